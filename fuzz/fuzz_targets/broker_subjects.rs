@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use thalweg_broker::{
-    Batch, Broker, BrokerConfig, Budget, Link, Outbound, Pattern, Subject, SubscribeOptions, SubscriptionId, Taken,
+    Batch, Broker, BrokerConfig, Budget, Link, Outbound, Pattern, Subject, SubscribeOptions, SubscriptionId, TakeResult,
 };
 use thalweg_fuzz::Input;
 
@@ -41,7 +41,7 @@ fn publish(broker: &Broker, links: &[Link], wanted: &Wanted, subject: Subject) {
     let mut got = BTreeSet::new();
     for (at, link) in links.iter().enumerate() {
         let mut out = Vec::new();
-        assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All);
+        assert_eq!(link.take(&mut out, Budget::UNLIMITED), TakeResult::All);
         assert!(out.len() <= 1, "one copy a link");
         for item in out {
             let Outbound::Batch { subscriptions, .. } = item else { panic!("nothing is dropped") };

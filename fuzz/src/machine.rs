@@ -10,9 +10,9 @@ use bytes::Bytes;
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
     expiry::StaleCursor,
-    history::PastError,
+    history::HistoryError,
     keyspaces::{ReadView, ScanRange},
-    machine::{Entry, Machine, MachineOptions, Moved},
+    machine::{Entry, Machine, MachineOptions, LocalOutcome},
 };
 use thalweg_store::{
     Backend, Direction,
@@ -122,7 +122,7 @@ impl Bench {
     ///
     /// # Panics
     /// If it stops the machine.
-    pub fn relocate(&self, payload: &[u8]) -> Moved {
+    pub fn relocate(&self, payload: &[u8]) -> LocalOutcome {
         let lsn = self.machine.applied().lsn;
         let at = self.segment.push(payload);
         self.machine.apply_move(payload, at, Lsn(lsn.0 + 1)).expect("no move stops the machine")
@@ -195,7 +195,7 @@ fn read_past(snapshot: &ReadView, keyspace: KeyspaceId, revision: Revision) -> S
     let mut keys = vec![b"a".to_vec()];
     let past = match snapshot.past(keyspace, revision, SpaceTime(0)) {
         Ok(past) => past,
-        Err(PastError::Machine(error)) => panic!("{error}"),
+        Err(HistoryError::Machine(error)) => panic!("{error}"),
         Err(error) => return error.to_string(),
     };
     let scanned = past.scan(&ScanRange::default(), &mut |pair| {
@@ -213,9 +213,9 @@ fn read_past(snapshot: &ReadView, keyspace: KeyspaceId, revision: Revision) -> S
 }
 
 /// What is not kept is an answer; what can't be read is none.
-fn is_past<T>(read: Result<T, PastError>) -> Result<T, String> {
+fn is_past<T>(read: Result<T, HistoryError>) -> Result<T, String> {
     read.map_err(|error| match error {
-        PastError::Machine(error) => panic!("{error}"),
+        HistoryError::Machine(error) => panic!("{error}"),
         error => error.to_string(),
     })
 }

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use thalweg_bench::{
     BenchError,
-    engine::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit},
+    engine::{Contender, LookupResult, KvSubject, Level, Pair, StoreOptions, Visit},
 };
 
 use crate::ticker::Ticker;
@@ -85,11 +85,11 @@ impl KvSubject for Store {
         self.acknowledge()
     }
 
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError> {
         Ok(match self.keyspace.get(key).map_err(failed("getting"))? {
-            None => Found::Missing,
-            Some(value) if *value == *expected => Found::Right,
-            Some(_) => Found::Wrong,
+            None => LookupResult::Missing,
+            Some(value) if *value == *expected => LookupResult::Right,
+            Some(_) => LookupResult::Wrong,
         })
     }
 

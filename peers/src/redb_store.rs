@@ -8,7 +8,7 @@ use std::{
 use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition, WriteTransaction};
 use thalweg_bench::{
     BenchError,
-    engine::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit},
+    engine::{Contender, LookupResult, KvSubject, Level, Pair, StoreOptions, Visit},
 };
 
 use crate::ticker::Ticker;
@@ -118,12 +118,12 @@ impl KvSubject for Store {
         self.write(|table| table.remove(key).map(drop).map_err(failed("deleting")))
     }
 
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError> {
         self.read(|table| {
             Ok(match table.get(key).map_err(failed("getting"))? {
-                None => Found::Missing,
-                Some(value) if value.value() == expected => Found::Right,
-                Some(_) => Found::Wrong,
+                None => LookupResult::Missing,
+                Some(value) if value.value() == expected => LookupResult::Right,
+                Some(_) => LookupResult::Wrong,
             })
         })
     }

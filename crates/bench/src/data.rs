@@ -3,7 +3,7 @@
 
 use rand::Rng as _;
 
-use crate::random::{generator, stir};
+use crate::random::{generator, mix_bits};
 
 /// Bytes of a key: `key_` and ten digits.
 pub const KEY_BYTES: usize = 14;
@@ -51,7 +51,7 @@ impl Values {
     /// The value of an index.
     #[inline]
     pub fn of(&self, index: u64) -> &[u8] {
-        let at = (stir(index ^ self.seed) as usize) & (POOL_BYTES - 1);
+        let at = (mix_bits(index ^ self.seed) as usize) & (POOL_BYTES - 1);
         &self.pool[at..at + self.len]
     }
 

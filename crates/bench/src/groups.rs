@@ -24,7 +24,7 @@ use crate::{
     options::require,
     report::{Check, Table, cells},
     stats::Summary,
-    usage::{Usage, Whose},
+    usage::{MeasuredProcess, Usage},
 };
 
 const NAME: &str = "thalweg";
@@ -132,7 +132,7 @@ fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<R
     let config = GroupConfig { ack_deadline: Duration::from_secs(600), max_pending: 100_000, ..GroupConfig::default() };
     let group = stream.create_group("bench", GroupStart::Beginning, &config);
     let (group, _) = group.map_err(BenchError::subject(NAME, "creating a group"))?;
-    let (usage, stats) = (Usage::read(Whose::Own), database.stats());
+    let (usage, stats) = (Usage::read(MeasuredProcess::Own), database.stats());
     let begun = Instant::now();
     let (delivered, failed) = (AtomicU64::new(0), AtomicBool::new(false));
     let outcomes: Vec<Result<(), BenchError>> = thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<R
         commands: after.commands - stats.commands,
         entries: after.entries - stats.entries,
         fsyncs: after.log.syncs - stats.log.syncs,
-        cpu_seconds: Usage::read(Whose::Own).since(&usage).cpu_seconds,
+        cpu_seconds: Usage::read(MeasuredProcess::Own).since(&usage).cpu_seconds,
     })
 }
 

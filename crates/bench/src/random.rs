@@ -19,7 +19,7 @@ pub fn generator(seed: u64) -> Generator {
 
 /// Maps a number to an unrelated one; a bijection of `u64` (the finaliser of SplitMix64).
 #[inline]
-pub const fn stir(value: u64) -> u64 {
+pub const fn mix_bits(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

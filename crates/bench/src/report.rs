@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use crate::{
     BenchError, Scratch,
     machine::{Build, Machine},
-    usage::{Cost, Usage, Whose},
+    usage::{Cost, MeasuredProcess, Usage},
 };
 
 /// A finished run of a suite.
@@ -295,13 +295,13 @@ impl Report {
             notes,
             cost: Cost::default(),
             seconds: 0.0,
-            begun: (Instant::now(), Usage::read(Whose::Own)),
+            begun: (Instant::now(), Usage::read(MeasuredProcess::Own)),
         }
     }
 
     /// Adds the cost and the time of the run, which ends now.
     pub fn finish(mut self) -> Self {
-        self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(Whose::Own).since(&self.begun.1) };
+        self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(MeasuredProcess::Own).since(&self.begun.1) };
         self.seconds = self.begun.0.elapsed().as_secs_f64();
         self
     }

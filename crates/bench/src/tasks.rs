@@ -16,7 +16,7 @@ use crate::load::Clock;
 
 /// The next step of a task.
 #[derive(Debug)]
-pub enum Next<F> {
+pub enum NextStep<F> {
     /// It waits for a future.
     Future(F),
     /// It is asked again at this time of the clock.
@@ -30,7 +30,7 @@ pub enum Next<F> {
 pub fn run<F: Future, E>(
     count: usize,
     clock: &Clock,
-    mut next: impl FnMut(usize, Option<F::Output>) -> Result<Next<F>, E>,
+    mut next: impl FnMut(usize, Option<F::Output>) -> Result<NextStep<F>, E>,
 ) -> Result<(), E> {
     let ready = Arc::new(Ready { numbers: Mutex::default(), thread: thread::current() });
     let task = |number| Waker::from(Arc::new(Task { number, ready: Arc::clone(&ready) }));
@@ -58,12 +58,12 @@ pub fn run<F: Future, E>(
                 }
                 due[number] = NEVER;
                 match next(number, output.take())? {
-                    Next::Future(future) => futures[number] = Some(Box::pin(future)),
-                    Next::Due(at) => {
+                    NextStep::Future(future) => futures[number] = Some(Box::pin(future)),
+                    NextStep::Due(at) => {
                         due[number] = at;
                         break;
                     }
-                    Next::Nothing => {
+                    NextStep::Nothing => {
                         running -= 1;
                         break;
                     }
@@ -123,7 +123,7 @@ mod tests {
             done.set(done.get() + u32::from(ended.is_some()));
             given.set(given.get() + 1);
             if given.get() > 1000 {
-                return Ok::<_, ()>(Next::Nothing);
+                return Ok::<_, ()>(NextStep::Nothing);
             }
             let (mut polled, wake) = (false, wake.clone());
             let future = std::future::poll_fn(move |context| {
@@ -134,7 +134,7 @@ mod tests {
                 wake.send(context.waker().clone()).unwrap();
                 Poll::Pending
             });
-            Ok(Next::Future(future))
+            Ok(NextStep::Future(future))
         };
         run(20, &Clock::start(), next).unwrap();
         assert_eq!(done.get(), 1000);
@@ -146,7 +146,7 @@ mod tests {
     fn an_error_ends_everything() {
         let next = |_, ended: Option<Result<(), _>>| {
             ended.unwrap_or(Ok(()))?;
-            Ok(Next::Future(std::future::ready(Err("no"))))
+            Ok(NextStep::Future(std::future::ready(Err("no"))))
         };
         assert_eq!(run(3, &Clock::start(), next), Err("no"));
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Process whose usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum MeasuredProcess {
     /// This process.
     Own,
     /// Another process, by id.
@@ -41,14 +41,14 @@ pub struct Cost {
 
 impl Usage {
     /// Reads the counters now.
-    pub fn read(whose: Whose) -> Self {
+    pub fn read(whose: MeasuredProcess) -> Self {
         let dir = match whose {
-            Whose::Own => "/proc/self".to_owned(),
-            Whose::Process(id) => format!("/proc/{id}"),
+            MeasuredProcess::Own => "/proc/self".to_owned(),
+            MeasuredProcess::Process(id) => format!("/proc/{id}"),
         };
         let cpu = match whose {
-            Whose::Own => process_cpu(),
-            Whose::Process(_) => cpu_of_stat(&dir).unwrap_or_default(),
+            MeasuredProcess::Own => process_cpu(),
+            MeasuredProcess::Process(_) => cpu_of_stat(&dir).unwrap_or_default(),
         };
         Self {
             cpu,
@@ -114,13 +114,13 @@ pub struct Meter {
 impl Meter {
     /// Begins now; `server` is the server's process, if it is known.
     pub fn begin(server: Option<u32>) -> Self {
-        let server = server.map(|id| (id, Usage::read(Whose::Process(id))));
+        let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
         Self { server, effort: Effort::begin() }
     }
 
     /// Returns what the server has used since, if its process is known.
     pub fn server(&self) -> Option<Cost> {
-        self.server.map(|(id, before)| Usage::read(Whose::Process(id)).since(&before))
+        self.server.map(|(id, before)| Usage::read(MeasuredProcess::Process(id)).since(&before))
     }
 
     /// Returns what this thread, as the generator, and the server have used since.
@@ -192,12 +192,12 @@ mod tests {
 
     #[test]
     fn own_usage_rises_with_work() {
-        let before = Usage::read(Whose::Own);
+        let before = Usage::read(MeasuredProcess::Own);
         let mut sum = 0_u64;
         while process_cpu().saturating_sub(before.cpu) < Duration::from_millis(20) {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        let cost = Usage::read(Whose::Own).since(&before);
+        let cost = Usage::read(MeasuredProcess::Own).since(&before);
         assert!(cost.cpu_seconds >= 0.02);
         assert!(cost.peak_rss_bytes.unwrap() > 1 << 20);
         assert!(thread_cpu() > Duration::ZERO);
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn another_process_is_read_through_proc() {
-        let usage = Usage::read(Whose::Process(std::process::id()));
+        let usage = Usage::read(MeasuredProcess::Process(std::process::id()));
         assert!(usage.peak_rss_bytes.unwrap() > 0);
-        assert_eq!(Usage::read(Whose::Process(u32::MAX)), Usage::default());
+        assert_eq!(Usage::read(MeasuredProcess::Process(u32::MAX)), Usage::default());
     }
 
     #[test]

@@ -19,7 +19,9 @@ use thalweg_bench::{
 };
 use thalweg_transport::{Channel, ListenOptions, Listener, Outbox};
 use thalweg_types::{Durability, NodeId};
-use thalweg_wire::{ClientFrame, Decoder, Frame as _, Subscribed, batch::put_deliver_prefix, handshake::ServerTerms};
+use thalweg_wire::{
+    ClientFrame, Decoder, Frame as _, Subscribed, batch::put_deliver_prefix, handshake::ServerParameters,
+};
 use tokio::{runtime::Builder, sync::mpsc};
 
 /// Fault of a server, at the tenth batch.
@@ -78,7 +80,7 @@ impl Hub {
         let envelope = ClientFrame::decode(raw).unwrap();
         match envelope.frame {
             ClientFrame::Hello(hello) => {
-                let terms = ServerTerms {
+                let terms = ServerParameters {
                     max_frame_bytes: 1 << 20,
                     keep_alive: std::time::Duration::from_secs(10),
                     max_requests: 100,

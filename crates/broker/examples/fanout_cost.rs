@@ -20,7 +20,7 @@ use bytes::Bytes;
 use shared::{Cpu, stop_counting};
 use thalweg_broker::{
     Batch, Batching, Broker, BrokerConfig, Budget, Coalescer, Link, Moment, Notify, Outbound, Pattern, Policy, Subject,
-    SubscribeOptions, SubscriptionId, Taken,
+    SubscribeOptions, SubscriptionId, TakeResult,
 };
 
 const MESSAGE_BYTES: usize = 128;
@@ -71,7 +71,7 @@ fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
         batches += 64;
         let start = Cpu::start();
         for link in &links {
-            while link.take(&mut out, Budget::DEFAULT) == Taken::More {
+            while link.take(&mut out, Budget::DEFAULT) == TakeResult::More {
                 deliveries += count(&out);
                 out.clear();
             }
@@ -131,7 +131,7 @@ fn threads(publishers: usize, subscribers: usize, messages: u32, subjects: usize
                 continue;
             }
             for link in &links {
-                while link.take(&mut out, Budget::DEFAULT) == Taken::More {
+                while link.take(&mut out, Budget::DEFAULT) == TakeResult::More {
                     deliveries += count(&out);
                     out.clear();
                 }
@@ -174,7 +174,7 @@ fn coalesced(name: &str, batching: Batching) {
             broker.publish(&batch, None).expect("room");
         }
         messages += 1024;
-        while links[0].take(&mut out, Budget::DEFAULT) == Taken::More {}
+        while links[0].take(&mut out, Budget::DEFAULT) == TakeResult::More {}
         out.clear();
     }
     println!("  {name:<11} {:7.1} ns a message, encoding by copying included", start.each(messages));

@@ -162,7 +162,7 @@ impl<E: BatchEncoder> Coalescer<E> {
 
     /// Completes the open batch and appends `batch` unchanged. Used for batches that the publisher created
     /// itself, and for messages that cannot share a batch, such as a message with its own reply subject.
-    pub fn pass(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
+    pub fn push_complete(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
         self.flush(complete);
         complete.push(batch);
     }
@@ -268,7 +268,7 @@ mod tests {
         push(&mut coalescer, "a", 1);
         coalescer.idle(&mut out);
         push(&mut coalescer, "a", 2);
-        coalescer.pass(Batch::new(subject("a"), Bytes::from_static(b"xyz"), 9).unwrap(), &mut out);
+        coalescer.push_complete(Batch::new(subject("a"), Bytes::from_static(b"xyz"), 9).unwrap(), &mut out);
         assert_eq!(shape(&out), [one("a", 1, 1), one("a", 1, 2), one("a", 9, 3)].concat());
     }
 

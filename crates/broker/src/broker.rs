@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock, publish::Publish,
-    registry::Registry, topics::Counters, wake::Wakes,
+    registry::Registry, subject_table::Counters, wake::Wakes,
 };
 
 /// The message broker: passes published messages to the queues of matching subscriptions. Clones are handles
@@ -22,7 +22,7 @@ impl Broker {
     }
 
     /// Opens a link for a connection. The broker calls `notify` when the link has something to
-    /// [`take`](Link::take), if the last take returned [`Taken::All`](crate::Taken::All).
+    /// [`take`](Link::take), if the last take returned [`TakeResult::All`](crate::TakeResult::All).
     ///
     /// # Errors
     /// The broker has reached its limit of links.
@@ -46,8 +46,8 @@ impl Broker {
         let registry = &*self.registry;
         let (hash, mut shard) = registry.shard(batch.subject().as_bytes());
         let mut publish = Publish { batch, memory: &registry.memory, waiter, wakes: &mut wakes };
-        let published =
-            shard.with_interest(batch.subject(), hash, &registry.wild, |interest, dice| publish.run(interest, dice));
+        let published = shard
+            .with_interest(batch.subject(), hash, &registry.wildcards, |interest, dice| publish.run(interest, dice));
         count(&mut shard.counters, batch, &published);
         drop(shard);
         published

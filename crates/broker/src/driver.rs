@@ -16,7 +16,7 @@ use thalweg_types::{
 use crate::{
     Pattern,
     interest::Target,
-    link::{Budget, LinkId, Outbound, Shared, SlotId, Subscription, Taken},
+    link::{Budget, LinkId, Outbound, Shared, SlotId, Subscription, TakeResult},
     options::{Credit, SubscribeOptions, SubscriptionId},
     registry::Registry,
     wake::Wakes,
@@ -153,7 +153,7 @@ impl Link {
             let place = state.insert(id, options.policy, make);
             (place, state.get(id).and_then(|made| made.group.clone()))
         };
-        let target = Target { link: Arc::clone(&self.shared), place };
+        let target = Target { link: Arc::clone(&self.shared), slot: place };
         if self.registry.insert(&pattern, group.as_ref(), target).is_err() {
             self.shared.lock().remove(id, &self.registry.memory);
             return Err(SubscribeError::GroupFull);
@@ -182,7 +182,7 @@ impl Link {
     }
 
     fn forget(&self, place: SlotId, subscription: &Subscription) {
-        let target = Target { link: Arc::clone(&self.shared), place };
+        let target = Target { link: Arc::clone(&self.shared), slot: place };
         self.registry.remove(&subscription.pattern, subscription.group.as_ref(), &target);
     }
 
@@ -206,7 +206,7 @@ impl Link {
     /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within
     /// the budget. A moved batch has left its queue: its room is free and its credit is spent. If the driver
     /// does not send the batch, it is lost.
-    pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
+    pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> TakeResult {
         let mut wakes = Wakes::default();
         let before = out.len();
         let mut state = self.shared.lock();

@@ -19,11 +19,11 @@ const MAX_FEW: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) link: Arc<Shared>,
-    pub(crate) place: SlotId,
+    pub(crate) slot: SlotId,
 }
 
 impl Target {
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    pub(crate) fn is_on_same_link(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.link, &other.link)
     }
 }
@@ -31,7 +31,7 @@ impl Target {
 impl Ord for Target {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_link = Arc::as_ptr(&self.link).cmp(&Arc::as_ptr(&other.link));
-        by_link.then_with(|| self.place.cmp(&other.place))
+        by_link.then_with(|| self.slot.cmp(&other.slot))
     }
 }
 

@@ -31,7 +31,7 @@
 //! // The connection's writer runs this after each wake-up, and again after each write while there is more.
 //! let mut out = Vec::new();
 //! let more = link.take(&mut out, Budget::DEFAULT);
-//! assert_eq!(more, Taken::All);
+//! assert_eq!(more, TakeResult::All);
 //! for item in &out {
 //!     match item {
 //!         Outbound::Batch { batch, subscriptions } => {
@@ -58,7 +58,7 @@
 //! drops it when no other reference exists.)
 //!
 //! **Writing.** The link's [`Notify`] is called when there is something to take and the last [`Link::take`]
-//! returned [`Taken::All`]. After [`Taken::More`] there is no notification, so take again. Taken batches have
+//! returned [`TakeResult::All`]. After [`TakeResult::More`] there is no notification, so take again. Taken batches have
 //! left the queue, and policies and limits apply only to the queue. So while taken batches wait for the
 //! socket, the driver should take no more than the socket is likely to accept. [`SubscribeOptions::credit`]
 //! and [`Link::grant`] carry a receiver's credit; a protocol without credit uses [`Credit::UNLIMITED`] and
@@ -110,9 +110,9 @@ mod publish;
 mod registry;
 mod requests;
 mod subject;
-mod topics;
+mod subject_table;
 mod wake;
-mod wild;
+mod wildcards;
 
 use std::sync::{LockResult, PoisonError};
 
@@ -125,7 +125,7 @@ pub use self::{
         ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
     driver::{Link, QueueStats, SubscribeError, UnknownSubscription},
-    link::{Budget, LinkId, Outbound, Taken},
+    link::{Budget, LinkId, Outbound, TakeResult},
     losses::Losses,
     moment::Moment,
     notify::Notify,

@@ -7,7 +7,7 @@ use crate::options::Policy;
 
 /// Counters of missed messages over all links, since the broker was created.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct LossCounters {
     new: AtomicU64,
     old: AtomicU64,
     disconnected: AtomicU64,
@@ -32,7 +32,7 @@ pub struct Losses {
     pub disconnected_links: u64,
 }
 
-impl Counted {
+impl LossCounters {
     /// Counts messages that a subscription missed. `first` is true if the subscription had missed none
     /// before.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {

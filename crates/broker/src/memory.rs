@@ -2,7 +2,7 @@
 //!
 //! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter. Invariant:
 //! `used` is the sum of the links' reservations in bytes. It exceeds the limit `max` only through
-//! [`Reservation::force`], by at most one batch for each link.
+//! [`Reservation::grow_to`], by at most one batch for each link.
 
 use std::sync::{
     Arc, Mutex,
@@ -11,7 +11,7 @@ use std::sync::{
 
 use crate::{
     locked,
-    losses::Counted,
+    losses::LossCounters,
     notify::{Notify, Waiters},
 };
 
@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
     /// Counters of messages lost because memory or queues were full.
-    pub(crate) losses: Counted,
+    pub(crate) losses: LossCounters,
 }
 
 impl Memory {
@@ -34,7 +34,7 @@ impl Memory {
             max,
             waiting: Mutex::default(),
             any_waiting: AtomicBool::new(false),
-            losses: Counted::default(),
+            losses: LossCounters::default(),
         }
     }
 
@@ -68,7 +68,7 @@ pub(crate) struct Reservation(u64);
 
 impl Reservation {
     /// Grows the reservation to at least `bytes` if the limit permits. Returns true on success.
-    pub(crate) fn try_cover(&mut self, bytes: u64, memory: &Memory) -> bool {
+    pub(crate) fn try_grow_to(&mut self, bytes: u64, memory: &Memory) -> bool {
         if bytes <= self.0 {
             return true;
         }
@@ -84,7 +84,7 @@ impl Reservation {
     }
 
     /// Grows the reservation to at least `bytes`, even above the limit of all links.
-    pub(crate) fn force(&mut self, bytes: u64, memory: &Memory) {
+    pub(crate) fn grow_to(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.0 {
             let more = (bytes - self.0).next_multiple_of(STEP);
             memory.used.fetch_add(more, Ordering::SeqCst);
@@ -110,13 +110,13 @@ mod tests {
     fn what_is_taken_comes_back() {
         let memory = Memory::new(3 * STEP);
         let (mut one, mut two) = (Reservation::default(), Reservation::default());
-        assert!(one.try_cover(STEP + 1, &memory));
+        assert!(one.try_grow_to(STEP + 1, &memory));
         assert_eq!(memory.used(), 2 * STEP);
-        assert!(two.try_cover(1, &memory));
-        assert!(!two.try_cover(STEP + 1, &memory), "at the bound");
-        assert!(two.try_cover(STEP, &memory), "it holds that much already");
+        assert!(two.try_grow_to(1, &memory));
+        assert!(!two.try_grow_to(STEP + 1, &memory), "at the bound");
+        assert!(two.try_grow_to(STEP, &memory), "it holds that much already");
         assert_eq!(memory.used(), 3 * STEP);
-        two.force(STEP + 1, &memory);
+        two.grow_to(STEP + 1, &memory);
         assert_eq!(memory.used(), 4 * STEP);
         one.shrink(0, &memory);
         two.shrink(0, &memory);

@@ -33,11 +33,11 @@ use thalweg_types::classified;
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
-    link::{LinkId, Offered, Reserved},
+    link::{LinkId, OfferResult, ReserveResult},
     memory::Memory,
     notify::Notify,
     options::SubscriptionId,
-    topics::Dice,
+    subject_table::MemberRng,
     wake::Wakes,
 };
 
@@ -84,45 +84,45 @@ pub(crate) struct Publish<'a> {
 }
 
 /// A subscription that receives the batch, and a flag that is true if room in its queue is reserved.
-type Chosen<'t> = (&'t Target, bool);
+type Recipient<'t> = (&'t Target, bool);
 
-enum Picked<'t> {
+enum MemberChoice<'t> {
     /// This member of the queue group has room for the batch, which is now reserved.
     Room(&'t Target),
     /// No member of the queue group has room; this member's policy is not to block.
     Overflows(&'t Target),
     /// No member of the queue group has room, and the policy of all members is to block.
-    Blocks(WouldBlock),
+    AllBlock(WouldBlock),
     /// All members of the queue group have left.
-    Nobody,
+    EmptyGroup,
 }
 
 impl Publish<'_> {
-    pub(crate) fn run(&mut self, interest: &Interest, dice: &mut Dice) -> Result<Published, WouldBlock> {
+    pub(crate) fn run(&mut self, interest: &Interest, dice: &mut MemberRng) -> Result<Published, WouldBlock> {
         let targets = interest.targets().iter();
         let mut reserved: SmallVec<[&Target; 8]> = SmallVec::new();
-        for target in targets.clone().filter(|target| target.place.tag.blocks()) {
+        for target in targets.clone().filter(|target| target.slot.tag.blocks()) {
             match self.reserve(target) {
-                Ok(Reserved::Yes) => reserved.push(target),
-                Ok(Reserved::Gone) => {}
-                Ok(Reserved::Full | Reserved::NoMemory) => unreachable!("reported as an error"),
-                Err(blocked) => return Err(self.give_up(&reserved, blocked)),
+                Ok(ReserveResult::Yes) => reserved.push(target),
+                Ok(ReserveResult::Ended) => {}
+                Ok(ReserveResult::Full | ReserveResult::NoMemory) => unreachable!("reported as an error"),
+                Err(blocked) => return Err(self.release_reservations(&reserved, blocked)),
             }
         }
         if !interest.has_groups() {
-            return Ok(self.deliver(targets.map(|target| (target, target.place.tag.blocks()))));
+            return Ok(self.deliver(targets.map(|target| (target, target.slot.tag.blocks()))));
         }
-        let mut chosen: SmallVec<[Chosen<'_>; 16]> =
-            targets.map(|target| (target, target.place.tag.blocks())).collect();
+        let mut chosen: SmallVec<[Recipient<'_>; 16]> =
+            targets.map(|target| (target, target.slot.tag.blocks())).collect();
         for members in interest.groups() {
-            match self.pick(members, dice) {
-                Picked::Room(member) => {
+            match self.choose_member(members, dice) {
+                MemberChoice::Room(member) => {
                     reserved.push(member);
                     chosen.push((member, true));
                 }
-                Picked::Overflows(member) => chosen.push((member, false)),
-                Picked::Nobody => {}
-                Picked::Blocks(blocked) => return Err(self.give_up(&reserved, blocked)),
+                MemberChoice::Overflows(member) => chosen.push((member, false)),
+                MemberChoice::EmptyGroup => {}
+                MemberChoice::AllBlock(blocked) => return Err(self.release_reservations(&reserved, blocked)),
             }
         }
         chosen.sort_unstable();
@@ -131,38 +131,38 @@ impl Publish<'_> {
 
     /// Reserves room for the batch in the queue of a subscription that blocks publishers. If its queue is
     /// full, returns the error that blocks the publish.
-    fn reserve(&mut self, target: &Target) -> Result<Reserved, WouldBlock> {
+    fn reserve(&mut self, target: &Target) -> Result<ReserveResult, WouldBlock> {
         let mut link = target.link.lock();
-        let mut reserved = link.reserve(target.place, self.batch.cost(), self.memory);
-        if reserved == Reserved::NoMemory
+        let mut reserved = link.reserve(target.slot, self.batch.cost(), self.memory);
+        if reserved == ReserveResult::NoMemory
             && let Some(waiter) = self.waiter
         {
             self.memory.wait(waiter);
-            reserved = link.reserve(target.place, self.batch.cost(), self.memory);
+            reserved = link.reserve(target.slot, self.batch.cost(), self.memory);
         }
-        if matches!(reserved, Reserved::Yes | Reserved::Gone) {
+        if matches!(reserved, ReserveResult::Yes | ReserveResult::Ended) {
             return Ok(reserved);
         }
         if let Some(waiter) = self.waiter {
             link.wait(waiter);
         }
-        let subscription = link.id_at(target.place);
+        let subscription = link.id_at(target.slot);
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
     /// Releases the reservations of a blocked publish. If another publisher found a queue full because of
     /// them, it is notified.
-    fn give_up(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
+    fn release_reservations(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
-            link.unreserve(target.place, self.batch.cost(), self.memory);
+            link.unreserve(target.slot, self.batch.cost(), self.memory);
             self.wakes.waiters(link.take_waiting());
         }
         self.wakes.waiters(self.memory.take_waiting());
         blocked
     }
 
-    fn pick<'t>(&mut self, members: &'t [Target], dice: &mut Dice) -> Picked<'t> {
+    fn choose_member<'t>(&mut self, members: &'t [Target], dice: &mut MemberRng) -> MemberChoice<'t> {
         let count = members.len();
         let (one, other) = (dice.below(count), dice.below(count));
         let first = if members[one].link.load() <= members[other].link.load() { one } else { other };
@@ -173,31 +173,31 @@ impl Publish<'_> {
         for at in [first].into_iter().chain((second != first).then_some(second)).chain(rest) {
             let member = &members[at];
             match self.reserve_in_group(member) {
-                Ok(Reserved::Yes) => return Picked::Room(member),
-                Ok(Reserved::Full | Reserved::NoMemory) => overflows = overflows.or(Some(member)),
-                Ok(Reserved::Gone) => {}
+                Ok(ReserveResult::Yes) => return MemberChoice::Room(member),
+                Ok(ReserveResult::Full | ReserveResult::NoMemory) => overflows = overflows.or(Some(member)),
+                Ok(ReserveResult::Ended) => {}
                 Err(blocked) => blocks = blocks.or(Some(blocked)),
             }
         }
         match (overflows, blocks) {
-            (Some(member), _) => Picked::Overflows(member),
-            (None, Some(blocked)) => Picked::Blocks(blocked),
-            (None, None) => Picked::Nobody,
+            (Some(member), _) => MemberChoice::Overflows(member),
+            (None, Some(blocked)) => MemberChoice::AllBlock(blocked),
+            (None, None) => MemberChoice::EmptyGroup,
         }
     }
 
     /// Reserves room for the batch like [`reserve`](Self::reserve), in the queue of a group's member with any
     /// policy.
-    fn reserve_in_group(&mut self, member: &Target) -> Result<Reserved, WouldBlock> {
-        if member.place.tag.blocks() {
+    fn reserve_in_group(&mut self, member: &Target) -> Result<ReserveResult, WouldBlock> {
+        if member.slot.tag.blocks() {
             return self.reserve(member);
         }
-        Ok(member.link.lock().reserve(member.place, self.batch.cost(), self.memory))
+        Ok(member.link.lock().reserve(member.slot, self.batch.cost(), self.memory))
     }
 
     /// Queues the batch for all chosen subscriptions. Subscriptions of one link are neighbours, so each
     /// link's mutex is taken once.
-    fn deliver<'t>(&mut self, targets: impl Iterator<Item = Chosen<'t>>) -> Published {
+    fn deliver<'t>(&mut self, targets: impl Iterator<Item = Recipient<'t>>) -> Published {
         let mut published = Published::default();
         let mut targets = targets.peekable();
         while let Some((target, reserved)) = targets.next() {
@@ -207,16 +207,16 @@ impl Publish<'_> {
             let (mut target, mut reserved) = (target, reserved);
             loop {
                 let offered = if reserved {
-                    link.fulfil(target.place, self.batch, seq)
+                    link.queue_reserved(target.slot, self.batch, seq)
                 } else {
-                    link.offer(target.place, self.batch, seq, self.memory)
+                    link.offer(target.slot, self.batch, seq, self.memory)
                 };
                 match offered {
-                    Offered::Queued => published.delivered += 1,
-                    Offered::Missed => published.missed += 1,
-                    Offered::Gone => {}
+                    OfferResult::Queued => published.delivered += 1,
+                    OfferResult::Missed => published.missed += 1,
+                    OfferResult::Ended => {}
                 }
-                match targets.next_if(|(next, _)| next.is_beside(target)) {
+                match targets.next_if(|(next, _)| next.is_on_same_link(target)) {
                     Some(next) => (target, reserved) = next,
                     None => break,
                 }

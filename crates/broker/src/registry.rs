@@ -27,8 +27,8 @@ use crate::{
     link::{LinkId, Shared},
     locked,
     memory::Memory,
-    topics::{self, Counters, Shard},
-    wild::Wild,
+    subject_table::{self, Counters, Shard},
+    wildcards::WildcardIndex,
 };
 
 /// Number of shards into which subjects are divided by hash. Each shard has a mutex that a publish to one of
@@ -137,7 +137,7 @@ pub(crate) struct Registry {
     pub(crate) config: BrokerConfig,
     hasher: FixedState,
     shards: Box<[Padded]>,
-    pub(crate) wild: Wild,
+    pub(crate) wildcards: WildcardIndex,
     pub(crate) memory: Memory,
     links: AtomicUsize,
     subscriptions: AtomicUsize,
@@ -154,7 +154,7 @@ impl Registry {
             config,
             hasher: FixedState::with_seed(config.seed),
             shards: (0..SHARDS as u64).map(shard).collect(),
-            wild: Wild::new(config.seed),
+            wildcards: WildcardIndex::new(config.seed),
             memory: Memory::new(config.max_queued_bytes),
             links: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
@@ -184,7 +184,7 @@ impl Registry {
 
     /// Locks the shard of a subject. Also returns the subject's hash.
     pub(crate) fn shard(&self, subject: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
-        let hash = topics::hash(&self.hasher, subject);
+        let hash = subject_table::hash(&self.hasher, subject);
         // Uses the middle bits, because the shard's hash table uses the others.
         let shard = &self.shards[(hash >> 24) as usize % self.shards.len()];
         (hash, locked(shard.0.lock()))
@@ -192,15 +192,15 @@ impl Registry {
 
     pub(crate) fn insert(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
         if !pattern.is_literal() {
-            return self.wild.insert(pattern, group, target);
+            return self.wildcards.insert(pattern, group, target);
         }
         let (hash, mut shard) = self.shard(pattern.as_bytes());
-        shard.insert(hash, pattern, &self.wild, group, target)
+        shard.insert(hash, pattern, &self.wildcards, group, target)
     }
 
     pub(crate) fn remove(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: &Target) {
         if !pattern.is_literal() {
-            return self.wild.remove(pattern, group, target);
+            return self.wildcards.remove(pattern, group, target);
         }
         let (hash, mut shard) = self.shard(pattern.as_bytes());
         shard.remove(hash, pattern, group, target);

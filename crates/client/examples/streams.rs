@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thalweg_client::{Client, Endpoint, Options, Position, StreamPublisherOptions};
-use thalweg_types::{Offset, command::groups::Again, record::Record};
+use thalweg_types::{Offset, command::groups::Redelivery, record::Record};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,6 +46,6 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("{}, delivery {}: {:?}", at.offset, at.deliveries, std::str::from_utf8(at.record.payload));
     }
     delivery.ack_one(first.offset).await?;
-    delivery.nack(Again::After(Duration::ZERO), "not today").await?;
+    delivery.nack(Redelivery::After(Duration::ZERO), "not today").await?;
     Ok(())
 }

@@ -11,10 +11,12 @@ use std::{
 
 use bytes::Bytes;
 pub use thalweg_types::info::CacheFigures as CacheStats;
-use thalweg_wire::{self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Frame, List, Rest, SharedFrame};
+use thalweg_wire::{
+    self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Frame, List, RemainingBytes, SharedFrame,
+};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::Error,
     keyspace::remaining,
     names::Name,
@@ -70,7 +72,7 @@ impl Client {
 
     /// Returns the statistics of all caches of the server.
     pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
-        self.request(How::QUICK, wire::ReadCacheStats { cache: 0 }, read_stats).await
+        self.request(RequestOptions::QUICK, wire::ReadCacheStats { cache: 0 }, read_stats).await
     }
 }
 
@@ -85,11 +87,11 @@ impl Cache {
         &self.0.name
     }
 
-    fn known(&self) -> Option<Id> {
+    fn cached_id(&self) -> Option<Id> {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn learn(&self, id: Option<Id>) {
+    fn store_id(&self, id: Option<Id>) {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
@@ -103,13 +105,13 @@ impl Cache {
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
             // The id is only useful if the answering run is known. Without a connection, the next connection's run
             // will answer.
-            let how = How { run, repeat: Repeat::Never, ..How::READ };
+            let how = RequestOptions { run, retry_safety: RetrySafety::Never, ..RequestOptions::READ };
             let opened = match client.request(how, open, read).await {
                 Err(Error::OtherRun) => continue,
                 opened => opened?,
             };
             if let Some(run) = run {
-                self.learn(Some(Id { run, cache: opened.cache }));
+                self.store_id(Some(Id { run, cache: opened.cache }));
                 client.names().put(Name::Cache(run, name.clone()), opened.cache);
             }
             return Ok((opened.created, opened.max_bytes));
@@ -119,7 +121,7 @@ impl Cache {
 
     async fn id(&self) -> Result<Id, Error> {
         for _ in 0..=self.0.client.options().retries.max_attempts {
-            if let Some(id) = self.known() {
+            if let Some(id) = self.cached_id() {
                 return Ok(id);
             }
             let run = self.0.client.run();
@@ -128,7 +130,7 @@ impl Cache {
                 Some(Id { run, cache })
             });
             match shared {
-                Some(id) => self.learn(Some(id)),
+                Some(id) => self.store_id(Some(id)),
                 None => drop(self.open().await?),
             }
         }
@@ -139,21 +141,21 @@ impl Cache {
     /// cache, looks up the cache's name and sends the request again.
     async fn ask<'f, F: Frame<'f>, R>(
         &self,
-        repeat: Repeat,
+        repeat: RetrySafety,
         frame: impl Fn(u32) -> F,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let mut again = 0;
         loop {
-            let Id { run, cache } = match self.known() {
+            let Id { run, cache } = match self.cached_id() {
                 Some(id) => id,
                 None => self.id().await?,
             };
-            let how = How { run: Some(run), repeat, ..How::QUICK };
+            let how = RequestOptions { run: Some(run), retry_safety: repeat, ..RequestOptions::QUICK };
             let answer = self.0.client.request(how, frame(cache), &read).await;
             match answer {
                 Err(error) if matches!(error, Error::OtherRun) || error.is("no_such_cache") => {
-                    self.learn(None);
+                    self.store_id(None);
                     self.0.client.names().forget(&Name::Cache(run, self.0.name.clone()), cache);
                     again += 1;
                     if again > 2 {
@@ -172,7 +174,7 @@ impl Cache {
             let found = || CacheValue { value: frame.share(value.0), version, remaining: remaining(micros) };
             Ok((version != 0).then(found))
         };
-        self.ask(Repeat::Harmless, |cache| wire::CacheGet { cache, key: Rest(key) }, read).await
+        self.ask(RetrySafety::Harmless, |cache| wire::CacheGet { cache, key: RemainingBytes(key) }, read).await
     }
 
     /// Reads the entries of several keys. The result has the order of the keys.
@@ -188,7 +190,7 @@ impl Cache {
             };
             Ok(entries.iter().map(value).collect())
         };
-        self.ask(Repeat::Harmless, |cache| wire::CacheMultiGet { cache, keys: List::Items(keys) }, read).await
+        self.ask(RetrySafety::Harmless, |cache| wire::CacheMultiGet { cache, keys: List::Items(keys) }, read).await
     }
 
     /// Sets the entry of a key without a deadline: it lives until the cache evicts it. Returns the entry's
@@ -206,8 +208,14 @@ impl Cache {
         ttl: CacheTtl,
         expect: CacheExpect<'_>,
     ) -> Result<u64, Error> {
-        let repeat = if expect == (CacheExpect::Any {}) { Repeat::Harmless } else { Repeat::IfNothing };
-        let put = |cache| wire::CachePut { cache, expect: expect.clone(), ttl: ttl.clone(), key, value: Rest(value) };
+        let repeat = if expect == (CacheExpect::Any {}) { RetrySafety::Harmless } else { RetrySafety::IfNoEffect };
+        let put = |cache| wire::CachePut {
+            cache,
+            expect: expect.clone(),
+            ttl: ttl.clone(),
+            key,
+            value: RemainingBytes(value),
+        };
         self.ask(repeat, put, |frame| Ok(reply_of::<wire::CacheStored>(frame)?.version)).await
     }
 
@@ -216,7 +224,7 @@ impl Cache {
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
         let put = |cache| wire::CacheMultiPut { cache, ttl: ttl.clone(), pairs: List::Items(&pairs) };
-        self.ask(Repeat::Harmless, put, existed).await.map(drop)
+        self.ask(RetrySafety::Harmless, put, existed).await.map(drop)
     }
 
     /// Removes the entry of a key. Returns true if the cache had one.
@@ -227,21 +235,21 @@ impl Cache {
     /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error
     /// `condition_failed`. Returns true if the cache had an entry.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
-        let delete = |cache| wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) };
-        self.ask(Repeat::IfNothing, delete, existed).await
+        let delete = |cache| wire::CacheDelete { cache, expect: expect.clone(), key: RemainingBytes(key) };
+        self.ask(RetrySafety::IfNoEffect, delete, existed).await
     }
 
     /// Changes the time to live of a key's entry. Returns true if the cache has one.
     pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
-        let touch = |cache| wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) };
-        self.ask(Repeat::Harmless, touch, existed).await
+        let touch = |cache| wire::CacheTouch { cache, ttl: ttl.clone(), key: RemainingBytes(key) };
+        self.ask(RetrySafety::Harmless, touch, existed).await
     }
 
     /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A
     /// missing counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
-        let add = |cache| wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) };
-        self.ask(Repeat::IfNothing, add, |frame| Ok(reply_of::<wire::CacheCounter>(frame)?.value)).await
+        let add = |cache| wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: RemainingBytes(key) };
+        self.ask(RetrySafety::IfNoEffect, add, |frame| Ok(reply_of::<wire::CacheCounter>(frame)?.value)).await
     }
 
     /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the
@@ -251,28 +259,28 @@ impl Cache {
             let wire::CacheKeys { cursor, keys } = reply_of(frame)?;
             Ok((keys.iter().map(|key| frame.share(key)).collect(), cursor))
         };
-        self.ask(Repeat::Harmless, |cache| wire::CacheScan { cache, cursor, limit }, read).await
+        self.ask(RetrySafety::Harmless, |cache| wire::CacheScan { cache, cursor, limit }, read).await
     }
 
     /// Removes all entries of the cache.
     pub async fn clear(&self) -> Result<(), Error> {
-        self.ask(Repeat::Harmless, |cache| wire::CacheClear { cache }, existed).await.map(drop)
+        self.ask(RetrySafety::Harmless, |cache| wire::CacheClear { cache }, existed).await.map(drop)
     }
 
     /// Drops the cache. Returns true if it existed. The next use creates the cache again if this handle may
     /// create it.
     pub async fn drop_cache(&self) -> Result<bool, Error> {
-        let dropped = self.ask(Repeat::IfNothing, |cache| wire::DropCache { cache }, existed).await;
-        if let Some(id) = self.known() {
+        let dropped = self.ask(RetrySafety::IfNoEffect, |cache| wire::DropCache { cache }, existed).await;
+        if let Some(id) = self.cached_id() {
             self.0.client.names().forget(&Name::Cache(id.run, self.0.name.clone()), id.cache);
         }
-        self.learn(None);
+        self.store_id(None);
         dropped
     }
 
     /// Returns the cache's statistics; `None` if the cache does not exist.
     pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
-        Ok(self.ask(Repeat::Harmless, |cache| wire::ReadCacheStats { cache }, read_stats).await?.pop())
+        Ok(self.ask(RetrySafety::Harmless, |cache| wire::ReadCacheStats { cache }, read_stats).await?.pop())
     }
 }
 

@@ -21,7 +21,7 @@ use thalweg_types::Action;
 use thalweg_wire::{
     Batch, Changes, Deliver, Dropped, Ended, Failed, Goodbye, Kind, List, Permit, Ping, Pong, Pushed, Reason,
     RecordRun, SharedFrame, Tailed,
-    handshake::{KeepAlive, Silence, goodbye},
+    handshake::{KeepAlive, KeepAliveAction, goodbye},
     session::{Route, RouteError},
 };
 use tokio::time::{Sleep, sleep};
@@ -39,9 +39,9 @@ const READS_PER_TURN: usize = 16;
 /// Longest time for writing the goodbye and all staged frames when a channel is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-enum Turn {
+enum TurnEnd {
     /// The task yields to other tasks first, so that their frames share one write.
-    Gather,
+    Yield,
     End(Lost),
 }
 
@@ -50,7 +50,7 @@ struct Task {
     alive: KeepAlive,
     began: Instant,
     silence: Pin<Box<Sleep>>,
-    gathered: bool,
+    has_yielded: bool,
 }
 
 /// Runs the channel until its connection is lost. The caller must then notify the callers that wait for
@@ -60,41 +60,41 @@ pub(crate) async fn run(link: Arc<Link>, keep_alive: Duration) -> Lost {
         alive: KeepAlive::new(keep_alive, Duration::ZERO),
         began: Instant::now(),
         silence: Box::pin(sleep(keep_alive)),
-        gathered: false,
+        has_yielded: false,
         link,
     };
     let lost = loop {
         match poll_fn(|cx| task.turn(cx)).await {
-            Turn::Gather => tokio::task::yield_now().await,
-            Turn::End(lost) => break lost,
+            TurnEnd::Yield => tokio::task::yield_now().await,
+            TurnEnd::End(lost) => break lost,
         }
     };
-    task.last_words(&lost).await;
+    task.close(&lost).await;
     lost
 }
 
 impl Task {
-    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<TurnEnd> {
         let link = self.link.clone();
         let closing = link.begin_turn(cx);
         let mut guard = link.lock_io();
-        let Some(io) = guard.as_mut() else { return Poll::Ready(Turn::End(Lost::Closed)) };
+        let Some(io) = guard.as_mut() else { return Poll::Ready(TurnEnd::End(Lost::Closed)) };
         if closing {
-            return Poll::Ready(Turn::End(Lost::ByClient));
+            return Poll::Ready(TurnEnd::End(Lost::ByClient));
         }
         if let Err(lost) = self.read(io, cx) {
-            return Poll::Ready(Turn::End(lost));
+            return Poll::Ready(TurnEnd::End(lost));
         }
         if let Err(lost) = self.keep_alive(cx) {
-            return Poll::Ready(Turn::End(lost));
+            return Poll::Ready(TurnEnd::End(lost));
         }
-        if !self.gathered && link.should_gather() {
-            self.gathered = true;
-            return Poll::Ready(Turn::Gather);
+        if !self.has_yielded && link.should_gather() {
+            self.has_yielded = true;
+            return Poll::Ready(TurnEnd::Yield);
         }
-        self.gathered = false;
+        self.has_yielded = false;
         match link.flush(io, cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Turn::End(error.into())),
+            Poll::Ready(Err(error)) => Poll::Ready(TurnEnd::End(error.into())),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
         }
     }
@@ -111,9 +111,9 @@ impl Task {
                 Poll::Ready(Ok(0)) => return Err(Lost::Closed),
                 Poll::Ready(Ok(_)) => {}
             }
-            self.alive.heard(self.now());
+            self.alive.record_receipt(self.now());
             while let Some(frame) = io.decoder.next_shared()? {
-                hand_over(&self.link, frame)?;
+                route_to_receiver(&self.link, frame)?;
             }
         }
         cx.waker().wake_by_ref(); // the socket may have more bytes
@@ -123,15 +123,15 @@ impl Task {
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Result<(), Lost> {
         while self.silence.as_mut().poll(cx).is_ready() {
             let now = self.now();
-            let wait = match self.alive.look(now) {
-                Silence::Gone => return Err(Lost::Silent),
-                Silence::Ping => {
+            let wait = match self.alive.due_action(now) {
+                KeepAliveAction::PeerLost => return Err(Lost::Silent),
+                KeepAliveAction::Ping => {
                     // The link numbers its pings from 1, so the answer to this one wakes no waiter.
-                    self.link.say(&Ping { token: 0 });
+                    self.link.stage_control(&Ping { token: 0 });
                     self.alive.sent(now);
                     continue;
                 }
-                Silence::Wait(wait) => wait,
+                KeepAliveAction::Wait(wait) => wait,
             };
             self.silence.as_mut().reset(tokio::time::Instant::now() + wait);
         }
@@ -139,7 +139,7 @@ impl Task {
     }
 
     /// Sends a goodbye to the server and writes all staged frames, for at most [`CLOSE_TIMEOUT`].
-    async fn last_words(&self, lost: &Lost) {
+    async fn close(&self, lost: &Lost) {
         let message;
         let frame = match lost {
             Lost::ByClient => goodbye(Reason::Done, Action::Fix, "the client is done"),
@@ -150,7 +150,7 @@ impl Task {
             }
             Lost::Broken { .. } | Lost::Closed | Lost::Goodbye { .. } => return,
         };
-        self.link.say(&frame);
+        self.link.stage_control(&frame);
         let link = &self.link;
         let written = poll_fn(|cx| {
             let mut guard = link.lock_io();
@@ -167,7 +167,7 @@ impl Task {
 }
 
 /// Passes a received frame to its receiver.
-fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
+fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // from a newer server
     if kind == Kind::Deliver {
         return deliver(link, &frame);
@@ -208,7 +208,7 @@ fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
                 }
             },
             Route::Channel => return Ok(Some(frame)),
-            Route::Unasked => return Ok(Some(frame)),
+            Route::FailureWithoutId => return Ok(Some(frame)),
             // `route` never answers a request with the begin of a subscription, nor sends pushes to it.
             Route::Begun(Waiter::Reply(_)) | Route::Ended(Waiter::Reply(_)) => {
                 return Err(RouteError::Unexpected { kind, id }.into());
@@ -228,10 +228,10 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     match kind {
         Kind::Ping => {
             let Ping { token } = body_of(frame)?;
-            link.say(&Pong { token });
+            link.stage_control(&Pong { token });
         }
-        Kind::Pong => link.ponged(body_of::<Pong>(frame)?.token),
-        Kind::Failed => link.count_unasked(),
+        Kind::Pong => link.handle_pong(body_of::<Pong>(frame)?.token),
+        Kind::Failed => link.count_failure_without_id(),
         Kind::Goodbye => {
             let Goodbye { reason, class, message, .. } = body_of(frame)?;
             return Err(Lost::Goodbye { reason, class, message: message.to_owned() });

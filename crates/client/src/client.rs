@@ -23,7 +23,7 @@ use crate::{
     backoff::Backoff,
     connect::ServerInfo,
     error::{ConnectError, Error, Invalid, Lost},
-    link::{Blocked, Link, Reply, Run},
+    link::{Link, Reply, Run, StageError},
     names::Names,
     options::Options,
     pool::Pool,
@@ -60,36 +60,36 @@ struct Inner {
 
 /// Effect of sending a request twice, which decides whether the client retries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
+pub(crate) enum RetrySafety {
     /// The request does no harm if it is sent twice.
     Harmless,
     /// The request may do harm: the client retries it only if it had no effect.
-    IfNothing,
+    IfNoEffect,
     /// The client never retries the request; its caller may.
     Never,
 }
 
 /// Options of a single request that a client sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    pub repeat: Repeat,
+pub(crate) struct RequestOptions {
+    pub retry_safety: RetrySafety,
     /// True if the request tells the server how long the client waits. This is useful if the server may have
     /// to wait.
-    pub tell_timeout: bool,
+    pub send_timeout: bool,
     /// Time added to the client's timeout, for requests for which the server waits by design.
-    pub more_time: Duration,
+    pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
 }
 
-impl How {
+impl RequestOptions {
     pub(crate) const READ: Self =
-        Self { repeat: Repeat::Harmless, tell_timeout: true, more_time: Duration::ZERO, run: None };
+        Self { retry_safety: RetrySafety::Harmless, send_timeout: true, extra_time: Duration::ZERO, run: None };
     pub(crate) const WRITE: Self =
-        Self { repeat: Repeat::IfNothing, tell_timeout: true, more_time: Duration::ZERO, run: None };
+        Self { retry_safety: RetrySafety::IfNoEffect, send_timeout: true, extra_time: Duration::ZERO, run: None };
     /// Options for requests that the server answers without waiting.
     pub(crate) const QUICK: Self =
-        Self { repeat: Repeat::Harmless, tell_timeout: false, more_time: Duration::ZERO, run: None };
+        Self { retry_safety: RetrySafety::Harmless, send_timeout: false, extra_time: Duration::ZERO, run: None };
 }
 
 impl std::fmt::Debug for Client {
@@ -133,13 +133,13 @@ impl Client {
     /// client counts them because no caller waits for their outcome.
     #[must_use]
     pub fn failed_without_reply(&self) -> u64 {
-        self.inner.pool.unasked()
+        self.inner.pool.failures_without_id()
     }
 
     /// Measures the time of a round trip to the server.
     pub async fn ping(&self) -> Result<Duration, Error> {
         let began = Instant::now();
-        self.barrier(self.inner.pool.pick()).await?;
+        self.barrier(self.inner.pool.next_link()).await?;
         Ok(began.elapsed())
     }
 
@@ -168,7 +168,7 @@ impl Client {
 
     /// Number of the server run that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
-        self.inner.pool.pick().run()
+        self.inner.pool.next_link().run()
     }
 
     pub(crate) fn call_timeout(&self) -> Option<Duration> {
@@ -191,30 +191,30 @@ impl Client {
     /// after failures as `how` permits.
     pub(crate) async fn call<R>(
         &self,
-        how: How,
+        how: RequestOptions,
         mut encode: impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let clock = Clock::new(self.timeout.map(|timeout| timeout.saturating_add(how.more_time)));
+        let clock = Clock::new(self.timeout.map(|timeout| timeout.saturating_add(how.extra_time)));
         let mut backoff = None;
         loop {
             let error = match self.once(&clock, how, &mut encode).await.and_then(|frame| read(&frame)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let may = match how.repeat {
-                Repeat::Harmless => true,
-                Repeat::IfNothing => error.effect() == Effect::Nothing,
-                Repeat::Never => false,
+            let may = match how.retry_safety {
+                RetrySafety::Harmless => true,
+                RetrySafety::IfNoEffect => error.effect() == Effect::Nothing,
+                RetrySafety::Never => false,
             };
             let passes = error.action() == Action::Retry && !matches!(error, Error::TimedOut { .. });
-            if !may || !passes || waits_by_itself(&error) {
+            if !may || !passes || is_final_retry_error(&error) {
                 return Err(error);
             }
             let Some(pause) = backoff.get_or_insert_with(|| Backoff::new(self.inner.options.retries)).again() else {
                 return Err(error);
             };
-            if clock.left().is_some_and(|left| left <= pause) {
+            if clock.remaining().is_some_and(|left| left <= pause) {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
@@ -224,7 +224,7 @@ impl Client {
     /// Sends a frame as a request and returns its reply, decoded by `read`. Retries as `how` permits.
     pub(crate) async fn request<'f, R>(
         &self,
-        how: How,
+        how: RequestOptions,
         frame: impl Frame<'f>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
@@ -234,18 +234,18 @@ impl Client {
     async fn once(
         &self,
         clock: &Clock,
-        how: How,
+        how: RequestOptions,
         encode: &mut impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
     ) -> Result<SharedFrame, Error> {
-        let link = self.inner.pool.pick();
+        let link = self.inner.pool.next_link();
         let mut stage = || {
-            let timeout_micros = if how.tell_timeout { clock.left_micros() } else { None };
+            let timeout_micros = if how.send_timeout { clock.left_micros() } else { None };
             let fields = Fields { timeout_micros, ..Fields::default() };
             link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
         };
         let staged = match stage() {
             Ok(staged) => staged,
-            Err(Blocked::Room | Blocked::Connection(_)) => clock
+            Err(StageError::Room | StageError::Connection(_)) => clock
                 .within(Effect::Nothing, until_staged(link, stage))
                 .await
                 .map_err(|error| not_connected(link, error))?,
@@ -257,7 +257,7 @@ impl Client {
 
 /// Returns true for errors that the server classifies as *retry* although they are the actual answer to the
 /// request, such as a condition that failed. The client does not retry the request then.
-fn waits_by_itself(error: &Error) -> bool {
+fn is_final_retry_error(error: &Error) -> bool {
     let answers = ["timeout", "request_timed_out", "no_responders", "responders_overloaded", "condition_failed"];
     answers.contains(&error.code_text())
 }
@@ -274,12 +274,12 @@ impl Clock {
         Self { timeout, deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)) }
     }
 
-    pub(crate) fn left(&self) -> Option<Duration> {
+    pub(crate) fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     fn left_micros(&self) -> Option<u64> {
-        self.left().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
+        self.remaining().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
     /// Returns the result of `work`, or a timeout error with this `effect` if the deadline passes before
@@ -296,13 +296,13 @@ impl Clock {
 }
 
 /// Stages a frame for sending as soon as the link has a connection with room for the frame.
-pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, Blocked>) -> Result<T, Error> {
+pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, StageError>) -> Result<T, Error> {
     loop {
         let mut changed = pin!(link.changed.notified());
         changed.as_mut().enable();
         match stage() {
             Ok(staged) => return Ok(staged),
-            Err(Blocked::Connection(_) | Blocked::Room) => changed.await,
+            Err(StageError::Connection(_) | StageError::Room) => changed.await,
             Err(blocked) => return Err(blocked.into()),
         }
     }
@@ -311,20 +311,20 @@ pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Resu
 /// Replaces a timeout error by the reason why there is no connection, if the request timed out while it
 /// waited for one.
 pub(crate) fn not_connected(link: &Link, error: Error) -> Error {
-    match (&error, link.why_down()) {
+    match (&error, link.connect_error()) {
         (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },
         _ => error,
     }
 }
 
-impl From<Blocked> for Error {
-    fn from(blocked: Blocked) -> Self {
+impl From<StageError> for Error {
+    fn from(blocked: StageError) -> Self {
         match blocked {
-            Blocked::Connection(why) | Blocked::Dead(why) => Self::NotConnected { why },
-            Blocked::Closed => Self::Closed,
-            Blocked::Invalid(invalid) => Self::Invalid(invalid),
-            Blocked::Room => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
-            Blocked::OtherRun => Self::OtherRun,
+            StageError::Connection(why) | StageError::Dead(why) => Self::NotConnected { why },
+            StageError::Closed => Self::Closed,
+            StageError::Invalid(invalid) => Self::Invalid(invalid),
+            StageError::Room => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
+            StageError::OtherRun => Self::OtherRun,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Connected {
     pub connection: Connection,
     pub channels: Vec<(Channel, Decoder)>,
-    pub terms: SessionTerms,
+    pub limits: SessionTerms,
     pub keep_alive: Duration,
     pub server: ServerInfo,
 }
@@ -52,9 +52,9 @@ pub(crate) async fn connect(
     let after = options.connect_timeout;
     let all = async {
         let (connection, channel) = dialer.dial(endpoint).await.map_err(ConnectError::Dial)?;
-        let mut first = Opening { channel, decoder: Decoder::new() };
+        let mut first = HandshakeChannel { channel, decoder: Decoder::new() };
         first.decoder.set_max_bytes(options.max_frame_bytes);
-        let (terms, keep_alive, server) = first.shake_hands(options).await?;
+        let (limits, keep_alive, server) = first.shake_hands(options).await?;
         let mut channels = vec![(first.channel, first.decoder)];
         while channels.len() < options.channels {
             match connection.open().await {
@@ -67,17 +67,17 @@ pub(crate) async fn connect(
                 Err(error) => return Err(ConnectError::Lost(error.into())),
             }
         }
-        Ok(Connected { connection, channels, terms, keep_alive, server })
+        Ok(Connected { connection, channels, limits, keep_alive, server })
     };
     tokio::time::timeout(after, all).await.unwrap_or(Err(ConnectError::TimedOut { after }))
 }
 
-struct Opening {
+struct HandshakeChannel {
     channel: Channel,
     decoder: Decoder,
 }
 
-impl Opening {
+impl HandshakeChannel {
     async fn shake_hands(&mut self, options: &Options) -> Result<(SessionTerms, Duration, ServerInfo), ConnectError> {
         let mut outbox = Outbox::new();
         let name = &options.name[..options.name.floor_char_boundary(1024)];
@@ -125,7 +125,7 @@ fn welcome(
     }
     let welcome: Welcome<'_> = body_of(frame).map_err(malformed)?;
     let agreed = check_welcome(&welcome).map_err(ConnectError::Handshake)?;
-    let terms = SessionTerms {
+    let limits = SessionTerms {
         max_send_bytes: agreed.max_send_bytes as usize,
         run: welcome.run,
         max_requests: welcome.max_requests.min(u32::try_from(options.max_requests).unwrap_or(u32::MAX)),
@@ -138,5 +138,5 @@ fn welcome(
         durability: welcome.durability,
         max_frame_bytes: agreed.max_send_bytes,
     };
-    Ok((terms, agreed.keep_alive, server))
+    Ok((limits, agreed.keep_alive, server))
 }

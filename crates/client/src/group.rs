@@ -10,16 +10,16 @@ pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo};
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::groups::{
-        Again, GroupConfig, Lapsed, OffsetRun, Settlement, encode_ack, encode_configure_group, encode_create_group,
-        encode_delete_group, encode_extend, encode_nack, encode_seek,
+        GroupConfig, Lapsed, OffsetRun, Redelivery, Settlement, encode_ack, encode_configure_group,
+        encode_create_group, encode_delete_group, encode_extend, encode_nack, encode_seek,
     },
 };
 use thalweg_wire::{self as wire, Frame as _, Permit, Release, SharedFrame};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::{Error, Invalid},
-    named::Named,
+    named::NamedObject,
     names::Name,
     options::Window,
     records::Records,
@@ -32,7 +32,7 @@ use crate::{
 /// A consumer group of a stream, identified by its name. Cheap to clone. The handle requests the group's id
 /// at the first use.
 #[derive(Clone, Debug)]
-pub struct Group(Arc<Named>);
+pub struct Group(Arc<NamedObject>);
 
 /// Options of a push: the server sends deliveries to a member of a group as records arrive.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl Stream {
     /// Returns a handle of the group with this name, which need not exist.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
         let name = Name::Group(self.id().await?.0, name.into());
-        Ok(Group(Arc::new(Named::new(self.client().clone(), name))))
+        Ok(Group(Arc::new(NamedObject::new(self.client().clone(), name))))
     }
 }
 
@@ -103,7 +103,7 @@ impl Client {
             let wire::GroupList { more, groups } = reply_of(frame)?;
             Ok((groups.iter().collect(), more))
         };
-        self.request(How::READ, wire::ListGroups { stream, after, limit }, read).await
+        self.request(RequestOptions::READ, wire::ListGroups { stream, after, limit }, read).await
     }
 }
 
@@ -141,13 +141,13 @@ impl Group {
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group);
-        self.client().request(How::READ, wire::FindGroup { stream, name }, read).await
+        self.client().request(RequestOptions::READ, wire::FindGroup { stream, name }, read).await
     }
 
     /// Replaces the configuration of the group. The delivery order cannot change.
     pub async fn configure(&self, config: &GroupConfig) -> Result<(), Error> {
         let encode = |out: &mut Vec<u8>, id| encode_configure_group(out, GroupId(id), config);
-        self.0.write(Repeat::IfNothing, encode, done).await.map(drop)
+        self.0.write(RetrySafety::IfNoEffect, encode, done).await.map(drop)
     }
 
     /// Deletes the consumer group.
@@ -157,7 +157,7 @@ impl Group {
             encode_delete_group(out, id);
             Ok(())
         };
-        let deleted = self.client().write(Repeat::IfNothing, encode, done).await;
+        let deleted = self.client().write(RetrySafety::IfNoEffect, encode, done).await;
         self.0.forget(id.0);
         deleted.map(drop)
     }
@@ -170,7 +170,7 @@ impl Group {
             Ok(())
         };
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::Sought>(frame)?.cursor);
-        self.0.write(Repeat::Harmless, encode, read).await
+        self.0.write(RetrySafety::Harmless, encode, read).await
     }
 
     /// Fetches at most `max_records` records and about `max_bytes` bytes for a member. Waits up to `wait` for
@@ -184,7 +184,7 @@ impl Group {
     ) -> Result<Option<Delivery>, Error> {
         let (level, micros) = (self.client().level(), u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
         // The group redelivers records whose delivery was lost on the way, so a second fetch does no harm.
-        let how = How { more_time: wait, ..How::READ };
+        let how = RequestOptions { extra_time: wait, ..RequestOptions::READ };
         let fetch = |id| wire::Fetch { group: GroupId(id), max_records, max_bytes, wait: micros, level, member };
         let read = |frame: &SharedFrame| {
             let wire::Delivery { durability, attempt, deadline, parts } = reply_of(frame)?;
@@ -221,14 +221,14 @@ impl Group {
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<Settled, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
         // A settlement that arrives twice does no harm: the second time its records count as lapsed.
-        self.0.write(Repeat::Harmless, encode, settled).await
+        self.0.write(RetrySafety::Harmless, encode, settled).await
     }
 
     /// Returns the records that the settlements name to the group for redelivery, except those already acked
     /// or nacked. `again` states when the group redelivers them.
-    pub async fn nack(&self, again: Again, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+    pub async fn nack(&self, again: Redelivery, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_nack(out, GroupId(id), again, reason, settlements);
-        self.0.write(Repeat::Harmless, encode, settled).await
+        self.0.write(RetrySafety::Harmless, encode, settled).await
     }
 
     /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new
@@ -239,7 +239,7 @@ impl Group {
             let wire::Extended { deadline, lapsed, .. } = reply_of(frame)?;
             Ok((deadline, lapsed.iter().collect()))
         };
-        self.0.write(Repeat::Harmless, encode, read).await
+        self.0.write(RetrySafety::Harmless, encode, read).await
     }
 }
 
@@ -264,7 +264,7 @@ impl Delivery {
     }
 
     /// Nacks the records of the delivery that are not acked or nacked yet, so that the group redelivers them.
-    pub async fn nack(&self, again: Again, reason: &str) -> Result<Settled, Error> {
+    pub async fn nack(&self, again: Redelivery, reason: &str) -> Result<Settled, Error> {
         self.group.nack(again, reason, &[Settlement::all(self.attempt)]).await
     }
 

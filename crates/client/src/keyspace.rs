@@ -14,12 +14,12 @@ use thalweg_types::{
         encode_put_until,
     },
 };
-use thalweg_wire::{self as wire, Count, List, Order, Rest, SharedFrame, Values, VersionState};
+use thalweg_wire::{self as wire, Count, List, Order, RemainingBytes, SharedFrame, Values, VersionState};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::{Error, ProtocolError},
-    named::Named,
+    named::NamedObject,
     names::Name,
     request::reply_of,
     write::{committed, done, transacted},
@@ -27,7 +27,7 @@ use crate::{
 
 /// A keyspace identified by its name. Cheap to clone. The handle requests the keyspace's id at the first use.
 #[derive(Clone, Debug)]
-pub struct Keyspace(pub(crate) Arc<Named>);
+pub struct Keyspace(pub(crate) Arc<NamedObject>);
 
 /// A key's value, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Client {
     /// Returns a handle of the keyspace with this name, which need not exist.
     #[must_use]
     pub fn keyspace(&self, name: impl Into<String>) -> Keyspace {
-        Keyspace(Arc::new(Named::new(self.clone(), Name::Keyspace(name.into()))))
+        Keyspace(Arc::new(NamedObject::new(self.clone(), Name::Keyspace(name.into()))))
     }
 
     /// Returns a page of at most `limit` keyspaces, ordered by id and beginning after the keyspace `after`.
@@ -170,7 +170,7 @@ impl Client {
             let wire::KeyspaceList { more, keyspaces } = reply_of(frame)?;
             Ok((keyspaces.iter().map(|keyspace| info(keyspace, None)).collect(), more))
         };
-        self.request(How::READ, wire::ListKeyspaces { after, limit }, read).await
+        self.request(RequestOptions::READ, wire::ListKeyspaces { after, limit }, read).await
     }
 }
 
@@ -215,13 +215,13 @@ impl Keyspace {
             let wire::KeyspaceFound { keyspace, counts } = reply_of(frame)?;
             Ok(info(keyspace, counts))
         };
-        self.client().request(How::READ, wire::FindKeyspace { count, name: self.name() }, read).await
+        self.client().request(RequestOptions::READ, wire::FindKeyspace { count, name: self.name() }, read).await
     }
 
     /// Replaces the settings of the keyspace.
     pub async fn configure(&self, config: &KeyspaceConfig) -> Result<Revision, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_configure_keyspace(out, KeyspaceId(id), config);
-        self.0.write(Repeat::IfNothing, encode, done).await
+        self.0.write(RetrySafety::IfNoEffect, encode, done).await
     }
 
     /// Drops the keyspace with all its keys.
@@ -231,7 +231,7 @@ impl Keyspace {
             encode_drop_keyspace(out, id);
             Ok(())
         };
-        let dropped = self.client().write(Repeat::IfNothing, encode, done).await;
+        let dropped = self.client().write(RetrySafety::IfNoEffect, encode, done).await;
         self.0.forget(id.0);
         dropped
     }
@@ -243,8 +243,8 @@ impl Keyspace {
 
     /// Reads a key as it was at a revision (0 for the present state), with or without its value.
     pub async fn get_at(&self, key: &[u8], revision: Revision, values: Values) -> Result<Option<Value>, Error> {
-        let get = |id| wire::Get { keyspace: KeyspaceId(id), revision, values, key: Rest(key) };
-        self.0.request(How::READ, get, read_value).await
+        let get = |id| wire::Get { keyspace: KeyspaceId(id), revision, values, key: RemainingBytes(key) };
+        self.0.request(RequestOptions::READ, get, read_value).await
     }
 
     /// Reads the values of several keys. The result has the order of the keys. The keys are read one after
@@ -252,7 +252,7 @@ impl Keyspace {
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Error> {
         let (revision, values) = (Revision(0), Values::Include);
         let get = |id| wire::MultiGet { keyspace: KeyspaceId(id), revision, values, keys: List::Items(keys) };
-        self.0.request(How::READ, get, read_entries).await
+        self.0.request(RequestOptions::READ, get, read_entries).await
     }
 
     /// Sets a key and returns the revision of the write, which is 0 at durability level `none`.
@@ -283,7 +283,7 @@ impl Keyspace {
         encode: impl Fn(&mut Vec<u8>, KeyspaceId) -> Result<(), CommandError>,
     ) -> Result<Revision, Error> {
         let encode = |out: &mut Vec<u8>, id| encode(out, KeyspaceId(id));
-        Ok(self.0.write(Repeat::Harmless, encode, committed).await?.revision)
+        Ok(self.0.write(RetrySafety::Harmless, encode, committed).await?.revision)
     }
 
     /// Carries out the commit that `build` makes with the keyspace's id.
@@ -295,7 +295,7 @@ impl Keyspace {
             build(KeyspaceId(id))?.encode(out);
             Ok(())
         };
-        Ok(self.0.write(Repeat::IfNothing, encode, committed).await?.revision)
+        Ok(self.0.write(RetrySafety::IfNoEffect, encode, committed).await?.revision)
     }
 
     /// Removes a key. Succeeds also if the key has no value.
@@ -349,7 +349,7 @@ impl Keyspace {
             add(KeyspaceId(id), &mut transaction)?;
             transaction.encode(out)
         };
-        let mut done = self.0.write(Repeat::IfNothing, encode, transacted).await?;
+        let mut done = self.0.write(RetrySafety::IfNoEffect, encode, transacted).await?;
         done.results.pop().ok_or(Error::Protocol(ProtocolError::WrongReply { kind: wire::Kind::Transacted as u16 }))
     }
 
@@ -362,8 +362,8 @@ impl Keyspace {
     /// Returns at most `limit` versions of a key written before a revision (0 for all versions), newest
     /// first.
     pub async fn versions(&self, key: &[u8], before: Revision, limit: u32) -> Result<Versions, Error> {
-        let versions = |id| wire::Versions { keyspace: KeyspaceId(id), before, limit, key: Rest(key) };
-        self.0.request(How::READ, versions, read_versions).await
+        let versions = |id| wire::Versions { keyspace: KeyspaceId(id), before, limit, key: RemainingBytes(key) };
+        self.0.request(RequestOptions::READ, versions, read_versions).await
     }
 }
 
@@ -430,7 +430,7 @@ impl Scan {
             end: range.end.as_deref(),
             cursor,
         };
-        let (pairs, cursor) = self.keyspace.0.request(How::READ, scan, read_pairs).await?;
+        let (pairs, cursor) = self.keyspace.0.request(RequestOptions::READ, scan, read_pairs).await?;
         self.cursor = cursor;
         self.begun = true;
         Ok(Some(pairs))

@@ -10,7 +10,7 @@ use thalweg_types::{
 use thalweg_wire::{self as wire, SharedFrame};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::Error,
     request::reply_of,
     write::committed,
@@ -43,7 +43,7 @@ impl Client {
     pub async fn grant_lease(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Lease, Error> {
         let encode = |out: &mut Vec<u8>| encode_grant_lease(out, id, ttl);
         let granted = |frame: &SharedFrame| Ok(reply_of::<wire::Granted>(frame)?.lease);
-        let id = self.write(Repeat::IfNothing, encode, granted).await?;
+        let id = self.write(RetrySafety::IfNoEffect, encode, granted).await?;
         Ok(self.lease(id))
     }
 
@@ -60,7 +60,7 @@ impl Client {
             let wire::LeaseList { more, leases, .. } = reply_of(frame)?;
             Ok((leases.iter().map(info).collect(), more))
         };
-        self.request(How::READ, wire::ListLeases { after, limit }, read).await
+        self.request(RequestOptions::READ, wire::ListLeases { after, limit }, read).await
     }
 }
 
@@ -88,7 +88,7 @@ impl Lease {
             Ok(())
         };
         let granted = |frame: &SharedFrame| Ok(Duration::from_micros(reply_of::<wire::Granted>(frame)?.ttl));
-        self.client.write(Repeat::Harmless, encode, granted).await
+        self.client.write(RetrySafety::Harmless, encode, granted).await
     }
 
     /// Ends the lease and removes the keys that are attached to it.
@@ -97,7 +97,7 @@ impl Lease {
             encode_revoke_lease(out, self.id);
             Ok(())
         };
-        self.client.write(Repeat::IfNothing, encode, committed).await.map(drop)
+        self.client.write(RetrySafety::IfNoEffect, encode, committed).await.map(drop)
     }
 
     /// Returns the description of the lease, and at most `limit` of its keys with the names of their keyspaces.
@@ -107,6 +107,6 @@ impl Lease {
             let key = |key: wire::LeaseKey<'_>| (key.keyspace.to_owned(), frame.share(key.key));
             Ok((info(lease), keys.iter().map(key).collect()))
         };
-        self.client.request(How::READ, wire::FindLease { lease: self.id, limit }, read).await
+        self.client.request(RequestOptions::READ, wire::FindLease { lease: self.id, limit }, read).await
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct SessionTerms {
 
 /// Reason why a frame cannot be staged for sending now.
 #[derive(Debug)]
-pub(crate) enum Blocked {
+pub(crate) enum StageError {
     /// The link has no connection, for this reason. The caller should wait for one.
     Connection(Arc<ConnectError>),
     /// Too many requests or bytes are in progress on the link. The caller should wait until there are fewer.
@@ -86,7 +86,7 @@ pub(crate) enum Blocked {
     Invalid(Invalid),
 }
 
-impl From<EncodeError> for Blocked {
+impl From<EncodeError> for StageError {
     fn from(error: EncodeError) -> Self {
         Self::Invalid(error.into())
     }
@@ -159,12 +159,12 @@ pub(crate) struct State {
     task: Option<Waker>,
     woken: bool,
     /// True if a caller waits until the link has room for its frame.
-    starved: bool,
+    waits_for_room: bool,
     closing: bool,
     pings: Vec<(u64, oneshot::Sender<()>)>,
     next_token: u64,
     /// Number of failed requests that had no id, because their callers wanted no reply.
-    unasked: u64,
+    failures_without_id: u64,
 }
 
 /// One channel of the client's pool, which survives reconnections.
@@ -195,7 +195,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// Returns the reply if it has arrived; otherwise `None`, without waiting.
-    pub(crate) fn try_now(&mut self) -> Option<Result<SharedFrame, Lost>> {
+    pub(crate) fn try_take(&mut self) -> Option<Result<SharedFrame, Lost>> {
         match self.receiver.try_recv() {
             Ok(came) => Some(came),
             Err(oneshot::error::TryRecvError::Empty) => None,
@@ -214,9 +214,9 @@ impl Future for Reply {
 
 /// Choice of the thread that writes staged frames to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writer {
+pub(crate) enum WritingThread {
     /// The caller writes, unless the channel's task is about to.
-    Here,
+    Caller,
     /// The channel's task writes, together with frames that other callers stage in the meantime.
     Task,
 }
@@ -243,11 +243,11 @@ impl Link {
             writing_bytes: 0,
             task: None,
             woken: false,
-            starved: false,
+            waits_for_room: false,
             closing: false,
             pings: Vec::new(),
             next_token: 0,
-            unasked: 0,
+            failures_without_id: 0,
         };
         Self {
             options,
@@ -271,7 +271,7 @@ impl Link {
     }
 
     /// Returns true if the link has a connection.
-    pub(crate) fn is_up(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         matches!(self.lock().connection, ConnectionState::Up(_))
     }
 
@@ -284,11 +284,11 @@ impl Link {
     /// `changed` notifies the caller later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
-        !matches!(state.ready(None, &self.options), Err(Blocked::Room | Blocked::Connection(_)))
+        !matches!(state.ready(None, &self.options), Err(StageError::Room | StageError::Connection(_)))
     }
 
     /// Returns the reason why the link has no connection; `None` if it has one.
-    pub(crate) fn why_down(&self) -> Option<Arc<ConnectError>> {
+    pub(crate) fn connect_error(&self) -> Option<Arc<ConnectError>> {
         match &self.lock().connection {
             ConnectionState::Down(why) | ConnectionState::Dead(why) => Some(why.clone()),
             ConnectionState::Up(_) | ConnectionState::Closed => None,
@@ -304,28 +304,33 @@ impl Link {
     }
 
     /// Number of failed requests so far whose callers wanted no reply.
-    pub(crate) fn unasked(&self) -> u64 {
-        self.lock().unasked
+    pub(crate) fn failures_without_id(&self) -> u64 {
+        self.lock().failures_without_id
     }
 
     // ---- operations of callers
 
     /// Stages a request for sending. `encode` appends one frame with the given id. Without a `writer`, the
     /// caller writes the frame if no other request is in progress; otherwise the channel's task writes it.
-    pub(crate) fn request(&self, run: Run, encode: &mut Encode<'_>, writer: Option<Writer>) -> Result<Reply, Blocked> {
+    pub(crate) fn request(
+        &self,
+        run: Run,
+        encode: &mut Encode<'_>,
+        writer: Option<WritingThread>,
+    ) -> Result<Reply, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let (generation, max) = state.ready(run, &self.options)?;
         let session = state.session.as_mut().expect(READY);
         let (send, receiver) = oneshot::channel();
         let Ok(id) = session.request(Waiter::Reply(send)) else {
-            state.starved = true;
-            return Err(Blocked::Room);
+            state.waits_for_room = true;
+            return Err(StageError::Room);
         };
-        let alone = session.under_way().0 == 1;
+        let alone = session.in_progress().0 == 1;
         state.stage(id, max, |out| encode(out, id))?;
-        self.load.store(state.under_way(), Ordering::Relaxed);
-        self.staged(guard, writer.unwrap_or(if alone { Writer::Here } else { Writer::Task }));
+        self.load.store(state.in_progress(), Ordering::Relaxed);
+        self.staged(guard, writer.unwrap_or(if alone { WritingThread::Caller } else { WritingThread::Task }));
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
@@ -335,7 +340,7 @@ impl Link {
         mailbox: &Arc<Mailbox>,
         window: &Permit,
         encode: &mut Begin<'_>,
-    ) -> Result<Ticket, Blocked> {
+    ) -> Result<Ticket, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let (generation, max) = state.ready(None, &self.options)?;
@@ -343,18 +348,18 @@ impl Link {
         let (id, permit) = match session.subscribe(Waiter::Subscription(mailbox.clone()), window) {
             Ok(begun) => begun,
             Err(SessionFull::Requests { .. } | SessionFull::Subscriptions { .. }) => {
-                state.starved = true;
-                return Err(Blocked::Room);
+                state.waits_for_room = true;
+                return Err(StageError::Room);
             }
         };
         state.stage(id, max, |out| encode(out, id, permit))?;
-        self.staged(guard, Writer::Task);
+        self.staged(guard, WritingThread::Task);
         Ok(Ticket { generation, id })
     }
 
     /// Stages a frame that gets no reply. `put` appends the frame and may return bytes that are sent after it
     /// without a copy. Returns the generation (number of the connection) on which the frame is sent.
-    pub(crate) fn send(&self, put: &mut Append<'_>, writer: Writer) -> Result<u64, Blocked> {
+    pub(crate) fn send(&self, put: &mut Append<'_>, writer: WritingThread) -> Result<u64, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let (generation, max) = state.ready(None, &self.options)?;
@@ -368,7 +373,7 @@ impl Link {
             Ok(None) => {}
             Err(error) => {
                 state.staged.frames.truncate(begin);
-                return Err(Blocked::Invalid(error));
+                return Err(StageError::Invalid(error));
             }
         }
         self.staged(guard, writer);
@@ -377,20 +382,20 @@ impl Link {
 
     /// Stages a ping. The answer arrives when the server has processed all frames that were staged before the
     /// ping.
-    pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, Blocked> {
+    pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, StageError> {
         let mut state = self.lock();
         state.ready(None, &self.options)?;
         state.pings.retain(|(_, waiter)| !waiter.is_closed());
         if state.pings.len() >= MAX_PINGS {
-            state.starved = true;
-            return Err(Blocked::Room);
+            state.waits_for_room = true;
+            return Err(StageError::Room);
         }
         let (send, receive) = oneshot::channel();
         state.next_token += 1;
         let token = state.next_token;
         state.pings.push((token, send));
         Ping { token }.encode(&mut state.staged.frames, 0)?;
-        self.staged(state, Writer::Here);
+        self.staged(state, WritingThread::Caller);
         Ok(receive)
     }
 
@@ -398,15 +403,15 @@ impl Link {
     pub(crate) fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.cancel(ticket, CancelMode::Now);
-        self.staged(state, Writer::Task);
+        self.staged(state, WritingThread::Task);
     }
 
     /// Cancels a request unless its reply has arrived.
     pub(crate) fn abandon(&self, reply: &mut Reply) {
         let mut state = self.lock();
-        if reply.try_now().is_none() {
+        if reply.try_take().is_none() {
             state.cancel(reply.ticket, CancelMode::Now);
-            self.staged(state, Writer::Task);
+            self.staged(state, WritingThread::Task);
         }
     }
 
@@ -421,22 +426,22 @@ impl Link {
         if let Some(credit) = session.consumed(ticket.id, permit.messages, permit.bytes)
             && credit.encode(&mut state.staged.frames, ticket.id).is_ok()
         {
-            self.staged(state, Writer::Task);
+            self.staged(state, WritingThread::Task);
         }
     }
 
     /// Makes sure that a staged frame is written: the caller writes it, or the channel's task is woken.
-    fn staged(&self, mut state: MutexGuard<'_, State>, writer: Writer) {
-        if writer == Writer::Here && !state.woken {
+    fn staged(&self, mut state: MutexGuard<'_, State>, writer: WritingThread) {
+        if writer == WritingThread::Caller && !state.woken {
             drop(state);
-            self.write_here();
+            self.write_on_caller();
         } else if let Some(task) = state.wake() {
             drop(state);
             task.wake();
         }
     }
 
-    fn write_here(&self) {
+    fn write_on_caller(&self) {
         if let Ok(mut io) = self.io.try_lock() {
             let Some(io) = io.as_mut() else { return };
             match self.flush(io, &mut Context::from_waker(Waker::noop())) {
@@ -481,8 +486,8 @@ impl Link {
 
     /// Notifies callers that wait for room, if there is room again.
     fn feed_starved(&self, state: &mut State) {
-        if state.starved && !state.is_full(&self.options) {
-            state.starved = false;
+        if state.waits_for_room && !state.is_full(&self.options) {
+            state.waits_for_room = false;
             self.changed.notify_waiters();
         }
     }
@@ -502,7 +507,7 @@ impl Link {
     /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
     pub(crate) fn should_gather(&self) -> bool {
         let state = self.lock();
-        !state.staged.is_empty() && state.under_way() > 1
+        !state.staged.is_empty() && state.in_progress() > 1
     }
 
     /// Calls `run` with the state of the connection's requests and subscriptions, under the lock of that
@@ -510,18 +515,18 @@ impl Link {
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let done = run(state.session.as_mut()?);
-        self.load.store(state.under_way(), Ordering::Relaxed);
+        self.load.store(state.in_progress(), Ordering::Relaxed);
         self.feed_starved(&mut state);
         Some(done)
     }
 
     /// Stages a frame that the channel's task itself sends.
-    pub(crate) fn say<'a>(&self, frame: &impl Frame<'a>) {
+    pub(crate) fn stage_control<'a>(&self, frame: &impl Frame<'a>) {
         // These frames have bounded fields, so encoding cannot fail.
         let _ = frame.encode(&mut self.lock().staged.frames, 0);
     }
 
-    pub(crate) fn ponged(&self, token: u64) {
+    pub(crate) fn handle_pong(&self, token: u64) {
         let mut state = self.lock();
         if let Some(at) = state.pings.iter().position(|(asked, _)| *asked == token) {
             let (_, waiter) = state.pings.remove(at);
@@ -529,14 +534,14 @@ impl Link {
         }
     }
 
-    pub(crate) fn count_unasked(&self) {
-        self.lock().unasked += 1;
+    pub(crate) fn count_failure_without_id(&self) {
+        self.lock().failures_without_id += 1;
     }
 
     // ---- operations of the pool
 
     /// Puts the link into use with a new connection.
-    pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: SessionTerms) {
+    pub(crate) fn set_connected(&self, channel: Channel, decoder: Decoder, terms: SessionTerms) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);
         let mut state = self.lock();
@@ -610,32 +615,32 @@ impl Link {
 impl State {
     /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
     /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
-    fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), Blocked> {
+    fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), StageError> {
         let terms = match &self.connection {
             ConnectionState::Up(terms) => terms,
-            ConnectionState::Down(why) => return Err(Blocked::Connection(why.clone())),
-            ConnectionState::Dead(why) => return Err(Blocked::Dead(why.clone())),
-            ConnectionState::Closed => return Err(Blocked::Closed),
+            ConnectionState::Down(why) => return Err(StageError::Connection(why.clone())),
+            ConnectionState::Dead(why) => return Err(StageError::Dead(why.clone())),
+            ConnectionState::Closed => return Err(StageError::Closed),
         };
         if run.is_some_and(|run| run != terms.run) {
-            return Err(Blocked::OtherRun);
+            return Err(StageError::OtherRun);
         }
         if self.staged.len() + self.writing_bytes >= options.max_unsent_bytes {
-            self.starved = true;
-            return Err(Blocked::Room);
+            self.waits_for_room = true;
+            return Err(StageError::Room);
         }
         match self.session {
             Some(_) => Ok((self.generation, terms.max_send_bytes)),
-            None => Err(Blocked::Connection(Arc::new(ConnectError::NotYet))),
+            None => Err(StageError::Connection(Arc::new(ConnectError::NotYet))),
         }
     }
 
     fn is_full(&self, options: &Options) -> bool {
-        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes || self.under_way() >= options.max_requests
+        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes || self.in_progress() >= options.max_requests
     }
 
-    fn under_way(&self) -> usize {
-        self.session.as_ref().map_or(0, |session| session.under_way().0)
+    fn in_progress(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.in_progress().0)
     }
 
     fn wake(&mut self) -> Option<Waker> {
@@ -653,14 +658,14 @@ impl State {
         id: u32,
         max: usize,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Invalid>,
-    ) -> Result<(), Blocked> {
+    ) -> Result<(), StageError> {
         let begin = self.staged.frames.len();
         encode(&mut self.staged.frames).and_then(|()| self.staged.check(begin, max)).map_err(|error| {
             self.staged.frames.truncate(begin);
             if let Some(session) = &mut self.session {
                 let _ = session.route(thalweg_wire::Kind::Failed, id);
             }
-            Blocked::Invalid(error)
+            StageError::Invalid(error)
         })
     }
 

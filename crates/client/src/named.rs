@@ -9,7 +9,7 @@ use thalweg_types::{StreamId, command::CommandError};
 use thalweg_wire::{self as wire, Count, Frame, SharedFrame};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::Error,
     names::Name,
     request::reply_of,
@@ -21,29 +21,29 @@ const UNKNOWN: u64 = u64::MAX;
 /// Name of an object on the server, with the object's id once it is known. All clones of a handle share this
 /// value.
 #[derive(Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
     id: AtomicU64,
 }
 
-impl Named {
+impl NamedObject {
     pub(crate) fn new(client: Client, name: Name) -> Self {
         Self { client, name, id: AtomicU64::new(UNKNOWN) }
     }
 
     /// Returns the id, and requests it from the server if it is unknown.
     pub(crate) async fn id(&self) -> Result<u32, Error> {
-        if let Some(id) = self.known() {
+        if let Some(id) = self.cached_id() {
             return Ok(id);
         }
         let id = self.look_up().await?;
-        self.learn(id);
+        self.store_id(id);
         Ok(id)
     }
 
     /// Returns the id if it has been looked up.
-    fn known(&self) -> Option<u32> {
+    fn cached_id(&self) -> Option<u32> {
         if let Ok(id) = u32::try_from(self.id.load(Ordering::Relaxed)) {
             return Some(id);
         }
@@ -57,21 +57,21 @@ impl Named {
         match &self.name {
             Name::Keyspace(name) => {
                 let read = |frame: &SharedFrame| Ok(reply_of::<wire::KeyspaceFound>(frame)?.keyspace.id.0);
-                client.request(How::READ, wire::FindKeyspace { count: Count::Skip, name }, read).await
+                client.request(RequestOptions::READ, wire::FindKeyspace { count: Count::Skip, name }, read).await
             }
             Name::Stream(name) => {
                 let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream.id.0);
-                client.request(How::READ, wire::FindStream { name }, read).await
+                client.request(RequestOptions::READ, wire::FindStream { name }, read).await
             }
             Name::Group(stream, name) => {
                 let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group.id.0);
-                client.request(How::READ, wire::FindGroup { stream: StreamId(*stream), name }, read).await
+                client.request(RequestOptions::READ, wire::FindGroup { stream: StreamId(*stream), name }, read).await
             }
             Name::Cache(..) => unreachable!("a cache looks up its own id"),
         }
     }
 
-    pub(crate) fn learn(&self, id: u32) {
+    pub(crate) fn store_id(&self, id: u32) {
         self.id.store(id.into(), Ordering::Relaxed);
         self.client.names().put(self.name.clone(), id);
     }
@@ -100,7 +100,7 @@ impl Named {
     /// Sends the request that `frame` makes from the object's id; `read` decodes the reply.
     pub(crate) async fn request<'f, F: Frame<'f>, R>(
         &self,
-        how: How,
+        how: RequestOptions,
         frame: impl Fn(u32) -> F,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
@@ -110,7 +110,7 @@ impl Named {
     /// Sends the command that `encode` writes from the object's id; `read` decodes the reply.
     pub(crate) async fn write<R>(
         &self,
-        repeat: Repeat,
+        repeat: RetrySafety,
         encode: impl Fn(&mut Vec<u8>, u32) -> Result<(), CommandError>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
@@ -123,8 +123,8 @@ impl Named {
         &self,
         encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
     ) -> Result<bool, Error> {
-        let (id, is_new) = self.client.write(Repeat::Harmless, encode, created).await?;
-        self.learn(id);
+        let (id, is_new) = self.client.write(RetrySafety::Harmless, encode, created).await?;
+        self.store_id(id);
         Ok(is_new)
     }
 }

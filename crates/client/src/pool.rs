@@ -69,24 +69,24 @@ impl Pool {
 
     /// Returns the link for the next request: links take turns, and a link without a connection is chosen only if all
     /// are down.
-    pub(crate) fn pick(&self) -> &Arc<Link> {
-        let [only] = &self.links[..] else { return self.pick_of_several() };
+    pub(crate) fn next_link(&self) -> &Arc<Link> {
+        let [only] = &self.links[..] else { return self.next_connected_link() };
         only
     }
 
-    fn pick_of_several(&self) -> &Arc<Link> {
+    fn next_connected_link(&self) -> &Arc<Link> {
         let at = self.next.fetch_add(1, Ordering::Relaxed) % self.links.len();
         let (first, second) = (&self.links[at], &self.links[(at + 1) % self.links.len()]);
         let (less, more) = if second.load() < first.load() { (second, first) } else { (first, second) };
-        if less.is_up() {
+        if less.is_connected() {
             return less;
         }
-        std::iter::once(more).chain(&self.links).find(|link| link.is_up()).unwrap_or(less)
+        std::iter::once(more).chain(&self.links).find(|link| link.is_connected()).unwrap_or(less)
     }
 
     /// Returns a link for a caller that sends all its requests on the same link. Links take turns.
     pub(crate) fn pin(&self) -> Arc<Link> {
-        self.pick().clone()
+        self.next_link().clone()
     }
 
     /// Returns the facts about the server that its last welcome stated.
@@ -95,8 +95,8 @@ impl Pool {
     }
 
     /// Number of failed requests for which the callers wanted no reply, over all links.
-    pub(crate) fn unasked(&self) -> u64 {
-        self.links.iter().map(|link| link.unasked()).sum()
+    pub(crate) fn failures_without_id(&self) -> u64 {
+        self.links.iter().map(|link| link.failures_without_id()).sum()
     }
 
     /// Closes all connections of the client and notifies all callers that wait for replies.
@@ -135,7 +135,7 @@ impl Supervisor {
             let error = match connect(&self.dialer, &self.endpoint, &self.options).await {
                 Ok(connected) => {
                     *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.server.clone());
-                    if self.begin_and_run(connected, &mut told, &mut backoff).await == Again::No {
+                    if self.begin_and_run(connected, &mut told, &mut backoff).await == Reconnect::No {
                         return;
                     }
                     None
@@ -164,11 +164,11 @@ impl Supervisor {
         connected: Connected,
         told: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
         backoff: &mut Backoff,
-    ) -> Again {
-        let Connected { connection, channels, terms, keep_alive, .. } = connected;
+    ) -> Reconnect {
+        let Connected { connection, channels, limits: terms, keep_alive, .. } = connected;
         let mut tasks = JoinSet::new();
         for (link, (channel, decoder)) in self.links.iter().zip(channels) {
-            link.up(channel, decoder, terms.clone());
+            link.set_connected(channel, decoder, terms.clone());
             tasks.spawn(channel::run(link.clone(), keep_alive));
         }
         if let Some(told) = told.take() {
@@ -187,14 +187,14 @@ impl Supervisor {
             backoff.reset(); // the connection worked, so this was not another failed attempt
         }
         if first == Lost::ByClient || self.is_closing() {
-            return Again::No;
+            return Reconnect::No;
         }
         if let Lost::Goodbye { class: Action::Fix | Action::Stop, .. } = first {
             let why = Arc::new(ConnectError::Lost(first));
             self.links.iter().for_each(|link| link.not_connected(why.clone(), false));
-            return Again::No;
+            return Reconnect::No;
         }
-        Again::Yes
+        Reconnect::Yes
     }
 
     fn is_closing(&self) -> bool {
@@ -220,7 +220,7 @@ impl Supervisor {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
+enum Reconnect {
     Yes,
     No,
 }

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use crate::{
     client::{Client, Clock},
     error::{Error, Invalid, Lost},
-    link::{Blocked, Link, Reply, Writer},
+    link::{Link, Reply, StageError, WritingThread},
     request::answer_of,
     subject::{Published, published},
 };
@@ -91,7 +91,7 @@ struct Inner {
     link: Arc<Link>,
     options: PublisherOptions,
     subject: Vec<u8>,
-    gathered: Mutex<Gathered>,
+    gathered: Mutex<GatheredMessages>,
     /// Notifies the background task that a batch has to be sent when its delay has passed.
     begun: Arc<Notify>,
     /// Notifies tasks that wait for the server's answer to a batch while another task is receiving that
@@ -99,11 +99,11 @@ struct Inner {
     settled: Notify,
 }
 
-struct Gathered {
+struct GatheredMessages {
     writer: BatchWriter,
     subject: Vec<u8>,
     last_sent: Option<Instant>,
-    pump_waits: bool,
+    sender_waits: bool,
     /// Number of the connection on which the publisher has sent since the last flush. If the link has another
     /// connection now, messages may have been lost.
     generation: Option<u64>,
@@ -121,7 +121,7 @@ struct Gathered {
 type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 'a;
 
 /// Event that a message has to wait for before the publisher can take it.
-enum Wait {
+enum WaitReason {
     Link,
     /// The server's answer to the oldest unacknowledged batch.
     Ack,
@@ -136,12 +136,12 @@ impl Client {
             client: self.clone(),
             link: self.pin(),
             options,
-            gathered: Mutex::new(Gathered::empty(&subject)?),
+            gathered: Mutex::new(GatheredMessages::empty(&subject)?),
             subject,
             begun: begun.clone(),
             settled: Notify::new(),
         });
-        tokio::spawn(pump(Arc::downgrade(&inner), begun));
+        tokio::spawn(send_due_batches(Arc::downgrade(&inner), begun));
         Ok(Publisher { inner })
     }
 }
@@ -186,14 +186,14 @@ impl Publisher {
         loop {
             let wait = {
                 let mut gathered = inner.lock();
-                match inner.send(&mut gathered, Writer::Here) {
+                match inner.send(&mut gathered, WritingThread::Caller) {
                     Ok(()) => break,
                     Err(wait) => wait?,
                 }
             };
             inner.wait(wait).await?;
         }
-        while inner.await_answer().await {}
+        while inner.await_ack().await {}
         let (generation, sent) = {
             let gathered = inner.lock();
             (gathered.generation, gathered.sent)
@@ -216,19 +216,19 @@ impl Publisher {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Gathered> {
+    fn lock(&self) -> MutexGuard<'_, GatheredMessages> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a message to the batch, or returns the event to wait for before the message can be added.
     #[inline]
-    fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<Option<Wait>, Error> {
+    fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<Option<WaitReason>, Error> {
         let mut gathered = self.lock();
         if let Some(error) = gathered.failed.take() {
             return Err(error);
         }
         if self.is_full(&gathered) || gathered.subject != subject {
-            if let Err(wait) = self.send(&mut gathered, Writer::Task) {
+            if let Err(wait) = self.send(&mut gathered, WritingThread::Task) {
                 return wait.map(Some);
             }
             if gathered.subject != subject {
@@ -240,7 +240,7 @@ impl Inner {
         push(&mut gathered.writer)?;
         if self.is_full(&gathered) {
             // A full batch without room on the link stays here, and the next caller waits.
-            if let Err(Err(error)) = self.send(&mut gathered, Writer::Task) {
+            if let Err(Err(error)) = self.send(&mut gathered, WritingThread::Task) {
                 return Err(error);
             }
         } else if gathered.writer.count() == 1 {
@@ -249,33 +249,35 @@ impl Inner {
         Ok(None)
     }
 
-    fn is_full(&self, gathered: &Gathered) -> bool {
+    fn is_full(&self, gathered: &GatheredMessages) -> bool {
         gathered.writer.count() >= self.options.max_messages.max(1)
             || (gathered.writer.byte_len() >= self.options.max_bytes && gathered.writer.count() > 0)
     }
 
     /// Handles the first message of a batch: sends the batch immediately, or leaves it to the background task
     /// until its delay has passed.
-    fn begin(&self, gathered: &mut Gathered) -> Result<(), Error> {
+    fn begin(&self, gathered: &mut GatheredMessages) -> Result<(), Error> {
         let due = gathered.last_sent.map(|sent| sent + self.options.delay);
-        if due.is_none_or(|due| due <= Instant::now()) && !matches!(self.send(gathered, Writer::Here), Err(Ok(_))) {
+        if due.is_none_or(|due| due <= Instant::now())
+            && !matches!(self.send(gathered, WritingThread::Caller), Err(Ok(_)))
+        {
             return Ok(());
         }
-        if !std::mem::replace(&mut gathered.pump_waits, true) {
+        if !std::mem::replace(&mut gathered.sender_waits, true) {
             self.begun.notify_one();
         }
         Ok(())
     }
 
     /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first.
-    fn send(&self, gathered: &mut Gathered, writer: Writer) -> Result<(), Result<Wait, Error>> {
+    fn send(&self, gathered: &mut GatheredMessages, writer: WritingThread) -> Result<(), Result<WaitReason, Error>> {
         if gathered.writer.count() == 0 {
             return Ok(());
         }
         if let Acks::PerBatch { max_in_flight } = self.options.acks {
             while gathered.in_flight.len() + gathered.awaited >= max_in_flight.max(1) {
-                let Some(came) = gathered.in_flight.front_mut().and_then(Reply::try_now) else {
-                    return Err(Ok(Wait::Ack));
+                let Some(came) = gathered.in_flight.front_mut().and_then(Reply::try_take) else {
+                    return Err(Ok(WaitReason::Ack));
                 };
                 gathered.in_flight.pop_front();
                 gathered.settle(came);
@@ -293,12 +295,12 @@ impl Inner {
                 gathered.sent += 1;
                 Ok(())
             }
-            Err(Blocked::Room | Blocked::Connection(_)) => Err(Ok(Wait::Link)),
+            Err(StageError::Room | StageError::Connection(_)) => Err(Ok(WaitReason::Link)),
             Err(blocked) => Err(Err(blocked.into())),
         }
     }
 
-    fn send_unacked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
+    fn send_unacked(&self, gathered: &mut GatheredMessages, writer: WritingThread) -> Result<u64, StageError> {
         if gathered.writer.byte_len() < SHARE_FROM_BYTES {
             let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
             let mut frame = |out: &mut Vec<u8>| {
@@ -318,7 +320,7 @@ impl Inner {
         self.link.send(&mut frame, writer)
     }
 
-    fn send_acked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
+    fn send_acked(&self, gathered: &mut GatheredMessages, writer: WritingThread) -> Result<u64, StageError> {
         let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
         let mut frame = |out: &mut Vec<u8>, id: u32| {
             put_publish_prefix(out, id, encoded.len())?;
@@ -333,7 +335,7 @@ impl Inner {
     }
 
     /// Waits for the server's answer to one batch. Returns false if no batch is unacknowledged.
-    async fn await_answer(&self) -> bool {
+    async fn await_ack(&self) -> bool {
         let mut settled = pin!(self.settled.notified());
         settled.as_mut().enable();
         let (oldest, others) = {
@@ -348,7 +350,7 @@ impl Inner {
             }
             return others;
         };
-        let mut awaited = Awaited { inner: self, reply: Some(oldest) };
+        let mut awaited = PendingAck { inner: self, reply: Some(oldest) };
         if let Some(reply) = &mut awaited.reply {
             let came = reply.await;
             awaited.reply = None;
@@ -358,11 +360,11 @@ impl Inner {
     }
 
     /// Waits for the given event, at most for the client's timeout of requests.
-    async fn wait(&self, wait: Wait) -> Result<(), Error> {
+    async fn wait(&self, wait: WaitReason) -> Result<(), Error> {
         let clock = Clock::new(self.client.call_timeout());
         match wait {
-            Wait::Ack => clock.within(Effect::Unknown, async { Ok(self.await_answer().await) }).await.map(|_| ()),
-            Wait::Link => {
+            WaitReason::Ack => clock.within(Effect::Unknown, async { Ok(self.await_ack().await) }).await.map(|_| ()),
+            WaitReason::Link => {
                 let room = async {
                     let mut changed = pin!(self.link.changed.notified());
                     changed.as_mut().enable();
@@ -380,18 +382,18 @@ impl Inner {
     fn due(&self) -> Option<Instant> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.map_or_else(Instant::now, |sent| sent + self.options.delay);
-        gathered.pump_waits = gathered.writer.count() > 0;
-        gathered.pump_waits.then_some(due)
+        gathered.sender_waits = gathered.writer.count() > 0;
+        gathered.sender_waits.then_some(due)
     }
 
     /// Sends the batch whose delay has passed. Returns the event to wait for if the batch cannot be sent now.
-    fn send_due(&self) -> Option<Wait> {
+    fn send_due(&self) -> Option<WaitReason> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.is_none_or(|sent| sent + self.options.delay <= Instant::now());
         if !due {
             return None;
         }
-        match self.send(&mut gathered, Writer::Here) {
+        match self.send(&mut gathered, WritingThread::Caller) {
             Ok(()) => None,
             Err(Ok(wait)) => Some(wait),
             Err(Err(error)) => {
@@ -403,7 +405,7 @@ impl Inner {
     }
 }
 
-impl Gathered {
+impl GatheredMessages {
     fn settle(&mut self, came: Result<thalweg_wire::SharedFrame, Lost>) {
         match answer_of(came).and_then(|frame| published(&frame)) {
             Ok(Published { delivered, missed }) => {
@@ -426,12 +428,12 @@ impl Gathered {
 
 /// The server's answer to a batch, while a task waits for it. If the task stops waiting, the answer returns
 /// to the queue of expected answers.
-struct Awaited<'p> {
+struct PendingAck<'p> {
     inner: &'p Inner,
     reply: Option<Reply>,
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for PendingAck<'_> {
     fn drop(&mut self) {
         let mut gathered = self.inner.lock();
         gathered.awaited -= 1;
@@ -445,21 +447,21 @@ impl Drop for Awaited<'_> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let empty = Gathered::empty(b"").expect("the subject is empty");
+        let empty = GatheredMessages::empty(b"").expect("the subject is empty");
         let mut gathered = std::mem::replace(&mut *self.lock(), empty);
         // No caller is left to report an error to.
-        let _ = self.send(&mut gathered, Writer::Here);
+        let _ = self.send(&mut gathered, WritingThread::Caller);
         self.begun.notify_one();
     }
 }
 
-impl Gathered {
+impl GatheredMessages {
     fn empty(subject: &[u8]) -> Result<Self, Error> {
         Ok(Self {
             writer: BatchWriter::new(subject, b"")?,
             subject: subject.to_vec(),
             last_sent: None,
-            pump_waits: false,
+            sender_waits: false,
             generation: None,
             sent: 0,
             in_flight: VecDeque::new(),
@@ -477,7 +479,7 @@ impl std::fmt::Debug for Publisher {
 }
 
 /// Sends batches when their delay has passed, as long as the publisher exists. Runs as a background task.
-async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
+async fn send_due_batches(publisher: Weak<Inner>, begun: Arc<Notify>) {
     let mut timer = Timer::new();
     loop {
         let Some(due) = publisher.upgrade().map(|publisher| publisher.due()) else { return };

@@ -6,7 +6,7 @@ use thalweg_types::{Durability, SpaceTime};
 use thalweg_wire::{self as wire, Health, SharedFrame};
 
 use crate::{
-    client::{Client, How},
+    client::{Client, RequestOptions},
     error::Error,
     request::reply_of,
 };
@@ -52,6 +52,6 @@ impl Client {
                 figures: status.figures.iter().map(|figure| (figure.name.to_owned(), figure.value)).collect(),
             })
         };
-        self.request(How::READ, wire::ReadStatus {}, read).await
+        self.request(RequestOptions::READ, wire::ReadStatus {}, read).await
     }
 }

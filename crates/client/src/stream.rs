@@ -9,17 +9,17 @@ pub use thalweg_types::info::{Producer as ProducerInfo, Stream as StreamInfo};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
     command::{
-        AppendTerms, ExpectedOffset, StreamConfig, encode_append_with, encode_configure_stream, encode_create_stream,
-        encode_delete_stream, encode_open_producer, encode_trim_stream,
+        AppendConditions, ExpectedOffset, StreamConfig, encode_append_with, encode_configure_stream,
+        encode_create_stream, encode_delete_stream, encode_open_producer, encode_trim_stream,
     },
     record::{Record, RecordBatch},
 };
 use thalweg_wire::{self as wire, Frame as _, Permit, Position, SharedFrame};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::{Error, Invalid},
-    named::Named,
+    named::NamedObject,
     names::Name,
     options::Window,
     records::{Cursor, OwnedRecord, Records},
@@ -30,13 +30,13 @@ use crate::{
 
 /// A stream identified by its name. Cheap to clone. The handle requests the stream's id at the first use.
 #[derive(Clone, Debug)]
-pub struct Stream(Arc<Named>);
+pub struct Stream(Arc<NamedObject>);
 
 impl Client {
     /// Returns a handle of the stream with this name, which need not exist.
     #[must_use]
     pub fn stream(&self, name: impl Into<String>) -> Stream {
-        Stream(Arc::new(Named::new(self.clone(), Name::Stream(name.into()))))
+        Stream(Arc::new(NamedObject::new(self.clone(), Name::Stream(name.into()))))
     }
 
     /// Returns a page of at most `limit` streams, ordered by id and beginning after the stream `after`. The
@@ -46,7 +46,7 @@ impl Client {
             let wire::StreamList { more, streams } = reply_of(frame)?;
             Ok((streams.iter().collect(), more))
         };
-        self.request(How::READ, wire::ListStreams { after, limit }, read).await
+        self.request(RequestOptions::READ, wire::ListStreams { after, limit }, read).await
     }
 }
 
@@ -74,7 +74,7 @@ impl Stream {
     /// Returns the description of the stream.
     pub async fn describe(&self) -> Result<StreamInfo, Error> {
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream);
-        self.client().request(How::READ, wire::FindStream { name: self.name() }, read).await
+        self.client().request(RequestOptions::READ, wire::FindStream { name: self.name() }, read).await
     }
 
     /// Replaces the configuration of the stream.
@@ -100,7 +100,7 @@ impl Stream {
             encode(out, StreamId(id));
             Ok(())
         };
-        self.0.write(Repeat::IfNothing, encode, done).await.map(drop)
+        self.0.write(RetrySafety::IfNoEffect, encode, done).await.map(drop)
     }
 
     /// Appends one record.
@@ -119,11 +119,11 @@ impl Stream {
 
     /// Appends records under given terms, such as a producer and its sequence number. The client retries
     /// appends of a producer even if their effect is unknown, because the server detects repetitions.
-    pub async fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Appended, Error> {
+    pub async fn append_with(&self, batch: &RecordBatch, terms: &AppendConditions<'_>) -> Result<Appended, Error> {
         if batch.is_empty() {
             return Err(Invalid::NoRecords.into());
         }
-        let repeat = if terms.producer.is_some() { Repeat::Harmless } else { Repeat::IfNothing };
+        let repeat = if terms.producer.is_some() { RetrySafety::Harmless } else { RetrySafety::IfNoEffect };
         let encode = |out: &mut Vec<u8>, id| encode_append_with(out, StreamId(id), terms, batch);
         let appended = self.0.write(repeat, encode, appended).await?;
         let count = if appended.count == 0 { batch.count() } else { appended.count };
@@ -135,14 +135,14 @@ impl Stream {
     pub async fn open_producer(&self, producer: &str) -> Result<u32, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_open_producer(out, StreamId(id), producer);
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerOpened>(frame)?.epoch);
-        self.0.write(Repeat::Harmless, encode, read).await
+        self.0.write(RetrySafety::Harmless, encode, read).await
     }
 
     /// Returns the producers that the stream remembers, or only the one with the given id.
     pub async fn producers(&self, producer: Option<&str>) -> Result<Vec<ProducerInfo>, Error> {
         let list = |id| wire::ListProducers { stream: StreamId(id), producer: producer.unwrap_or_default() };
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect());
-        self.0.request(How::READ, list, read).await
+        self.0.request(RequestOptions::READ, list, read).await
     }
 
     /// Reads at most `max_records` records and about `max_bytes` bytes, beginning at a position; 0 selects
@@ -153,13 +153,13 @@ impl Stream {
             let wire::Records { durability, next, high_watermark, runs } = reply_of(frame)?;
             Records::new(frame, std::iter::once((0, runs)), durability, next, high_watermark)
         };
-        self.0.request(How::READ, read, records).await
+        self.0.request(RequestOptions::READ, read, records).await
     }
 
     /// Returns the offset of the first record that was appended at `time` or later.
     pub async fn find_offset(&self, time: SpaceTime) -> Result<Offset, Error> {
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::OffsetFound>(frame)?.offset);
-        self.0.request(How::READ, |id| wire::FindOffset { stream: StreamId(id), time }, read).await
+        self.0.request(RequestOptions::READ, |id| wire::FindOffset { stream: StreamId(id), time }, read).await
     }
 
     /// Subscribes to the stream's records from a position on: first the existing ones, then new ones, without

@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_types::{
     Action, Classified, Offset, StreamId,
-    command::{AppendTerms, ProducerStamp, encode_append_with},
+    command::{AppendConditions, ProducerStamp, encode_append_with},
     limits::PRODUCER_RESULTS,
     record::{Record, RecordBatch, RecordError},
 };
@@ -76,7 +76,7 @@ struct Handle(Arc<Inner>);
 
 struct Inner {
     options: StreamPublisherOptions,
-    gathered: Mutex<Gathered>,
+    gathered: Mutex<GatheredRecords>,
     /// Notifies the background task that there are records to send, or that the last clone of the publisher
     /// was dropped.
     begun: Notify,
@@ -85,7 +85,7 @@ struct Inner {
     taken: Notify,
 }
 
-struct Gathered {
+struct GatheredRecords {
     batch: RecordBatch,
     outcome: Arc<Outcome>,
     /// Outcome of the last batch that was not empty.
@@ -102,7 +102,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn tell(&self, outcome: Result<Appended, Error>) {
+    fn complete(&self, outcome: Result<Appended, Error>) {
         let _ = self.done.set(outcome);
         self.told.notify_waiters();
     }
@@ -161,8 +161,13 @@ impl Stream {
     pub async fn publisher(&self, producer: &str, options: StreamPublisherOptions) -> Result<StreamPublisher, Error> {
         let epoch = self.open_producer(producer).await?;
         let stream = self.id().await?;
-        let gathered =
-            Gathered { batch: RecordBatch::new(), outcome: Arc::default(), last: None, abandoned: false, failed: None };
+        let gathered = GatheredRecords {
+            batch: RecordBatch::new(),
+            outcome: Arc::default(),
+            last: None,
+            abandoned: false,
+            failed: None,
+        };
         let inner =
             Arc::new(Inner { options, gathered: Mutex::new(gathered), begun: Notify::new(), taken: Notify::new() });
         let worker = Worker {
@@ -173,7 +178,7 @@ impl Stream {
             producer: producer.to_owned(),
             epoch,
             next_sequence: 0,
-            on_the_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             backoff: Backoff::new(self.client().options().retries),
             gaps: 0,
         };
@@ -229,11 +234,11 @@ impl Drop for Handle {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Gathered> {
+    fn lock(&self) -> MutexGuard<'_, GatheredRecords> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has_no_room(&self, gathered: &Gathered) -> bool {
+    fn has_no_room(&self, gathered: &GatheredRecords) -> bool {
         gathered.batch.count() >= self.options.max_records.max(1)
             || (gathered.batch.bytes().len() >= self.options.max_bytes && !gathered.batch.is_empty())
     }
@@ -278,7 +283,7 @@ struct Worker {
     producer: String,
     epoch: u32,
     next_sequence: u64,
-    on_the_way: VecDeque<Batch>,
+    in_flight: VecDeque<Batch>,
     backoff: Backoff,
     gaps: u32,
 }
@@ -288,14 +293,14 @@ impl Worker {
         let inner = self.inner.clone();
         let most = inner.options.max_in_flight.clamp(1, PRODUCER_RESULTS as usize);
         loop {
-            while self.on_the_way.len() < most && self.take() {
-                let last = self.on_the_way.len() - 1;
+            while self.in_flight.len() < most && self.take() {
+                let last = self.in_flight.len() - 1;
                 if let Err(error) = self.send(last).await {
                     return self.fail(&error);
                 }
             }
-            let may_send = self.on_the_way.len() < most;
-            let Some(Batch { reply: Some(reply), .. }) = self.on_the_way.front_mut() else {
+            let may_send = self.in_flight.len() < most;
+            let Some(Batch { reply: Some(reply), .. }) = self.in_flight.front_mut() else {
                 if inner.lock().abandoned && inner.lock().batch.is_empty() {
                     return;
                 }
@@ -324,16 +329,16 @@ impl Worker {
         let outcome = std::mem::take(&mut gathered.outcome);
         drop(gathered);
         self.inner.taken.notify_waiters();
-        self.on_the_way.push_back(Batch { sequence: self.next_sequence, records, outcome, reply: None });
+        self.in_flight.push_back(Batch { sequence: self.next_sequence, records, outcome, reply: None });
         self.next_sequence += 1;
         true
     }
 
     async fn send(&mut self, at: usize) -> Result<(), Error> {
         let (stream, level) = (self.stream, self.client.level());
-        let Batch { sequence, records, reply, .. } = &mut self.on_the_way[at];
+        let Batch { sequence, records, reply, .. } = &mut self.in_flight[at];
         let stamp = ProducerStamp { id: &self.producer, epoch: self.epoch, sequence: *sequence };
-        let terms = AppendTerms { producer: Some(stamp), ..AppendTerms::default() };
+        let terms = AppendConditions { producer: Some(stamp), ..AppendConditions::default() };
         let mut encode = |out: &mut Vec<u8>, id: u32| {
             put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &terms, records))
         };
@@ -345,8 +350,8 @@ impl Worker {
     async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
         let error = match answer_of(came).and_then(|frame| appended(&frame)) {
             Ok(appended) => {
-                if let Some(batch) = self.on_the_way.pop_front() {
-                    batch.outcome.tell(Ok(Appended { count: batch.records.count(), ..appended }));
+                if let Some(batch) = self.in_flight.pop_front() {
+                    batch.outcome.complete(Ok(Appended { count: batch.records.count(), ..appended }));
                 }
                 self.backoff.reset();
                 self.gaps = 0;
@@ -361,7 +366,7 @@ impl Worker {
             return Err(error);
         }
         tokio::time::sleep(self.backoff.next()).await;
-        for at in 0..self.on_the_way.len() {
+        for at in 0..self.in_flight.len() {
             self.send(at).await?;
         }
         Ok(())
@@ -374,10 +379,10 @@ impl Worker {
         let waiting = std::mem::take(&mut gathered.outcome);
         gathered.batch.clear();
         drop(gathered);
-        for batch in &self.on_the_way {
-            batch.outcome.tell(Err(error.clone()));
+        for batch in &self.in_flight {
+            batch.outcome.complete(Err(error.clone()));
         }
-        waiting.tell(Err(error.clone()));
+        waiting.complete(Err(error.clone()));
         self.inner.taken.notify_waiters();
     }
 }

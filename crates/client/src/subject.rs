@@ -8,14 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use thalweg_types::record::Record;
 use thalweg_wire::{
-    self as wire, Batch, BatchWriter, Checksum, Frame as _, List, Message, Permit, Policy, Rest, SharedBatch,
-    SharedFrame, Short, batch::put_publish_prefix,
+    self as wire, Batch, BatchWriter, Checksum, Frame as _, List, Message, Permit, Policy, RemainingBytes, SharedBatch,
+    SharedFrame, ShortBytes, batch::put_publish_prefix,
 };
 
 use crate::{
-    client::{Client, Clock, How, Repeat, until_staged},
+    client::{Client, Clock, RequestOptions, RetrySafety, until_staged},
     error::{Error, Invalid, ProtocolError},
-    link::Writer,
+    link::WritingThread,
     mailbox::Item,
     options::Window,
     request::reply_of,
@@ -182,7 +182,7 @@ impl Client {
 
     /// Publishes a batch, and waits until it is in the queues of all subscribers.
     pub async fn publish_batch(&self, batch: &SharedBatch) -> Result<Published, Error> {
-        let how = How { repeat: Repeat::IfNothing, ..How::QUICK };
+        let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, ..RequestOptions::QUICK };
         self.request(how, wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }, published).await
     }
 
@@ -195,7 +195,7 @@ impl Client {
             put_publish_prefix(out, 0, len)?;
             Ok(Some(batch.bytes.clone()))
         };
-        let stage = || link.send(&mut put, Writer::Here).map(|_| ());
+        let stage = || link.send(&mut put, WritingThread::Caller).map(|_| ());
         clock.within(wire::Effect::Nothing, until_staged(&link, stage)).await
     }
 
@@ -225,8 +225,8 @@ impl Client {
         };
         // The server ends the wait. The client's own timeout is slightly longer, so that the server can report it.
         let client = self.timeout(Some(patience));
-        let how = How { repeat: Repeat::IfNothing, ..How::READ };
-        client.request(how, wire::Ask { batch: Rest(&batch.bytes) }, read).await
+        let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, ..RequestOptions::READ };
+        client.request(how, wire::Ask { batch: RemainingBytes(&batch.bytes) }, read).await
     }
 
     /// Publishes an answer to a received request.
@@ -280,8 +280,8 @@ impl Source for SubjectSource {
             queue_messages: self.options.queue_messages,
             queue_bytes: self.options.queue_bytes,
             permit,
-            pattern: Short(&self.pattern),
-            queue: Short(&self.options.queue),
+            pattern: ShortBytes(&self.pattern),
+            queue: ShortBytes(&self.options.queue),
         };
         Ok(subscribe.encode(out, id)?)
     }

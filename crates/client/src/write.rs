@@ -11,10 +11,12 @@ use thalweg_types::{
         TransactionBuilder,
     },
 };
-use thalweg_wire::{self as wire, Field, Fields, Kind, Level, List, Rest, SharedFrame, WriteAndPublish, put_frame};
+use thalweg_wire::{
+    self as wire, Field, Fields, Kind, Level, List, RemainingBytes, SharedFrame, WriteAndPublish, put_frame,
+};
 
 use crate::{
-    client::{Client, How, Repeat},
+    client::{Client, RequestOptions, RetrySafety},
     error::{Error, Invalid},
     request::reply_of,
 };
@@ -74,12 +76,12 @@ impl Client {
     /// Sends a write command; `read` decodes its reply.
     pub(crate) async fn write<R>(
         &self,
-        repeat: Repeat,
+        repeat: RetrySafety,
         encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let level = self.level();
-        let how = How { repeat, ..How::WRITE };
+        let how = RequestOptions { retry_safety: repeat, ..RequestOptions::WRITE };
         self.call(how, |out, id, fields| put_write(out, id, fields, level, &encode), read).await
     }
 
@@ -90,7 +92,7 @@ impl Client {
             commit.encode(out);
             Ok(())
         };
-        self.write(Repeat::IfNothing, encode, committed).await
+        self.write(RetrySafety::IfNoEffect, encode, committed).await
     }
 
     /// Carries out a commit, and then publishes batches of messages. The messages are published at most once,
@@ -104,13 +106,13 @@ impl Client {
         let batches: Vec<&[u8]> = batches.iter().map(|batch| &batch.bytes[..]).collect();
         let (level, mut command) = (self.level(), Vec::new());
         commit.encode(&mut command);
-        let frame = WriteAndPublish { level, batches: List::Items(&batches), command: Rest(&command) };
-        self.request(How::WRITE, frame, committed).await
+        let frame = WriteAndPublish { level, batches: List::Items(&batches), command: RemainingBytes(&command) };
+        self.request(RequestOptions::WRITE, frame, committed).await
     }
 
     /// Carries out one of a transaction's two lists of operations, depending on whether the conditions hold.
     pub async fn transact(&self, transaction: &TransactionBuilder) -> Result<Transacted, Error> {
-        self.write(Repeat::IfNothing, |out| transaction.encode(out), transacted).await
+        self.write(RetrySafety::IfNoEffect, |out| transaction.encode(out), transacted).await
     }
 }
 

@@ -13,7 +13,7 @@ use thalweg_replica::Proposal;
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
-        AppendTerms, CommandError, CommitBuilder, Framed, KeyspaceConfig, StreamConfig, encode_append_with,
+        AppendConditions, CommandError, CommitBuilder, Framed, KeyspaceConfig, StreamConfig, encode_append_with,
         encode_configure_stream, encode_create_keyspace, encode_create_stream, encode_delete, encode_delete_stream,
         encode_put, encode_trim_stream,
     },
@@ -96,7 +96,7 @@ impl AsyncDatabase {
 
     /// Appends records to a stream under one of three terms: none (`None`), a required next offset, or a producer's
     /// stamp (id, epoch and sequence number), by which repetitions are recognised.
-    pub fn append<'t, T: Into<AppendTerms<'t>>>(
+    pub fn append<'t, T: Into<AppendConditions<'t>>>(
         &self,
         stream: StreamId,
         terms: T,

@@ -34,21 +34,21 @@ use crate::{
 
 /// Result of a command that was carried out: the durability level reached, and the outcome; `None` at level `none`,
 /// where the outcome is unknown.
-pub type Carried = (Durability, Option<Outcome>);
+pub type CommandResult = (Durability, Option<Outcome>);
 
 /// Future of a proposed command, which resolves to the command's result. Dropping the future does not undo the
 /// command.
 #[derive(Debug)]
 #[must_use = "the result of the command is known only when this future resolves"]
-pub struct CommandUnderWay(Option<Result<Proposal, WriteError>>);
+pub struct PendingCommand(Option<Result<Proposal, WriteError>>);
 
-impl Future for CommandUnderWay {
-    type Output = Result<Carried, WriteError>;
+impl Future for PendingCommand {
+    type Output = Result<CommandResult, WriteError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.0.take() {
             Some(Ok(mut proposal)) => match Pin::new(&mut proposal).poll(context) {
-                Poll::Ready(answer) => Poll::Ready(answer.map_err(WriteError::from).and_then(carried)),
+                Poll::Ready(answer) => Poll::Ready(answer.map_err(WriteError::from).and_then(command_result)),
                 Poll::Pending => {
                     self.0 = Some(Ok(proposal));
                     Poll::Pending
@@ -60,7 +60,7 @@ impl Future for CommandUnderWay {
     }
 }
 
-fn carried(committed: Committed) -> Result<Carried, WriteError> {
+fn command_result(committed: Committed) -> Result<CommandResult, WriteError> {
     Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
 }
 
@@ -85,13 +85,13 @@ impl AsyncDatabase {
     /// With [`Wake::Later`] the command waits in the queue until [`commit_queued`](Self::commit_queued) is called, or
     /// until another command is committed. Commands that arrive together are then committed as one entry, with one
     /// fsync.
-    pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> CommandUnderWay {
+    pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> PendingCommand {
         // A command that is too large is rejected before it is copied.
         let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
         let proposed = framed
             .encode(|out| frame(&self.blocking().inner, out, command))
             .and_then(|()| Ok(self.blocking().inner.open.solo.propose_async_waking(framed, level, purpose, wake)?));
-        CommandUnderWay(Some(proposed))
+        PendingCommand(Some(proposed))
     }
 
     /// Commits all commands that were proposed with [`Wake::Later`].
@@ -108,8 +108,13 @@ impl AsyncDatabase {
 
 impl Database {
     /// Proposes an encoded command like [`AsyncDatabase::propose_command`], but blocks until its level is reached.
-    pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability) -> Result<Carried, WriteError> {
-        carried(self.inner.propose(level, purpose, |out| frame(&self.inner, out, command))?)
+    pub fn propose_command(
+        &self,
+        command: &[u8],
+        purpose: Purpose,
+        level: Durability,
+    ) -> Result<CommandResult, WriteError> {
+        command_result(self.inner.propose(level, purpose, |out| frame(&self.inner, out, command))?)
     }
 
     /// Returns the keyspace with this id, if it exists.

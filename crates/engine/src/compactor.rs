@@ -25,8 +25,8 @@ use std::collections::HashMap;
 use thalweg_log::AppendError;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
-    machine::Moved,
-    streams::{BatchRef, CompactionCandidate, Stretch},
+    machine::LocalOutcome,
+    streams::{BatchRange, BatchRef, CompactionCandidate},
 };
 use thalweg_types::{
     BlobRef, Generation, Offset, SpaceTime, StreamId,
@@ -79,14 +79,14 @@ struct Pass {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Compaction notes the keys of records, next from this offset on.
-    Noting(Offset),
+    Scanning(Offset),
     /// Compaction rewrites batches, next from this offset on.
     Rewriting(Offset),
 }
 
 /// Result of one step of compacting a stream: more steps follow, or it is done.
-enum Went {
-    On,
+enum StepResult {
+    Continue,
     Done,
 }
 
@@ -102,8 +102,8 @@ impl Compactor {
             let Some(mut pass) = self.pass.take() else { return Ok(()) };
             // Any failure abandons the pass: the next pass begins where the last complete one ended.
             match pass.step(inner, &mut budget, done)? {
-                Went::On => self.pass = Some(pass),
-                Went::Done => {
+                StepResult::Continue => self.pass = Some(pass),
+                StepResult::Done => {
                     budget = budget.saturating_sub(STEP_COST);
                     if pass.skipped {
                         // Another pass would get no further.
@@ -147,7 +147,7 @@ fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
     while at < next {
-        let stretch = stretch_at(inner, stream, at, next, u64::MAX)?;
+        let stretch = batches_at(inner, stream, at, next, u64::MAX)?;
         let Some(last) = stretch.batches.last() else { break };
         for batch in &stretch.batches {
             if end.is_none() && batch.blob.generation == active {
@@ -163,8 +163,14 @@ fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -
     Ok((dirty > 0 && dirty >= clean).then_some(end.unwrap_or(next)))
 }
 
-fn stretch_at(inner: &Inner, stream: StreamId, at: Offset, end: Offset, max_bytes: u64) -> Result<Stretch, WriteError> {
-    let found = inner.open.machine.stretch(stream, at, end, COMPACTION_BATCHES, max_bytes);
+fn batches_at(
+    inner: &Inner,
+    stream: StreamId,
+    at: Offset,
+    end: Offset,
+    max_bytes: u64,
+) -> Result<BatchRange, WriteError> {
+    let found = inner.open.machine.batch_range(stream, at, end, COMPACTION_BATCHES, max_bytes);
     found.map_err(|error| failed(&error))
 }
 
@@ -197,61 +203,61 @@ impl Pass {
             newest: HashMap::new(),
             key_bytes: 0,
             end,
-            step: Step::Noting(candidate.cleaned),
+            step: Step::Scanning(candidate.cleaned),
             skipped: false,
             active,
         }
     }
 
-    fn step(&mut self, inner: &Inner, budget: &mut u64, done: &mut Maintenance) -> Result<Went, WriteError> {
+    fn step(&mut self, inner: &Inner, budget: &mut u64, done: &mut Maintenance) -> Result<StepResult, WriteError> {
         // The stream may have been trimmed, deleted or configured differently in the meantime.
-        let Some(now) = inner.open.machine.compaction_candidate(self.stream) else { return Ok(Went::Done) };
+        let Some(now) = inner.open.machine.compaction_candidate(self.stream) else { return Ok(StepResult::Done) };
         let at = match self.step {
-            Step::Noting(at) | Step::Rewriting(at) => at.max(now.start_batch),
+            Step::Scanning(at) | Step::Rewriting(at) => at.max(now.start_batch),
         };
         if at >= self.end {
-            return self.turn(inner, &now);
+            return self.next_phase(inner, &now);
         }
         // The remains of many batches fit into a segment, even if each remaining record needs a run of its own.
         let most = COMPACTION_BYTES.min(u64::from(inner.options.segment_bytes) / 4);
-        let stretch = stretch_at(inner, self.stream, at, self.end, most)?;
-        let Some(last) = stretch.batches.last() else { return Ok(Went::Done) };
+        let stretch = batches_at(inner, self.stream, at, self.end, most)?;
+        let Some(last) = stretch.batches.last() else { return Ok(StepResult::Done) };
         let bytes: u64 = stretch.batches.iter().map(|batch| u64::from(batch.blob.len)).sum();
         // Index entries have a cost even if no records remain behind them.
         *budget = budget.saturating_sub(bytes + 64 * stretch.batches.len() as u64);
         match self.step {
-            Step::Noting(_) => {
-                self.note(inner, &stretch)?;
-                self.step = Step::Noting(last.end());
+            Step::Scanning(_) => {
+                self.record_keys(inner, &stretch)?;
+                self.step = Step::Scanning(last.end());
             }
             Step::Rewriting(_) => {
-                if self.rewrite(inner, &stretch, &now, done)? == Moved::Void {
-                    return Ok(Went::Done);
+                if self.rewrite(inner, &stretch, &now, done)? == LocalOutcome::Void {
+                    return Ok(StepResult::Done);
                 }
                 self.step = Step::Rewriting(last.end());
             }
         }
-        Ok(Went::On)
+        Ok(StepResult::Continue)
     }
 
     /// Switches from noting keys to rewriting batches, or ends the compaction of the stream.
-    fn turn(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<Went, WriteError> {
+    fn next_phase(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<StepResult, WriteError> {
         match self.step {
-            Step::Noting(_) => {
+            Step::Scanning(_) => {
                 self.step = Step::Rewriting(now.start_batch);
-                Ok(Went::On)
+                Ok(StepResult::Continue)
             }
-            Step::Rewriting(_) if self.skipped => Ok(Went::Done),
+            Step::Rewriting(_) if self.skipped => Ok(StepResult::Done),
             Step::Rewriting(_) => {
                 let nothing = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: crc_of(&[]) };
                 let target = MoveTarget::Cleaned { stream: self.stream, before: self.end };
                 relocate(inner, &nothing, &target, &[])?;
-                Ok(Went::Done)
+                Ok(StepResult::Done)
             }
         }
     }
 
-    fn note(&mut self, inner: &Inner, stretch: &Stretch) -> Result<(), WriteError> {
+    fn record_keys(&mut self, inner: &Inner, stretch: &BatchRange) -> Result<(), WriteError> {
         for batch in &stretch.batches {
             for_each_record(inner, batch, &mut |offset, _, _, record| {
                 let Some(key) = record.and_then(|record| record.key) else { return };
@@ -274,12 +280,12 @@ impl Pass {
     fn rewrite(
         &mut self,
         inner: &Inner,
-        stretch: &Stretch,
+        stretch: &BatchRange,
         now: &CompactionCandidate,
         done: &mut Maintenance,
-    ) -> Result<Moved, WriteError> {
+    ) -> Result<LocalOutcome, WriteError> {
         let (Some(oldest), Some(latest)) = (stretch.batches.first(), stretch.batches.last()) else {
-            return Ok(Moved::Void);
+            return Ok(LocalOutcome::Void);
         };
         let expired = inner.open.machine.applied().time.minus(self.compaction.tombstone_grace);
         let (mut left, mut dropped) = (SparseBuilder::new(), 0_u64);
@@ -294,7 +300,7 @@ impl Pass {
             })?;
         }
         if dropped == 0 {
-            return Ok(Moved::Applied);
+            return Ok(LocalOutcome::Applied);
         }
         let kept = left.kept();
         let bytes = left.finish();
@@ -309,11 +315,11 @@ impl Pass {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let copy = BlobRef { generation: Generation(0), offset: 0, len, crc: crc_of(&bytes) };
         match relocate(inner, &copy, &target, &bytes) {
-            Ok(Moved::Applied) => done.compacted_records += dropped,
+            Ok(LocalOutcome::Applied) => done.compacted_records += dropped,
             Err(ProposeError::Append(AppendError::TooLarge { .. })) => self.skipped = true,
             other => return Ok(other?),
         }
-        Ok(Moved::Applied)
+        Ok(LocalOutcome::Applied)
     }
 
     fn is_dead(&self, offset: Offset, time: SpaceTime, record: Option<&Record<'_>>, expired: SpaceTime) -> bool {
@@ -324,7 +330,12 @@ impl Pass {
     }
 }
 
-fn relocate(inner: &Inner, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) -> Result<Moved, ProposeError> {
+fn relocate(
+    inner: &Inner,
+    from: &BlobRef,
+    target: &MoveTarget<'_>,
+    bytes: &[u8],
+) -> Result<LocalOutcome, ProposeError> {
     let mut payload = Vec::with_capacity(bytes.len() + 64);
     Move::encode(&mut payload, from, target, bytes);
     inner.open.solo.relocate(&payload)

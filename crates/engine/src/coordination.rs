@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use thalweg_recipes::{Contender, Coordinator, Entered, Hold, Noticed, Watched, Watching};
+use thalweg_recipes::{Contender, Coordinator, EnterResult, Hold, KeyWatch, WatchResult, Watched};
 use thalweg_types::{
     Action, Classified, LeaseId, Revision,
     command::{CommandError, CommitBuilder, Expect},
@@ -137,15 +137,15 @@ impl Coordinator for Coordination {
         }
     }
 
-    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error> {
+    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<EnterResult, Self::Error> {
         let options = PutOptions { lease: Some(lease), expect: Some(Expect::Absent), ..PutOptions::default() };
         match self.keyspace.put_with(key, value, &options) {
             Ok(ack) => match ack.revision {
-                Some(revision) => Ok(Entered::At(revision)),
+                Some(revision) => Ok(EnterResult::At(revision)),
                 None => Err(WriteError::OutcomeUnknown.into()),
             },
-            Err(WriteError::NoSuchLease(_)) => Ok(Entered::LeaseEnded),
-            Err(WriteError::ConditionFailed { .. }) => Ok(Entered::Taken),
+            Err(WriteError::NoSuchLease(_)) => Ok(EnterResult::LeaseEnded),
+            Err(WriteError::ConditionFailed { .. }) => Ok(EnterResult::Exists),
             Err(error) => Err(error.into()),
         }
     }
@@ -177,13 +177,15 @@ impl Coordinator for Coordination {
 #[derive(Debug)]
 pub struct CoordinationWatch(Watch);
 
-impl Watching for CoordinationWatch {
-    fn wait(&mut self, timeout: Duration) -> Noticed {
+impl KeyWatch for CoordinationWatch {
+    fn wait(&mut self, timeout: Duration) -> WatchResult {
         match self.0.next_batch(timeout) {
-            Err(_) => Noticed::Unknown,
-            Ok(batch) if batch.events.iter().any(|event| event.change == WatchChange::DeletePrefix) => Noticed::Unknown,
-            Ok(batch) if batch.events.is_empty() => Noticed::Nothing,
-            Ok(batch) => Noticed::Keys(batch.events.into_iter().map(|event| event.key.to_vec()).collect()),
+            Err(_) => WatchResult::Unknown,
+            Ok(batch) if batch.events.iter().any(|event| event.change == WatchChange::DeletePrefix) => {
+                WatchResult::Unknown
+            }
+            Ok(batch) if batch.events.is_empty() => WatchResult::Nothing,
+            Ok(batch) => WatchResult::Keys(batch.events.into_iter().map(|event| event.key.to_vec()).collect()),
         }
     }
 }

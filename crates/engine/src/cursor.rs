@@ -32,7 +32,7 @@ const AT_REVISION: u8 = 2;
 /// The moment that all pages of a scan show: the revision, and the time by which they hide expired keys; time 0 hides
 /// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct ScanPoint {
     pub(crate) revision: Revision,
     pub(crate) time: SpaceTime,
 }
@@ -44,13 +44,13 @@ pub struct ScanCursor {
     pub(crate) order: Order,
     /// CRC-32C of the prefix and the bounds of the scanned range.
     bounds: u32,
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<ScanPoint>,
     /// Last key that the previous page returned.
     pub(crate) last: Vec<u8>,
 }
 
 impl ScanCursor {
-    pub(crate) fn new(keyspace: KeyspaceId, range: &ScanRange, at: Option<At>, last: &[u8]) -> Self {
+    pub(crate) fn new(keyspace: KeyspaceId, range: &ScanRange, at: Option<ScanPoint>, last: &[u8]) -> Self {
         Self { keyspace, order: range.order, bounds: fingerprint(range), at, last: last.to_vec() }
     }
 
@@ -67,7 +67,7 @@ impl ScanCursor {
         out[1] |= if self.order == Order::Descending { DESCENDING } else { 0 };
         out.extend_from_slice(&self.keyspace.0.to_le_bytes());
         out.extend_from_slice(&self.bounds.to_le_bytes());
-        if let Some(At { revision, time }) = self.at {
+        if let Some(ScanPoint { revision, time }) = self.at {
             out[1] |= AT_REVISION;
             out.extend_from_slice(&revision.0.to_le_bytes());
             out.extend_from_slice(&time.0.to_le_bytes());
@@ -91,7 +91,10 @@ impl ScanCursor {
             let (keyspace, bounds) = (KeyspaceId(reader.u32("keyspace")?), reader.u32("bounds")?);
             let at = match flags & AT_REVISION {
                 0 => None,
-                _ => Some(At { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) }),
+                _ => Some(ScanPoint {
+                    revision: Revision(reader.u64("revision")?),
+                    time: SpaceTime(reader.u64("time")?),
+                }),
             };
             let order = if flags & DESCENDING == 0 { Order::Ascending } else { Order::Descending };
             let known = version == VERSION && flags & !(DESCENDING | AT_REVISION) == 0;
@@ -106,7 +109,7 @@ impl ScanCursor {
 
     /// Returns the part of the range that follows the last returned key. Fails if the cursor belongs to another
     /// keyspace or range.
-    pub(crate) fn rest_of(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
+    pub(crate) fn remaining_range(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
         if keyspace != self.keyspace {
             return Err(ReadError::BadCursor { what: "it belongs to another keyspace, or to one that was dropped" });
         }
@@ -155,14 +158,14 @@ mod tests {
 
     use super::*;
 
-    fn cursor(at: Option<At>, order: Order) -> ScanCursor {
+    fn cursor(at: Option<ScanPoint>, order: Order) -> ScanCursor {
         let range = ScanRange { order, ..ScanRange::with_prefix("p") };
         ScanCursor::new(KeyspaceId(7), &range, at, b"pk")
     }
 
     #[test]
     fn layout_is_pinned_and_anything_else_is_refused() {
-        let at = At { revision: Revision(258), time: SpaceTime(3) };
+        let at = ScanPoint { revision: Revision(258), time: SpaceTime(3) };
         let bytes = cursor(Some(at), Order::Descending).encode();
         assert_eq!(bytes[..6], *b"\x01\x03\x07\0\0\0");
         assert_eq!(bytes[10..bytes.len() - 4], *b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0pk");
@@ -192,17 +195,17 @@ mod tests {
     fn a_cursor_goes_on_with_its_own_scan_only() {
         let cursor = cursor(None, Order::Ascending);
         let range = ScanRange::with_prefix("p");
-        let rest = cursor.rest_of(KeyspaceId(7), &range).unwrap();
+        let rest = cursor.remaining_range(KeyspaceId(7), &range).unwrap();
         assert_eq!(rest, ScanRange { start: Bound::Excluded(b"pk".to_vec()), ..range.clone() });
-        assert!(cursor.rest_of(KeyspaceId(8), &range).is_err());
+        assert!(cursor.remaining_range(KeyspaceId(8), &range).is_err());
         let outside = ScanCursor { last: b"other".to_vec(), ..cursor.clone() };
-        assert_eq!(outside.rest_of(KeyspaceId(7), &range), Err(NOT_A_CURSOR), "no page can end there");
+        assert_eq!(outside.remaining_range(KeyspaceId(7), &range), Err(NOT_A_CURSOR), "no page can end there");
         for other in [
             ScanRange::with_prefix("q"),
             ScanRange { order: Order::Descending, ..range.clone() },
             ScanRange { end: Bound::Excluded(b"z".to_vec()), ..range.clone() },
         ] {
-            assert!(cursor.rest_of(KeyspaceId(7), &other).is_err());
+            assert!(cursor.remaining_range(KeyspaceId(7), &other).is_err());
         }
     }
 }

@@ -90,7 +90,7 @@ impl Database {
             snapshots: Arc::default(),
             snapshot_counters: Arc::default(),
             redis_views: AtomicU64::new(0),
-            complaint: Mutex::default(),
+            maintenance_error: Mutex::default(),
             digests,
             closed: AtomicBool::new(false),
         });

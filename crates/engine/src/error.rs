@@ -6,7 +6,7 @@ use thalweg_log::AppendError;
 use thalweg_redis::Collection;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
-    history::PastError,
+    history::HistoryError,
     machine::{MachineError, StreamReadError},
 };
 use thalweg_store::BackendError;
@@ -577,13 +577,13 @@ impl Classified for ReadError {
     }
 }
 
-impl From<PastError> for ReadError {
-    fn from(error: PastError) -> Self {
+impl From<HistoryError> for ReadError {
+    fn from(error: HistoryError) -> Self {
         match error {
-            PastError::NoHistory => Self::NoHistory,
-            PastError::Compacted { requested, oldest } => Self::Compacted { requested, oldest },
-            PastError::NotYet { requested, newest } => Self::FutureRevision { requested, newest },
-            PastError::Machine(error) => error.into(),
+            HistoryError::NoHistory => Self::NoHistory,
+            HistoryError::Compacted { requested, oldest } => Self::Compacted { requested, oldest },
+            HistoryError::NotYet { requested, newest } => Self::FutureRevision { requested, newest },
+            HistoryError::Machine(error) => error.into(),
         }
     }
 }

@@ -17,7 +17,7 @@ mod waits;
 
 use std::time::Duration;
 
-use due::Due;
+use due::DeliveryDue;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::groups::GroupReady;
@@ -26,7 +26,7 @@ use thalweg_types::{
     command::{
         CommandError, Outcome,
         groups::{
-            Again, GroupConfig, GroupOutcome, Lapsed, Settlement, encode_ack, encode_configure_group,
+            GroupConfig, GroupOutcome, Lapsed, Redelivery, Settlement, encode_ack, encode_configure_group,
             encode_create_group, encode_delete_group, encode_extend, encode_nack, encode_seek,
         },
     },
@@ -43,10 +43,10 @@ pub use delivery::{Delivery, Message};
 pub use error::GroupError;
 pub use fetch::FetchRequest;
 pub use figures::GroupFigures;
-pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
+pub use push::{Credit, Push, PushRequest, PushWait as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
 pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
-pub(crate) use waits::Waits;
+pub(crate) use waits::WaitingFetches;
 
 /// Number of members after which a page of the list of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
@@ -131,7 +131,7 @@ impl Stream {
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.database().inner.open.machine;
         let group = |id| Group { db: self.database().clone(), stream: self.id(), id };
-        let infos = machine.groups(Some(self.id()))?.into_iter().map(|id| group(id).look());
+        let infos = machine.groups(Some(self.id()))?.into_iter().map(|id| group(id).read_info());
         // A group that was deleted in the meantime is not listed.
         infos.filter_map(Result::transpose).collect()
     }
@@ -151,7 +151,7 @@ impl Database {
     /// Returns the descriptions of all consumer groups, ordered by id.
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.inner.open.machine;
-        let look = |(stream, id)| Group { db: self.clone(), stream, id }.look();
+        let look = |(stream, id)| Group { db: self.clone(), stream, id }.read_info();
         machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
     }
 
@@ -171,7 +171,7 @@ impl Database {
                 return Ok((page, true));
             }
             // A group that was deleted in the meantime is not listed.
-            if let Some(info) = (Group { db: self.clone(), stream, id }).look()? {
+            if let Some(info) = (Group { db: self.clone(), stream, id }).read_info()? {
                 members += info.members.len();
                 page.push(info);
             }
@@ -201,10 +201,10 @@ impl Group {
 
     /// Returns the group's configuration, cursor and counters.
     pub fn info(&self) -> Result<GroupInfo, GroupError> {
-        self.look()?.ok_or(GroupError::NoSuchGroup(self.id))
+        self.read_info()?.ok_or(GroupError::NoSuchGroup(self.id))
     }
 
-    fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
+    fn read_info(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
         Ok(open.machine.group(self.id, open.solo.now())?)
     }
@@ -216,7 +216,7 @@ impl Group {
 
     /// Returns delivered records to the group, to be redelivered as `again` says. `reason` is stored with records that
     /// become dead letters.
-    pub fn nack(&self, settlements: &[Settlement], again: Again, reason: &str) -> Result<Settled, GroupError> {
+    pub fn nack(&self, settlements: &[Settlement], again: Redelivery, reason: &str) -> Result<Settled, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
@@ -233,7 +233,7 @@ impl Group {
             encode_seek(out, self.id, offset);
             Ok(())
         };
-        sought(self.propose(Purpose::Reclaim, encode)?)
+        seek_result(self.propose(Purpose::Reclaim, encode)?)
     }
 
     /// Replaces the group's configuration. The delivery order cannot be changed.
@@ -261,8 +261,8 @@ impl Group {
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.solo.now();
         match self.due()? {
-            Due::Now => Ok(Ready::Now),
-            Due::At(due) => {
+            DeliveryDue::Now => Ok(Ready::Now),
+            DeliveryDue::At(due) => {
                 let left = |due: SpaceTime| Duration::from_micros(due.0.saturating_sub(now.0));
                 Ok(Ready::In(due.map(left)))
             }
@@ -270,12 +270,12 @@ impl Group {
     }
 
     /// Returns the time at which a fetch would deliver records, unless records are appended or returned before.
-    fn due(&self) -> Result<Due, GroupError> {
+    fn due(&self) -> Result<DeliveryDue, GroupError> {
         let open = &self.db.inner.open;
         match open.machine.group_ready(self.id, open.solo.now()).map_err(ReadError::from)? {
-            GroupReady::Now => Ok(Due::Now),
-            GroupReady::At(due) => Ok(Due::At(due)),
-            GroupReady::Gone => Err(GroupError::NoSuchGroup(self.id)),
+            GroupReady::Now => Ok(DeliveryDue::Now),
+            GroupReady::At(due) => Ok(DeliveryDue::At(due)),
+            GroupReady::NoGroup => Err(GroupError::NoSuchGroup(self.id)),
         }
     }
 
@@ -321,7 +321,7 @@ pub(crate) fn extended(committed: Committed) -> Result<Extended, GroupError> {
     }
 }
 
-pub(crate) fn sought(committed: Committed) -> Result<Offset, GroupError> {
+pub(crate) fn seek_result(committed: Committed) -> Result<Offset, GroupError> {
     match group_outcome(committed)?.1 {
         GroupOutcome::Sought { cursor } => Ok(cursor),
         other => Err(unexpected(Some(&Outcome::Group(other))).into()),

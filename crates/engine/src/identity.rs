@@ -52,7 +52,8 @@ impl Identity {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
         file.read_exact_at(&mut bytes, 0)?;
         let text = String::from_utf8_lossy(&bytes);
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content {:?}", shorten(&text)));
+        let invalid =
+            || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content {:?}", truncate_text(&text)));
         Self::decode(&text).ok_or_else(invalid).map(Some)
     }
 
@@ -70,7 +71,7 @@ impl Identity {
     }
 }
 
-fn shorten(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
-    pub(crate) complaint: Mutex<Option<String>>,
+    pub(crate) maintenance_error: Mutex<Option<String>>,
     pub(crate) digests: Digests,
     pub(crate) closed: AtomicBool,
 }
@@ -55,12 +55,12 @@ impl Inner {
     }
 
     /// Stores the error of a round of maintenance, or its success, for [`Stats`].
-    pub(crate) fn note_round(&self, error: Option<&WriteError>) {
-        *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
+    pub(crate) fn record_maintenance(&self, error: Option<&WriteError>) {
+        *self.maintenance_error.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
     }
 
-    pub(crate) fn complaint(&self) -> Option<String> {
-        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn maintenance_error(&self) -> Option<String> {
+        self.maintenance_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Encodes a command into the buffer of the calling thread, and proposes it. Blocks until the command has reached

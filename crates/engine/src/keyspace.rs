@@ -7,7 +7,7 @@ use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::Expiry,
-    history::PastError,
+    history::HistoryError,
     keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
 pub use thalweg_types::info::Keyspace as KeyspaceInfo;
@@ -18,7 +18,7 @@ use thalweg_types::{
 
 use crate::{
     ack::{Ack, unexpected},
-    cursor::{At, ScanCursor},
+    cursor::{ScanCursor, ScanPoint},
     database::Database,
     error::{ReadError, WriteError, holds, refusal},
     scan_range::{Order, ScanRange},
@@ -232,7 +232,7 @@ impl Keyspace {
     /// [`get_at`](Self::get_at).
     pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
-        let at = At { revision, time: SpaceTime(0) };
+        let at = ScanPoint { revision, time: SpaceTime(0) };
         snapshot.past(self.id, at.revision, at.time)?;
         Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
     }
@@ -242,7 +242,7 @@ impl Keyspace {
     /// returns [`Compacted`](ReadError::Compacted) if this revision is no longer kept. Without history it shows the
     /// present contents.
     pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
-        let rest = cursor.rest_of(self.id, &range)?;
+        let rest = cursor.remaining_range(self.id, &range)?;
         let snapshot = self.db.inner.open.machine.read_view();
         if let Some(at) = cursor.at {
             snapshot.past(self.id, at.revision, at.time)?;
@@ -261,14 +261,14 @@ pub struct KeyspaceIter {
     /// Part of the range that is still to be read; one of its bounds moves with each page.
     range: ScanRange,
     /// Past revision that the iterator shows; `None` for the newest revision of the view.
-    at: Option<At>,
+    at: Option<ScanPoint>,
     left: u64,
     page: std::vec::IntoIter<(Bytes, Entry)>,
     failed: bool,
 }
 
 impl KeyspaceIter {
-    fn new(keyspace: &Keyspace, snapshot: ReadView, whole: ScanRange, range: ScanRange, at: Option<At>) -> Self {
+    fn new(keyspace: &Keyspace, snapshot: ReadView, whole: ScanRange, range: ScanRange, at: Option<ScanPoint>) -> Self {
         let left = range.limit.unwrap_or(u64::MAX);
         let page = Vec::new().into_iter();
         Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }
@@ -284,8 +284,8 @@ impl KeyspaceIter {
     pub fn cursor(&self, last: &[u8]) -> Result<ScanCursor, ReadError> {
         let at = match (self.at, self.snapshot.history_floor(self.keyspace.id)) {
             (Some(at), _) => Some(at),
-            (None, Ok(_)) => Some(At { revision: self.snapshot.applied().revision, time: self.snapshot.time() }),
-            (None, Err(PastError::NoHistory)) => None,
+            (None, Ok(_)) => Some(ScanPoint { revision: self.snapshot.applied().revision, time: self.snapshot.time() }),
+            (None, Err(HistoryError::NoHistory)) => None,
             (None, Err(error)) => return Err(error.into()),
         };
         Ok(ScanCursor::new(self.keyspace.id, &self.whole, at, last))

@@ -131,7 +131,7 @@ impl Keyspace {
             return Ok(KeyspaceStats { keys: counts.keys, bytes: counts.bytes, exact: true, sweeping });
         }
         let snapshot = machine.read_view();
-        let mut seen = Seen::default();
+        let mut seen = CountedRange::default();
         let range = ScanRange { limit: max_keys.max(1).saturating_add(1), ..ScanRange::default() };
         snapshot.scan(self.id(), &range, |item| {
             if seen.keys as usize == max_keys.max(1) {
@@ -145,7 +145,7 @@ impl Keyspace {
             return Ok(KeyspaceStats { keys: seen.keys, bytes: seen.bytes, exact: true, sweeping });
         }
         let end = last_key(&snapshot, self.id())?;
-        let factor = 1.0 / reached(&seen.first, &seen.last, &end);
+        let factor = 1.0 / share_scanned(&seen.first, &seen.last, &end);
         let (keys, bytes) = (seen.keys as f64 * factor, seen.bytes as f64 * factor);
         Ok(KeyspaceStats {
             keys: (keys as u64).max(seen.keys + 1),
@@ -157,7 +157,7 @@ impl Keyspace {
 }
 
 #[derive(Default)]
-struct Seen {
+struct CountedRange {
     keys: u64,
     bytes: u64,
     first: Vec<u8>,
@@ -165,7 +165,7 @@ struct Seen {
     more: bool,
 }
 
-impl Seen {
+impl CountedRange {
     fn add(&mut self, item: &Item<'_>) {
         if self.keys == 0 {
             self.first = item.key.to_vec();
@@ -191,7 +191,7 @@ fn last_key(snapshot: &ReadView, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadEr
 /// Returns the share (above 0, at most 1) of the way from the key `first` to the key `end` that lies before the key
 /// `last`. Keys are interpreted as fractions in base 256, beginning with the first byte in which `first` and `end`
 /// differ.
-fn reached(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
+fn share_scanned(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
     const DIGITS: usize = 6;
     let common = first.iter().zip(end).take_while(|(a, b)| a == b).count();
     let fraction = |key: &[u8]| {
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn the_way_behind_is_a_fraction() {
         let close = |a: f64, b: f64| (a - b).abs() < 0.01;
-        assert!(close(reached(b"key-\0", b"key-\x40", b"key-\x80"), 0.5));
-        assert!(close(reached(b"", b"\x10", b"\xff"), 16.0 / 255.0));
-        assert!(close(reached(b"a", b"a", b"a"), 1.0));
-        assert!(reached(b"a", b"a", b"b") > 0.0);
+        assert!(close(share_scanned(b"key-\0", b"key-\x40", b"key-\x80"), 0.5));
+        assert!(close(share_scanned(b"", b"\x10", b"\xff"), 16.0 / 255.0));
+        assert!(close(share_scanned(b"a", b"a", b"a"), 1.0));
+        assert!(share_scanned(b"a", b"a", b"b") > 0.0);
     }
 }

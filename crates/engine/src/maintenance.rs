@@ -21,7 +21,7 @@ use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::StaleCursor,
-    machine::{MachineError, Moved},
+    machine::{LocalOutcome, MachineError},
 };
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
@@ -101,7 +101,7 @@ struct FirstError(Option<WriteError>);
 impl FirstError {
     /// Returns the result of a maintenance step. If the step failed, stores the error unless there is an earlier one,
     /// and returns the default result.
-    fn unless<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
+    fn default_on_error<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
             self.0.get_or_insert(error);
             T::default()
@@ -114,20 +114,20 @@ impl Inner {
     /// would keep log space from being freed. Returns the first error.
     fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
-        let mut done = Maintenance { expired_keys: first.unless(self.expire()), ..Maintenance::default() };
-        done.stale_rows = first.unless(self.forget_stale(&mut rounds.stale));
-        done.trimmed_streams = first.unless(self.enforce_retention(&mut rounds.swept));
-        done.reclaimed_entries = first.unless(self.reclaim(&mut rounds.reclaimed));
-        first.unless(self.forget_producers());
+        let mut done = Maintenance { expired_keys: first.default_on_error(self.expire()), ..Maintenance::default() };
+        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale));
+        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept));
+        done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
+        first.default_on_error(self.forget_producers());
         self.drop_old_digest_view(&mut rounds.digest);
-        done.swept_rows = first.unless(self.sweep());
-        done.pruned_versions = first.unless(self.prune_versions(&mut rounds.pruned));
-        done.dead_letters = first.unless(self.bury_dead());
-        first.unless(rounds.compactor.round(self, &mut done));
+        done.swept_rows = first.default_on_error(self.sweep());
+        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned));
+        done.dead_letters = first.default_on_error(self.move_dead_letters());
+        first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
-        first.unless(self.persist(rounds.mover.waits_for_state()));
-        first.unless(rounds.mover.round(self, &mut done));
-        first.unless(self.raise_history_floor());
+        first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state()));
+        first.default_on_error(rounds.mover.round(self, &mut done));
+        first.default_on_error(self.raise_history_floor());
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         first.0.map_or(Ok(done), Err)
     }
@@ -226,7 +226,10 @@ impl Inner {
             for _ in 0..of_stream {
                 commands -= 1;
                 let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
-                let Moved::Forgot { rows, more } = self.open.solo.relocate(&reclaim.encode_alone())? else { break };
+                let LocalOutcome::SegmentForgotten { rows, more } = self.open.solo.relocate(&reclaim.encode_alone())?
+                else {
+                    break;
+                };
                 reclaimed += u64::from(rows);
                 if !more {
                     break;
@@ -329,7 +332,7 @@ impl Inner {
     ///
     /// On a full disk the state is flushed as soon as that frees a segment. Nothing else would free space, because the
     /// writes that would trigger the next flush are rejected.
-    fn persist(&self, frees_segments: bool) -> Result<(), WriteError> {
+    fn flush_and_release(&self, frees_segments: bool) -> Result<(), WriteError> {
         let backend = &self.open.backend;
         let behind = self.replay_bytes();
         let frees_segments = frees_segments || behind > u64::from(self.options.segment_bytes);
@@ -371,7 +374,7 @@ impl Background {
                 while !wait(&signal, interval) {
                     let Some(inner) = inner.upgrade() else { return };
                     let round = run_round(&inner, &rounds);
-                    inner.note_round(round.as_ref().err());
+                    inner.record_maintenance(round.as_ref().err());
                 }
             };
             thread::Builder::new()

@@ -46,7 +46,7 @@ pub struct Migration {
 
 /// Phase of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum MigrationPhase {
     /// The migration copies pairs of keys and values to the new backend.
     Copying,
     /// The migration reads and compares both states.
@@ -59,7 +59,7 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationProgress {
     /// Phase that the migration is in.
-    pub phase: Phase,
+    pub phase: MigrationPhase,
     /// Number of pairs that the present phase has processed.
     pub pairs: u64,
     /// Approximate number of pairs in the state; 0 if the old backend has no estimate.
@@ -174,21 +174,21 @@ pub fn migrate_on(
     let mut tell = |phase, pairs| progress(MigrationProgress { phase, pairs, estimated_pairs });
     let view = old.view();
     let applied = old.applied();
-    tell(Phase::Copying, 0);
+    tell(MigrationPhase::Copying, 0);
     {
         let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
-        copy(&*view, &*new, applied, &mut |pairs| tell(Phase::Copying, pairs))?;
+        copy(&*view, &*new, applied, &mut |pairs| tell(MigrationPhase::Copying, pairs))?;
     }
-    tell(Phase::Comparing, 0);
+    tell(MigrationPhase::Comparing, 0);
     let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
     if new.persisted() != applied {
         return Err(MigrateError::Differs { what: "in its applied position".to_owned() });
     }
-    let (pairs, bytes) = compare(&*view, &*new.view(), &mut |pairs| tell(Phase::Comparing, pairs))?;
+    let (pairs, bytes) = compare(&*view, &*new.view(), &mut |pairs| tell(MigrationPhase::Comparing, pairs))?;
     drop((view, old, new));
     let switched = Identity { backend: to, ..identity };
     switched.write(disk).map_err(io("writing the identity"))?;
-    tell(Phase::CleaningUp, pairs);
+    tell(MigrationPhase::CleaningUp, pairs);
     backends::remove_all_but(disk, to).map_err(io("removing the old state"))?;
     Ok(Migrated { from, to, pairs, bytes })
 }

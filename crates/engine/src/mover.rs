@@ -28,19 +28,19 @@
 //! - If a command follows a pointer to a value while it is applied, the state has persisted past the removal of that
 //!   pointer before the segment is freed. Otherwise a replay would execute a command whose value is gone.
 
-mod seen;
+mod segment_history;
 mod walk;
 mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use self::{
-    seen::{LogNow, Seen},
-    walk::{COPY_BYTES, Live, WalkError, Walked, last_entry, walk},
+    segment_history::{LogNow, SegmentHistory},
+    walk::{COPY_BYTES, LiveBytes, WalkError, Walked, last_entry, walk},
 };
 use thalweg_log::{AppendError, SegmentInfo};
 use thalweg_replica::ProposeError;
-use thalweg_state::{machine::Moved, segments::Liveness};
+use thalweg_state::{machine::LocalOutcome, segments::Liveness};
 use thalweg_types::{Generation, Lsn};
 
 use crate::{error::WriteError, inner::Inner, maintenance::Maintenance};
@@ -73,18 +73,18 @@ const WALKS_PER_SEGMENT: usize = 3;
 /// live), so that a segment is not walked in every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
-    seen: HashMap<Generation, Seen>,
+    segments: HashMap<Generation, SegmentHistory>,
     /// The last segment that was walked although the state counts live bytes in it. The next round continues with the
     /// segment after it.
-    last_counted: Turn,
+    last_counted: LastWalked,
     /// The last segment above the history floor that was walked although the state counts live bytes in it. Such
     /// segments are walked only while the disk is full.
-    last_of_history: Turn,
+    last_of_history: LastWalked,
 }
 
 /// Segment after which the walks over segments continue in which the state counts live bytes; `None` to start with the
 /// oldest.
-type Turn = Option<Generation>;
+type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
 struct Candidates {
@@ -142,7 +142,7 @@ impl<'a> Round<'a> {
         self.row(segment).unwrap_or_default().bytes() > 0
     }
 
-    fn allows_walk(&self, segment: &SegmentInfo) -> bool {
+    fn has_walk_budget(&self, segment: &SegmentInfo) -> bool {
         let is_counted = self.is_counted(segment);
         let most = if is_counted { COUNTED_LOOKUPS_PER_ROUND } else { LOOKUPS_PER_ROUND };
         self.walked_bytes < WALKED_BYTES_PER_ROUND
@@ -152,24 +152,24 @@ impl<'a> Round<'a> {
 }
 
 /// Reason why an attempt to copy all live bytes out of a segment ended early.
-enum Stopped {
+enum WalkStop {
     Walk(WalkError),
     /// Live bytes could not be copied. Contains the error, or `None` if an earlier copy of this round failed.
     Copy(Option<WriteError>),
 }
 
-impl From<WalkError> for Stopped {
+impl From<WalkError> for WalkStop {
     fn from(error: WalkError) -> Self {
         Self::Walk(error)
     }
 }
 
 /// Result of copying the live bytes of a segment forward.
-enum Copied {
+enum CopyResult {
     All,
     /// Some copies had no effect: the bytes were overwritten in the meantime, or are still needed where they are. Only
     /// another walk over the segment can show which.
-    NotAll,
+    Partly,
     /// A copy is too large for a log record of this node.
     TooLarge,
 }
@@ -179,21 +179,21 @@ impl Mover {
         let short_bytes = inner.open.log.short_bytes();
         let mut candidates = Candidates::of(inner, short_bytes);
         let generations = candidates.generations();
-        self.seen.retain(|generation, _| generations.contains(generation));
+        self.segments.retain(|generation, _| generations.contains(generation));
         if generations.is_empty() {
             return Ok(());
         }
         let mut round = Round::new(inner, short_bytes);
         // Free segments before the walks, because copying needs room.
-        self.free_known(&mut round, &mut candidates, done)?;
-        self.walk_some(&mut round, &candidates, done);
-        let freed = self.free_known(&mut round, &mut candidates, done);
+        self.free_dead_segments(&mut round, &mut candidates, done)?;
+        self.walk_segments(&mut round, &candidates, done);
+        let freed = self.free_dead_segments(&mut round, &mut candidates, done);
         round.failure.map_or(freed, Err)
     }
 
     /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
     /// others as many as the disk is short of.
-    fn free_known(
+    fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,
         candidates: &mut Candidates,
@@ -218,10 +218,10 @@ impl Mover {
 
     /// Walks segments (reads them record by record) within the bounds of a round: first those that are not needed for
     /// history, then the others, the oldest first, until the freed bytes would be sufficient for the disk.
-    fn walk_some(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
+    fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
-        for segment in in_turn(round, &candidates.past, self.last_counted) {
-            if self.look(round, segment, done) && round.is_counted(segment) {
+        for segment in walk_order(round, &candidates.past, self.last_counted) {
+            if self.walk_segment(round, segment, done) && round.is_counted(segment) {
                 self.last_counted = Some(segment.generation);
             }
             free += usize::from(self.is_free(round.inner, segment));
@@ -230,11 +230,11 @@ impl Mover {
         // own.
         (round.counted, round.lookups) = (0, 0);
         self.last_of_history = self.last_of_history.filter(|_| !candidates.kept.is_empty());
-        for segment in in_turn(round, &candidates.kept, self.last_of_history) {
+        for segment in walk_order(round, &candidates.kept, self.last_of_history) {
             if bytes_of(round.inner, free) >= round.short_bytes {
                 break;
             }
-            if self.look(round, segment, done) && round.is_counted(segment) {
+            if self.walk_segment(round, segment, done) && round.is_counted(segment) {
                 self.last_of_history = Some(segment.generation);
             }
             free += usize::from(self.is_free(round.inner, segment));
@@ -242,15 +242,15 @@ impl Mover {
     }
 
     /// Walks a segment if that may bring the segment closer to being freed. Returns true if the segment was walked.
-    fn look(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
+    fn walk_segment(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
-        let walks = round.allows_walk(segment) && self.worth_a_walk(round.log, segment, live);
+        let walks = round.has_walk_budget(segment) && self.is_walk_worthwhile(round.log, segment, live);
         if walks {
             round.counted += usize::from(round.is_counted(segment));
             self.walk(round, segment, done);
         }
-        if let Some(seen) = self.seen.get_mut(&segment.generation) {
-            seen.last = live;
+        if let Some(segments) = self.segments.get_mut(&segment.generation) {
+            segments.last = live;
         }
         walks
     }
@@ -263,7 +263,7 @@ impl Mover {
         for segment in segments {
             inner.open.log.free(segment.generation)?;
             inner.open.machine.forget_segment(segment.generation);
-            self.seen.remove(&segment.generation);
+            self.segments.remove(&segment.generation);
             done.freed_segments += 1;
         }
         Ok(())
@@ -275,12 +275,12 @@ impl Mover {
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
-        let start = start_without(&segments, &going);
+        let start = log_start_after_freeing(&segments, &going);
         let gone = segments.iter().rev().filter(|segment| before <= segment.first && segment.first < start);
         for segment in gone {
-            let known = self.seen.get(&segment.generation).filter(|seen| seen.free_from.is_some());
+            let known = self.segments.get(&segment.generation).filter(|segments| segments.free_from.is_some());
             let last = match known {
-                Some(seen) => seen.last_entry,
+                Some(segments) => segments.last_entry,
                 // The segment can't be read: an earlier one provides the last entry.
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
@@ -293,47 +293,50 @@ impl Mover {
 
     /// Returns true if a segment could be freed as soon as the state is persisted.
     pub(crate) fn waits_for_state(&self) -> bool {
-        self.seen.values().any(|seen| seen.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
+        self.segments.values().any(|segments| segments.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
     }
 
     fn is_free(&self, inner: &Inner, segment: &SegmentInfo) -> bool {
         let persisted = inner.open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
-        self.seen.get(&segment.generation).and_then(|seen| seen.free_from).is_some_and(|lsn| lsn <= persisted)
+        self.segments
+            .get(&segment.generation)
+            .and_then(|segments| segments.free_from)
+            .is_some_and(|lsn| lsn <= persisted)
     }
 
     /// Returns true if a walk over the segment is worthwhile. A segment with too many live stream bytes is not walked.
     /// Another is walked when it was not walked before or something has changed since.
-    fn worth_a_walk(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
+    fn is_walk_worthwhile(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
             return false;
         }
-        self.seen.get(&segment.generation).is_none_or(|seen| seen.is_due(segment, live, log))
+        self.segments.get(&segment.generation).is_none_or(|segments| segments.is_due(segment, live, log))
     }
 
     /// Walks a segment, copies its live bytes forward if they are few, and stores the result for later rounds.
     fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
-        let mut seen = self.seen.remove(&segment.generation).unwrap_or_default();
-        seen.begin(row.unwrap_or_default(), round.log);
-        match clear(round, segment, &mut seen, done) {
-            Ok(Some(walked)) => seen.set_free(round.inner.open.machine.applied().lsn, row, &walked),
-            Ok(None) => seen.keep(),
-            Err(Stopped::Walk(WalkError::Unreadable)) => {
-                done.unreadable_segments += u64::from(!seen.unreadable);
-                seen.unreadable = true;
-                seen.keep();
+        let mut segments = self.segments.remove(&segment.generation).unwrap_or_default();
+        segments.begin(row.unwrap_or_default(), round.log);
+        match clear(round, segment, &mut segments, done) {
+            Ok(Some(walked)) => segments.set_free(round.inner.open.machine.applied().lsn, row, &walked),
+            Ok(None) => segments.keep(),
+            Err(WalkStop::Walk(WalkError::Unreadable)) => {
+                done.unreadable_segments += u64::from(!segments.unreadable);
+                segments.unreadable = true;
+                segments.keep();
             }
-            Err(Stopped::Walk(WalkError::State(error))) => {
+            Err(WalkStop::Walk(WalkError::State(error))) => {
                 round.failure.get_or_insert(error);
-                seen.keep();
+                segments.keep();
             }
-            Err(Stopped::Copy(error)) => {
+            Err(WalkStop::Copy(error)) => {
                 round.failure = round.failure.take().or(error);
-                seen.not_copied = true;
+                segments.not_copied = true;
             }
         }
-        self.seen.insert(segment.generation, seen);
+        self.segments.insert(segment.generation, segments);
     }
 }
 
@@ -342,16 +345,16 @@ impl Mover {
 fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
-    seen: &mut Seen,
+    segments: &mut SegmentHistory,
     done: &mut Maintenance,
-) -> Result<Option<Walked>, Stopped> {
+) -> Result<Option<Walked>, WalkStop> {
     let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
     for _ in 0..WALKS_PER_SEGMENT {
         round.walked_bytes += u64::from(segment.bytes);
         let mut walked = walk(round.inner, segment, most)?;
         round.lookups += walked.lookups;
-        if walked.found_live() && !round.is_counted(segment) && !seen.undercounted {
-            seen.undercounted = true;
+        if walked.has_live_bytes() && !round.is_counted(segment) && !segments.undercounted {
+            segments.undercounted = true;
             done.undercounted_segments += 1;
         }
         let Some(live) = &mut walked.live else { return Ok(None) };
@@ -359,12 +362,12 @@ fn clear(
             return Ok(Some(walked));
         }
         if round.failure.is_some() {
-            return Err(Stopped::Copy(None));
+            return Err(WalkStop::Copy(None));
         }
-        match copy_forward(round.inner, live, seen, done).map_err(|error| Stopped::Copy(Some(error)))? {
-            Copied::All => return Ok(Some(walked)),
-            Copied::TooLarge => return Ok(None),
-            Copied::NotAll => {}
+        match copy_forward(round.inner, live, segments, done).map_err(|error| WalkStop::Copy(Some(error)))? {
+            CopyResult::All => return Ok(Some(walked)),
+            CopyResult::TooLarge => return Ok(None),
+            CopyResult::Partly => {}
         }
     }
     Ok(None)
@@ -374,22 +377,22 @@ fn clear(
 /// vain.
 fn copy_forward(
     inner: &Inner,
-    live: &mut [Live],
-    seen: &mut Seen,
+    live: &mut [LiveBytes],
+    segments: &mut SegmentHistory,
     done: &mut Maintenance,
-) -> Result<Copied, WriteError> {
+) -> Result<CopyResult, WriteError> {
     if let Some(largest) = (0..live.len()).max_by_key(|at| live[*at].payload.len()) {
         live[..=largest].rotate_right(1);
     }
-    let mut copied = Copied::All;
+    let mut copied = CopyResult::All;
     for live in &*live {
         match inner.open.solo.relocate(&live.payload) {
-            Ok(Moved::Applied) => {
-                seen.copied = true;
+            Ok(LocalOutcome::Applied) => {
+                segments.copied = true;
                 done.moved_bytes += live.bytes;
             }
-            Ok(Moved::Void | Moved::Forgot { .. }) => copied = Copied::NotAll,
-            Err(ProposeError::Append(AppendError::TooLarge { .. })) => return Ok(Copied::TooLarge),
+            Ok(LocalOutcome::Void | LocalOutcome::SegmentForgotten { .. }) => copied = CopyResult::Partly,
+            Err(ProposeError::Append(AppendError::TooLarge { .. })) => return Ok(CopyResult::TooLarge),
             Err(error) => return Err(error.into()),
         }
     }
@@ -400,7 +403,7 @@ fn copy_forward(
 
 /// Returns segments in the order in which they are walked. Segments up to `last` in which the state counts live bytes
 /// have had their turn, and come after all others.
-fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Vec<&'s SegmentInfo> {
+fn walk_order<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: LastWalked) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =
         segments.iter().partition(|segment| had_turn(segment) && round.is_counted(segment));
@@ -414,7 +417,7 @@ fn bytes_of(inner: &Inner, segments: usize) -> u64 {
 }
 
 /// Returns the LSN from which the log can be read in order once the segments in `going` are freed.
-fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
+fn log_start_after_freeing(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
     let mut start = None;
     for segment in segments.iter().rev().filter(|segment| !going.contains(&segment.generation)) {
         if start.is_some_and(|start| segment.next != start) {

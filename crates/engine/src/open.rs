@@ -30,7 +30,7 @@ use thalweg_types::{
 use crate::{
     backends,
     error::OpenError,
-    group::Waits,
+    group::WaitingFetches,
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
     snapshot::unfinished::is_unfinished,
@@ -77,7 +77,7 @@ pub(crate) struct Opened {
     pub(crate) solo: Solo,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
-    pub(crate) waits: Waits,
+    pub(crate) waits: WaitingFetches,
     pub(crate) report: OpenReport,
     /// Lock of the directory. It is the last field, so that it is released only after all other fields are dropped.
     pub(crate) _lock: Box<dyn LockGuard>,
@@ -162,7 +162,7 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: repaired(recovery.repaired, bridged),
     };
-    let waits = Waits::default();
+    let waits = WaitingFetches::default();
     Ok(Opened { disk, log, backend, machine, solo, tails, watches, waits, report, _lock: lock })
 }
 

@@ -16,7 +16,7 @@ use thalweg_log::Purpose;
 use thalweg_types::info::Producer as ProducerInfo;
 use thalweg_types::{
     Durability, StreamId,
-    command::{AppendTerms, CommitBuilder, ExpectedOffset, Outcome, ProducerStamp, encode_open_producer},
+    command::{AppendConditions, CommitBuilder, ExpectedOffset, Outcome, ProducerStamp, encode_open_producer},
     record::RecordBatch,
 };
 
@@ -35,21 +35,21 @@ struct Session {
     next: u64,
     /// Batch, and its expected offset, of the append with the sequence `next` if its outcome is unknown; `None`
     /// otherwise.
-    doubt: Option<(ExpectedOffset, RecordBatch)>,
+    unknown_outcome: Option<(ExpectedOffset, RecordBatch)>,
 }
 
 impl Session {
-    fn terms(&self, expected: ExpectedOffset) -> AppendTerms<'_> {
+    fn terms(&self, expected: ExpectedOffset) -> AppendConditions<'_> {
         let producer = Some(ProducerStamp { id: &self.id, epoch: self.epoch, sequence: self.next });
-        AppendTerms { expected, producer }
+        AppendConditions { expected, producer }
     }
 
     /// Updates the session after the append with the sequence `next` had this outcome.
-    fn note(&mut self, outcome: &Result<Ack, WriteError>) {
+    fn record_outcome(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
-            Ok(_) => (self.next, self.doubt) = (self.next + 1, None),
+            Ok(_) => (self.next, self.unknown_outcome) = (self.next + 1, None),
             Err(error) if error.is_outcome_unknown() => {}
-            Err(_) => self.doubt = None,
+            Err(_) => self.unknown_outcome = None,
         }
     }
 }
@@ -80,7 +80,7 @@ impl Stream {
     /// batch may be one that was sent before.
     #[must_use]
     pub fn producer_at(&self, id: &str, epoch: u32, next_sequence: u64) -> Producer {
-        let session = Session { id: id.into(), epoch, next: next_sequence, doubt: None };
+        let session = Session { id: id.into(), epoch, next: next_sequence, unknown_outcome: None };
         let level = self.database().durability().max(Durability::Os);
         Producer { stream: self.with_durability(level), session }
     }
@@ -140,17 +140,17 @@ impl Producer {
         let expected = expected.into();
         let outcome = self.stream.append_with(batch, &self.session.terms(expected));
         if outcome.as_ref().is_err_and(WriteError::is_outcome_unknown) {
-            self.session.doubt = Some((expected, batch.clone()));
+            self.session.unknown_outcome = Some((expected, batch.clone()));
         }
-        self.session.note(&outcome);
+        self.session.record_outcome(&outcome);
         outcome
     }
 
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
-        let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
+        let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
         let outcome = self.stream.append_with(batch, &self.session.terms(*expected));
-        self.session.note(&outcome);
+        self.session.record_outcome(&outcome);
         outcome.map(Some)
     }
 
@@ -203,7 +203,7 @@ impl AsyncDatabase {
         let (db, id) = (self.clone(), id.into());
         async move {
             let epoch = opened(proposed?.await?.outcome)?;
-            Ok(AsyncProducer { db, stream, level, session: Session { id, epoch, next: 0, doubt: None } })
+            Ok(AsyncProducer { db, stream, level, session: Session { id, epoch, next: 0, unknown_outcome: None } })
         }
     }
 }
@@ -230,16 +230,16 @@ impl AsyncProducer {
     ) -> Result<Ack, WriteError> {
         self.settle().await?;
         // Store the append before sending it: this future may be dropped at the wait below.
-        self.session.doubt = Some((expected.into(), batch.clone()));
+        self.session.unknown_outcome = Some((expected.into(), batch.clone()));
         self.settle().await.map(|ack| ack.expect("the batch above has no outcome yet"))
     }
 
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
-        let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
+        let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
         let sent = self.db.append(self.stream, self.session.terms(*expected), batch, self.level);
         let outcome = sent.await;
-        self.session.note(&outcome);
+        self.session.record_outcome(&outcome);
         outcome.map(Some)
     }
 }

@@ -12,7 +12,7 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use thalweg_redis::{
-    Collection, CollectionId, Found, Kind, Look, Read, StoreError, Value,
+    Collection, CollectionId, KeyInfo, KeyValue, Kind, Read, StoreError, Value,
     store::{Visit, VisitKeys},
     streams::{EntryId, layout, native},
 };
@@ -88,10 +88,10 @@ impl RedisStreams<'_> {
         Some(self.db.stream_with_id(StreamId(u32::try_from(id.0).ok()?)))
     }
 
-    fn look_of(info: &StreamInfo) -> Look {
+    fn key_info(info: &StreamInfo) -> KeyInfo {
         // Both offsets only rise.
         let version = info.start.0 + info.next.0 + 1;
-        Look { kind: Kind::Stream, deadline: None, version, len: 0 }
+        KeyInfo { kind: Kind::Stream, deadline: None, version, len: 0 }
     }
 
     /// Returns the half-open range of the offsets that exist now and whose Redis entry ids are from `first` to `last`;
@@ -148,20 +148,20 @@ impl Read for RedisStreams<'_> {
         self.db.space_time().0 / 1000
     }
 
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         let Some(stream) = self.stream(key) else { return Ok(None) };
-        Ok(info(&stream)?.as_ref().map(Self::look_of))
+        Ok(info(&stream)?.as_ref().map(Self::key_info))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let Some(stream) = self.stream(key) else { return Ok(None) };
         let Some(info) = info(&stream)? else { return Ok(None) };
-        let Look { deadline, version, .. } = Self::look_of(&info);
+        let KeyInfo { deadline, version, .. } = Self::key_info(&info);
         let first_time = stream.time_of(info.start).map_err(failed)?.unwrap_or_default();
         let meta = native::meta(info.start, info.next, first_time, info.last_time);
         let id = CollectionId(u64::from(info.id.0));
         let value = Value::Collection(Collection { id, kind: Kind::Stream, meta });
-        Ok(Some(Found { value, deadline, version }))
+        Ok(Some(KeyValue { value, deadline, version }))
     }
 
     fn len(&self) -> Result<u64, StoreError> {
@@ -181,7 +181,7 @@ impl Read for RedisStreams<'_> {
         loop {
             let page = self.db.streams_after(last, PAGE_STREAMS);
             for info in &page {
-                if visit(info.name.as_bytes(), &Self::look_of(info)).is_break() {
+                if visit(info.name.as_bytes(), &Self::key_info(info)).is_break() {
                     return Ok(());
                 }
             }

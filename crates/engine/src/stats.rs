@@ -82,7 +82,7 @@ impl Inner {
             keyspaces: open.machine.keyspaces().len() as u64,
             streams: open.machine.stream_count() as u64,
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),
-            maintenance_error: self.complaint(),
+            maintenance_error: self.maintenance_error(),
             snapshots: self.snapshot_counters.get(),
             space_time: open.solo.now(),
         }

@@ -12,8 +12,8 @@ pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
-        AppendTerms, CommandError, ExpectedOffset, Outcome, StreamConfig, encode_append_with, encode_configure_stream,
-        encode_create_stream, encode_delete_stream, encode_trim_stream,
+        AppendConditions, CommandError, ExpectedOffset, Outcome, StreamConfig, encode_append_with,
+        encode_configure_stream, encode_create_stream, encode_delete_stream, encode_trim_stream,
     },
     record::RecordBatch,
 };
@@ -123,7 +123,7 @@ impl Stream {
 
     /// Appends records at the end of the stream.
     pub fn append(&self, batch: &RecordBatch) -> Result<Ack, WriteError> {
-        self.append_with(batch, &AppendTerms::default())
+        self.append_with(batch, &AppendConditions::default())
     }
 
     /// Appends records if the stream's next offset is as `expected`; otherwise returns `OffsetConflict`, and nothing
@@ -138,7 +138,7 @@ impl Stream {
 
     /// Appends records under terms: none, an expected next offset, or a producer's stamp (id, epoch and sequence
     /// number). A [`producer`](Self::producer) numbers its appends automatically.
-    pub fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Ack, WriteError> {
+    pub fn append_with(&self, batch: &RecordBatch, terms: &AppendConditions<'_>) -> Result<Ack, WriteError> {
         check_batch(batch)?;
         check_outcome_known(terms.is_conditional(), self.db.durability())?;
         let encode = |out: &mut Vec<u8>| encode_append_with(out, self.id, terms, batch);

@@ -14,7 +14,7 @@ use axum::{body::Body, http::StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     app::App,
     error::{ApiError, body_too_large},
 };
@@ -24,7 +24,7 @@ use thalweg_types::Action;
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,
-    _held: Held,
+    _held: Reservation,
 }
 
 impl Deref for HeldBody {
@@ -57,10 +57,10 @@ pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, Ap
     Ok(HeldBody { bytes, _held: held })
 }
 
-async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Held) -> Result<Bytes, ApiError> {
+async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Reservation) -> Result<Bytes, ApiError> {
     let mut room = declared;
     let Some(first) = next_data(body).await? else { return Ok(Bytes::new()) };
-    account(first.len() as u64, &mut room, limit, held)?;
+    count_body(first.len() as u64, &mut room, limit, held)?;
     if body.is_end_stream() {
         return Ok(first);
     }
@@ -68,14 +68,14 @@ async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Held) -> 
     all.extend_from_slice(&first);
     drop(first);
     while let Some(data) = next_data(body).await? {
-        account((all.len() + data.len()) as u64, &mut room, limit, held)?;
+        count_body((all.len() + data.len()) as u64, &mut room, limit, held)?;
         all.extend_from_slice(&data);
     }
     Ok(all.freeze())
 }
 
 /// Ensures that `total` bytes are allowed and counted.
-fn account(total: u64, room: &mut u64, limit: u64, held: &mut Held) -> Result<(), ApiError> {
+fn count_body(total: u64, room: &mut u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));
     }

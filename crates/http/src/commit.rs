@@ -60,10 +60,10 @@ impl JsonCommit {
         Ok(builder)
     }
 
-    fn appends(&self) -> Vec<Asked> {
+    fn appends(&self) -> Vec<RequestedAppend> {
         let appends = self.writes.iter().filter_map(|write| match write {
             JsonOperation::Append { stream, producer, .. } => {
-                Some(Asked { stream: stream.clone(), produced: producer.is_some() })
+                Some(RequestedAppend { stream: stream.clone(), produced: producer.is_some() })
             }
             _ => None,
         });
@@ -72,7 +72,7 @@ impl JsonCommit {
 }
 
 /// A requested append. The answer names it.
-struct Asked {
+struct RequestedAppend {
     stream: String,
     produced: bool,
 }
@@ -133,7 +133,7 @@ pub fn check(body: &[u8]) -> Result<(), ApiError> {
     json::parse::<JsonCommit>(body).map(|_| ())
 }
 
-fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> Value {
+fn answer(ack: &Ack, asked: &[RequestedAppend], published: Option<Vec<Value>>) -> Value {
     // The state remembers only the appends of producers for a repeated commit.
     let mut object = json!({});
     if ack.duplicate {

@@ -1,7 +1,7 @@
 //! Watching of a connection's socket, which bounds what the HTTP library leaves unbounded.
 //!
-//! Owns: counting the bytes that a socket reads and writes ([`Watched`]), and the check whether a connection has waited
-//! too long ([`Watch::verdict`]). The check runs a few times per bound. It covers a connection with half a request
+//! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check whether a connection has waited
+//! too long ([`ActivityMonitor::verdict`]). The check runs a few times per bound. It covers a connection with half a request
 //! head, an idle one, and one whose client does not read a reply. Each connection has one timer; requests have none.
 //! Does not own: the timeout of a request's body, which gets a proper reply.
 
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_serving::{admission::Held, config::Config};
+use thalweg_serving::{admission::Reservation, config::Config};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
@@ -61,7 +61,7 @@ impl Drop for Busy {
 
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ConnectionTimeouts {
     /// Timeout for a request's head.
     pub header: Duration,
     /// Timeout of an idle connection.
@@ -70,7 +70,7 @@ pub(crate) struct Patience {
     pub write: Duration,
 }
 
-impl Patience {
+impl ConnectionTimeouts {
     /// Returns the timeouts of a configuration.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
@@ -86,9 +86,9 @@ impl Patience {
 
 /// Result of a check of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConnectionStatus {
     /// The connection may continue.
-    Fine,
+    Active,
     /// The connection is idle: close it in an orderly way.
     Idle,
     /// The connection blocks resources: cut it. Holds the reason.
@@ -97,8 +97,8 @@ pub(crate) enum Verdict {
 
 /// Times of the last changes on a connection.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    patience: Patience,
+pub(crate) struct ActivityMonitor {
+    timeouts: ConnectionTimeouts,
     read: u64,
     written: u64,
     /// Last time of useful activity.
@@ -109,15 +109,15 @@ pub(crate) struct Watch {
     head_since: Option<Instant>,
 }
 
-impl Watch {
+impl ActivityMonitor {
     /// Starts watching a connection at `now`. A new connection has not sent its first head yet.
     #[must_use]
-    pub(crate) fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
+    pub(crate) fn new(timeouts: ConnectionTimeouts, now: Instant) -> Self {
+        Self { timeouts, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
     }
 
-    /// Checks a connection. The caller must call this every [`Patience::tick`].
-    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> Verdict {
+    /// Checks a connection. The caller must call this every [`ConnectionTimeouts::tick`].
+    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
         let http2 = activity.http2.load(Ordering::Relaxed);
@@ -137,16 +137,16 @@ impl Watch {
             since => Some(since.unwrap_or(now)),
         };
         let waited = |since: Instant| now.saturating_duration_since(since);
-        if waited(self.write_moved_at) >= self.patience.write {
-            return Verdict::Stuck("the client does not read the reply");
+        if waited(self.write_moved_at) >= self.timeouts.write {
+            return ConnectionStatus::Stuck("the client does not read the reply");
         }
-        if self.head_since.is_some_and(|since| waited(since) >= self.patience.header) {
-            return Verdict::Stuck("the head of the request did not arrive in time");
+        if self.head_since.is_some_and(|since| waited(since) >= self.timeouts.header) {
+            return ConnectionStatus::Stuck("the head of the request did not arrive in time");
         }
-        if waited(self.moved_at) >= self.patience.idle {
-            return Verdict::Idle;
+        if waited(self.moved_at) >= self.timeouts.idle {
+            return ConnectionStatus::Idle;
         }
-        Verdict::Fine
+        ConnectionStatus::Active
     }
 }
 
@@ -156,19 +156,19 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// A socket that counts its bytes, and lingers after it is closed.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct MonitoredSocket {
     /// Set to `None` only while being dropped.
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
     /// Slot of the connection in `max_connections`, kept while it lingers.
-    held: Option<Held>,
+    held: Option<Reservation>,
 }
 
-impl Watched {
+impl MonitoredSocket {
     /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
-    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Reservation) -> Self {
         Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
     }
 
@@ -176,7 +176,7 @@ impl Watched {
         Pin::new(self.inner.as_mut().expect("taken only when dropped"))
     }
 
-    fn wrote(&self, result: &Poll<io::Result<usize>>) {
+    fn record_write(&self, result: &Poll<io::Result<usize>>) {
         match result {
             Poll::Ready(Ok(bytes)) => {
                 self.activity.written.fetch_add(*bytes as u64, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for MonitoredSocket {
     fn drop(&mut self) {
         let (Some(stream), Ok(runtime)) = (self.inner.take(), Handle::try_current()) else { return };
         if !self.peer_closed {
@@ -199,7 +199,7 @@ impl Drop for Watched {
 
 /// Closes a connection. Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has
 /// not read. So this sends the end of the stream, and reads on for [`LINGER`].
-async fn linger(mut stream: TcpStream, _held: Option<Held>) {
+async fn linger(mut stream: TcpStream, _held: Option<Reservation>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
         stream.shutdown().await?;
@@ -210,7 +210,7 @@ async fn linger(mut stream: TcpStream, _held: Option<Held>) {
     let _ = timeout(LINGER, drain).await;
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for MonitoredSocket {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = self.socket().poll_read(context, buf);
@@ -224,10 +224,10 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for MonitoredSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let result = self.socket().poll_write(context, data);
-        self.wrote(&result);
+        self.record_write(&result);
         result
     }
 
@@ -237,7 +237,7 @@ impl AsyncWrite for Watched {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = self.socket().poll_write_vectored(context, parts);
-        self.wrote(&result);
+        self.record_write(&result);
         result
     }
 
@@ -258,21 +258,24 @@ impl AsyncWrite for Watched {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience =
-        Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75), write: Duration::from_secs(30) };
+    const PATIENCE: ConnectionTimeouts = ConnectionTimeouts {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+        write: Duration::from_secs(30),
+    };
 
     /// Checks every two seconds until the verdict is not `Fine`. Returns the number of seconds and the verdict.
-    fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, Verdict) {
+    fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, ConnectionStatus) {
         let start = Instant::now();
-        let mut watch = Watch::new(PATIENCE, start);
+        let mut watch = ActivityMonitor::new(PATIENCE, start);
         for second in (0..1000).step_by(2) {
             each(activity, second);
             let verdict = watch.verdict(activity, start + Duration::from_secs(second));
-            if verdict != Verdict::Fine {
+            if verdict != ConnectionStatus::Active {
                 return (second, verdict);
             }
         }
-        (1000, Verdict::Fine)
+        (1000, ConnectionStatus::Active)
     }
 
     fn one_request(activity: &Arc<Activity>) {
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn silence_and_trickle_from_the_start_are_cut_at_the_head_bound() {
-        let stuck = Verdict::Stuck("the head of the request did not arrive in time");
+        let stuck = ConnectionStatus::Stuck("the head of the request did not arrive in time");
         assert_eq!(seconds_until_verdict(&Activity::default(), |_, _| ()), (10, stuck));
         let trickle = |activity: &Activity, _| {
             activity.read.fetch_add(1, Ordering::Relaxed);
@@ -295,26 +298,26 @@ mod tests {
     fn a_trickling_second_head_is_cut_and_silence_after_a_request_is_idle() {
         let activity = Arc::new(Activity::default());
         one_request(&activity);
-        assert_eq!(seconds_until_verdict(&activity, |_, _| ()), (76, Verdict::Idle));
+        assert_eq!(seconds_until_verdict(&activity, |_, _| ()), (76, ConnectionStatus::Idle));
         let trickle = |activity: &Activity, _| {
             activity.read.fetch_add(1, Ordering::Relaxed);
         };
         let (after, verdict) = seconds_until_verdict(&activity, trickle);
-        assert!((10..=14).contains(&after) && matches!(verdict, Verdict::Stuck(_)), "{after} {verdict:?}");
+        assert!((10..=14).contains(&after) && matches!(verdict, ConnectionStatus::Stuck(_)), "{after} {verdict:?}");
     }
 
     #[test]
     fn a_busy_or_streaming_connection_is_left_alone() {
         let activity = Arc::new(Activity::default());
         let busy = Busy::new(&activity);
-        assert_eq!(seconds_until_verdict(&activity, |_, _| ()).1, Verdict::Fine);
+        assert_eq!(seconds_until_verdict(&activity, |_, _| ()).1, ConnectionStatus::Active);
         drop(busy);
         let streaming = |activity: &Activity, second: u64| {
             if second.is_multiple_of(16) {
                 activity.written.fetch_add(10, Ordering::Relaxed);
             }
         };
-        assert_eq!(seconds_until_verdict(&activity, streaming).1, Verdict::Fine);
+        assert_eq!(seconds_until_verdict(&activity, streaming).1, ConnectionStatus::Active);
     }
 
     #[test]
@@ -324,7 +327,7 @@ mod tests {
         activity.write_waits.store(true, Ordering::Relaxed);
         let busy = Busy::new(&activity);
         let (after, verdict) = seconds_until_verdict(&activity, |_, _| ());
-        assert_eq!((after, verdict), (30, Verdict::Stuck("the client does not read the reply")));
+        assert_eq!((after, verdict), (30, ConnectionStatus::Stuck("the client does not read the reply")));
         drop(busy);
     }
 }

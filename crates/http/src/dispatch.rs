@@ -18,7 +18,7 @@ use crate::{
     commit,
     describe::{BINARY, Binary},
     document::{self, Documented},
-    entity, groups, keys, keyspaces, kv, leases, past, producers, records, reply, scan, shapes,
+    entity, groups, key_history, keys, keyspaces, kv, leases, producers, records, reply, scan, shapes,
     shared::Http,
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
@@ -155,7 +155,7 @@ operations! {
     ///
     /// Only keyspaces with history keep past versions.
     KvVersions = "kv_versions", GET "/v1/versions/{keyspace}/{*key}" | "/v1/versions/{keyspace}/"
-        => now past::versions(app, call);
+        => now key_history::versions(app, call);
     /// Lists the names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv"
         => now kv::list(app, call);
@@ -434,7 +434,7 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
 impl Operation {
     /// Returns true if the server answers the operation even when it is full: an operator must see why it is full.
     #[must_use]
-    pub(crate) const fn is_exempt(self) -> bool {
+    pub(crate) const fn is_always_admitted(self) -> bool {
         matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
     }
 }

@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use serde_json::json;
 use thalweg_serving::{
-    admission::{Held, counted},
+    admission::{Reservation, counted},
     app::App,
     error::ApiError,
     limits::COUNTED_TAIL_BYTES,
@@ -85,7 +85,7 @@ pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>
 }
 
 /// Reason why a wait ended.
-pub(crate) enum Woken<T> {
+pub(crate) enum WakeReason<T> {
     /// The awaited value is ready.
     Ready(T),
     /// Nothing happened for a while: send a sign of life.
@@ -100,7 +100,7 @@ pub(crate) struct Follower {
     pub app: Arc<App>,
     stopping: watch::Receiver<bool>,
     greeted: bool,
-    _held: Held,
+    _held: Reservation,
 }
 
 impl Follower {
@@ -136,11 +136,11 @@ impl Follower {
     }
 
     /// Waits until `ready` resolves, the server stops, or the time for a sign of life has come.
-    pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> Woken<T> {
+    pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> WakeReason<T> {
         tokio::select! {
-            ready = ready => Woken::Ready(ready),
-            _ = self.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,
-            () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => Woken::Silence,
+            ready = ready => WakeReason::Ready(ready),
+            _ = self.stopping.wait_for(|stopping| *stopping) => WakeReason::Stopping,
+            () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => WakeReason::Silence,
         }
     }
 }

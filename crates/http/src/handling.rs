@@ -16,7 +16,7 @@ use axum::{
 use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use sync_wrapper::SyncWrapper;
-use thalweg_serving::{admission::Held, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
+use thalweg_serving::{admission::Reservation, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
 use thalweg_types::Durability;
 
 use crate::{
@@ -66,7 +66,7 @@ impl Http {
     /// Handles one request: admits it, calls its handler, turns an error into JSON, and counts the reply.
     async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
-        self.app.solitude.at_work(HTTP, started);
+        self.app.sole_client.report_activity(HTTP, started);
         let (head, body) = request.into_parts();
         let id = self.request_id(&head.headers);
         let mut call = Call { head, body: SyncWrapper::new(body) };
@@ -89,8 +89,8 @@ impl Http {
         response
     }
 
-    fn admit(&self, operation: Operation) -> Result<Option<Held>, ApiError> {
-        if operation.is_exempt() {
+    fn admit(&self, operation: Operation) -> Result<Option<Reservation>, ApiError> {
+        if operation.is_always_admitted() {
             return Ok(None);
         }
         let held = self.app.admission.requests.take(1);

@@ -49,7 +49,9 @@ pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
 }
 
 /// Deserializes a field so that `null` differs from a missing field. Use with `#[serde(default)]`.
-pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+pub(crate) fn present_field<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 

@@ -17,7 +17,7 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::{Acked, KeyspacePath, Level},
-    json::{self, given, span_of_seconds},
+    json::{self, present_field, span_of_seconds},
     parse::name_segment,
     reply,
 };
@@ -30,12 +30,12 @@ struct JsonConfig {
     /// True to count keys and bytes exactly, which costs a read for each write. Only for a new keyspace.
     exact_counts: Option<bool>,
     /// Lifetime of values whose put states none; null: no end. Costs a read for each put.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<f64>)]
     default_ttl_seconds: Option<Option<f64>>,
     /// Values to keep after they were overwritten or deleted, to read them at a revision; null: none. Costs a read for
     /// each write.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<JsonHistory>)]
     history: Option<Option<JsonHistory>>,
 }
@@ -64,7 +64,7 @@ impl JsonHistory {
 }
 
 impl JsonConfig {
-    fn over(&self, mut config: KeyspaceConfig) -> Result<KeyspaceConfig, ApiError> {
+    fn apply_to(&self, mut config: KeyspaceConfig) -> Result<KeyspaceConfig, ApiError> {
         config.exact_counts = self.exact_counts.unwrap_or(config.exact_counts);
         if let Some(ttl) = self.default_ttl_seconds {
             config.default_ttl = ttl.map(|seconds| span_of_seconds("default_ttl_seconds", seconds)).transpose()?;
@@ -159,7 +159,7 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
-        call.db_at_level(app)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())?).await?;
+        call.db_at_level(app)?.create_keyspace(&name(call)?, &sent.apply_to(KeyspaceConfig::default())?).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }
@@ -175,7 +175,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
-    let config = sent.over(info.config)?;
+    let config = sent.apply_to(info.config)?;
     let ack = call.db_at_level(app)?.configure_keyspace(keyspace.id(), &config).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
 }

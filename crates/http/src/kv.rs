@@ -23,10 +23,10 @@ use crate::{
     describe::{
         Acked, BINARY, Binary, KeyPath, Level, Lifetime, ReadConditions, ValueHead, ValueReply, WriteConditions,
     },
+    key_history::{self, WithValue},
     parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
-    past::{self, WithValue},
     reply,
-    ttl::{Terms, put_remaining},
+    ttl::{PutLifetime, put_remaining},
 };
 
 const PREFIX: &str = "/v1/kv/";
@@ -43,7 +43,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
+        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
     }
     let entry = keyspace.get(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
@@ -69,7 +69,7 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
+        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
     }
     let head = keyspace.head(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
@@ -124,7 +124,7 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
     request_body(content = Binary, content_type = BINARY), responses(Acked)
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
-    let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
+    let (level, expect, terms) = (call.level(app)?, condition(call)?, PutLifetime::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.keyspace(&name).await?;

@@ -21,8 +21,8 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use thalweg_serving::{
-    accepting::{accept_until, turn_away},
-    admission::Held,
+    accepting::{accept_until, reject_connection},
+    admission::Reservation,
     app::App,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
 };
@@ -33,7 +33,7 @@ use tokio::{
 use tower_service::Service as _;
 
 use crate::{
-    connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
+    connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
     handling::router,
     shared::Http,
 };
@@ -60,7 +60,7 @@ fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut J
             let _ = stream.set_nodelay(true);
             connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
         }
-        None => turn_away(stream, no_room().as_bytes()),
+        None => reject_connection(stream, no_room().as_bytes()),
     }
 }
 
@@ -96,14 +96,14 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservation) {
     let activity = Arc::new(Activity::default());
     let service = PerConnection { router, activity: Arc::clone(&activity) };
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), held));
+    let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
     let builder = builder();
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let patience = Patience::new(&app.config);
-    let mut watch = Watch::new(patience, Instant::now());
+    let patience = ConnectionTimeouts::new(&app.config);
+    let mut watch = ActivityMonitor::new(patience, Instant::now());
     let mut tick = tokio::time::interval(patience.tick());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut stopping = app.stopping.clone();
@@ -126,13 +126,13 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
                 connection.as_mut().graceful_shutdown();
             }
             _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
-                Verdict::Fine => idle_ticks = 0,
-                Verdict::Idle if idle_ticks == 0 => {
+                ConnectionStatus::Active => idle_ticks = 0,
+                ConnectionStatus::Idle if idle_ticks == 0 => {
                     idle_ticks = 1;
                     connection.as_mut().graceful_shutdown();
                 }
-                Verdict::Idle => return,
-                Verdict::Stuck(why) => {
+                ConnectionStatus::Idle => return,
+                ConnectionStatus::Stuck(why) => {
                     tracing::debug!(why, "connection cut");
                     return;
                 }

@@ -53,12 +53,12 @@ fn level_name(at: usize) -> &'static str {
 
 /// Collects the figures of requests, and those of the bounds that they share with other protocols.
 #[derive(Debug)]
-pub(crate) struct Scraped {
+pub(crate) struct RequestCollector {
     requests: Arc<Requests>,
     bounds: [(&'static str, Arc<Bound>); 6],
 }
 
-impl Scraped {
+impl RequestCollector {
     /// Creates the collector of these requests and of the bounds in `admission`.
     #[must_use]
     pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
@@ -74,7 +74,7 @@ impl Scraped {
     }
 }
 
-impl Collector for Scraped {
+impl Collector for RequestCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         encode_counts(&self.requests, &mut encoder)?;
         encode_latencies(&self.requests, &mut encoder)?;
@@ -94,7 +94,7 @@ impl Collector for Scraped {
             MetricType::Counter,
         )?;
         for (name, bound) in &self.bounds {
-            ConstCounter::new(bound.shed()).encode(shed.encode_family(&labels(&[("bound", *name)]))?)?;
+            ConstCounter::new(bound.rejections()).encode(shed.encode_family(&labels(&[("bound", *name)]))?)?;
         }
         Ok(())
     }

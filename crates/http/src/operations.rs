@@ -10,9 +10,9 @@ use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
-        AppendTerms, CommandError, CommitBuilder, Deadline, Expect, ExpectedOffset, Operations, ProducerStamp,
+        AppendConditions, CommandError, CommitBuilder, Deadline, Expect, ExpectedOffset, Operations, ProducerStamp,
         ScanOperation, UnchangedRange,
-        groups::{Again, Settlement},
+        groups::{Redelivery, Settlement},
     },
     limits::MAX_TRANSACTION_SCAN_ITEMS,
     record::RecordBatch,
@@ -25,7 +25,7 @@ use crate::{
     groups::{self, JsonSettlement},
     json::{bytes_of, required_bytes},
     names::{Names, Target},
-    ttl::{JsonTtl, Terms, json_terms},
+    ttl::{JsonTtl, PutLifetime, json_terms},
 };
 
 /// A condition on a key, in the JSON of commits and transactions.
@@ -230,20 +230,20 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
 /// A list of writes that is being built: of a commit, or of a branch of a transaction.
 pub(crate) trait Writes {
     /// Puts a value. Its terms determine how long it lives.
-    fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError>;
+    fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: PutLifetime) -> Result<(), CommandError>;
     /// Changes a key's deadline.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
     /// Removes a key.
     fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
     /// Appends records to a stream.
-    fn append(&mut self, stream: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
+    fn append(&mut self, stream: StreamId, terms: &AppendConditions<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
     /// Acks delivered records.
     fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
     /// Nacks delivered records.
     fn nack(
         &mut self,
         group: GroupId,
-        again: Again,
+        again: Redelivery,
         reason: &str,
         settlements: &[Settlement],
     ) -> Result<(), CommandError>;
@@ -252,7 +252,13 @@ pub(crate) trait Writes {
 macro_rules! writes {
     ($list:ty, $append:expr) => {
         impl Writes for $list {
-            fn put(&mut self, id: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError> {
+            fn put(
+                &mut self,
+                id: KeyspaceId,
+                key: &[u8],
+                value: &[u8],
+                terms: PutLifetime,
+            ) -> Result<(), CommandError> {
                 match terms.is_plain() {
                     true => self.put(id, key, value).map(drop),
                     false => self.put_until(id, key, value, terms.deadline, terms.lease).map(drop),
@@ -267,7 +273,12 @@ macro_rules! writes {
                 self.delete(id, key).map(drop)
             }
 
-            fn append(&mut self, id: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError> {
+            fn append(
+                &mut self,
+                id: StreamId,
+                terms: &AppendConditions<'_>,
+                batch: &RecordBatch,
+            ) -> Result<(), ApiError> {
                 $append(self, id, terms, batch)
             }
 
@@ -278,7 +289,7 @@ macro_rules! writes {
             fn nack(
                 &mut self,
                 group: GroupId,
-                again: Again,
+                again: Redelivery,
                 reason: &str,
                 settlements: &[Settlement],
             ) -> Result<(), CommandError> {
@@ -289,7 +300,7 @@ macro_rules! writes {
 }
 
 writes!(CommitBuilder, |list: &mut Self, id, terms, batch| Ok(list.append_with(id, terms, batch).map(drop)?));
-writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match terms.producer {
+writes!(Operations, |list: &mut Self, id, terms: &AppendConditions<'_>, batch| match terms.producer {
     None => Ok(list.append(id, terms.expected, batch).map(drop)?),
     // The state does not remember the chosen branch of a transaction or the values it read, so a repetition can't be
     // answered.
@@ -343,7 +354,7 @@ impl JsonOperation {
                 let expected = expected_offset(expected.as_ref())?;
                 list.append(
                     id,
-                    &AppendTerms { expected, producer: producer.as_ref().map(JsonProducer::stamp) },
+                    &AppendConditions { expected, producer: producer.as_ref().map(JsonProducer::stamp) },
                     &batch,
                 )?;
             }

@@ -43,7 +43,7 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
 
 /// Thread on which the first page is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum First {
+pub(crate) enum FirstPageThread {
     /// The calling thread: the page is small.
     Inline,
     /// A blocking thread.
@@ -60,10 +60,14 @@ pub(crate) enum Framing {
 }
 
 /// Creates the body over `source`. An error of the first page is an error of the request.
-pub(crate) async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) -> Result<Body, ApiError> {
+pub(crate) async fn body<S: PageSource>(
+    mut source: S,
+    first: FirstPageThread,
+    framing: Framing,
+) -> Result<Body, ApiError> {
     let (page, source) = match first {
-        First::Inline => (made(&mut source), source),
-        First::Blocking => blocking(source).await.map_err(|error| internal(&error))?,
+        FirstPageThread::Inline => (made(&mut source), source),
+        FirstPageThread::Blocking => blocking(source).await.map_err(|error| internal(&error))?,
     };
     let mut page = page?;
     if page.last && page.frames.len() <= 1 && framing == Framing::Any {
@@ -77,7 +81,7 @@ async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiE
     let app = source.app().map(Arc::clone);
     let place = match app {
         // The size of the next pair is unknown.
-        Some(app) => app.place_to_read(MAX_VALUE_BYTES).await,
+        Some(app) => app.read_permit(MAX_VALUE_BYTES).await,
         None => None,
     };
     let task = tokio::task::spawn_blocking(move || {

@@ -14,7 +14,7 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     app::App,
     error::ApiError,
     limits::{
@@ -30,8 +30,8 @@ use crate::{
     call::{Answer, Call},
     describe::{BINARY, Binary, Durable, EVENTS, LastEvent, NDJSON, RecordsParameters, StreamPath},
     json::{push_number, push_text},
-    pages::{self, First, Framing, Page, PageSource},
-    parse::{Media, ParseError, RecordsQuery, Since, negotiate},
+    pages::{self, FirstPageThread, Framing, Page, PageSource},
+    parse::{Media, ParseError, RecordsQuery, StartPosition, negotiate},
     record_json::push_json,
     reply, streams,
     tail::{self, begin},
@@ -62,22 +62,25 @@ pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     if media == Media::Events {
         return tail::tail(app, call, stream, query);
     }
-    page_through(app, stream, query, media).await
+    stream_pages(app, stream, query, media).await
 }
 
-async fn page_through(app: &Arc<App>, stream: Stream, query: RecordsQuery, media: Media) -> Answer {
+async fn stream_pages(app: &Arc<App>, stream: Stream, query: RecordsQuery, media: Media) -> Answer {
     let held =
         app.admission.scans.take(1).ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
     let info = stream.info()?;
-    let next = begin(&stream, query.from.unwrap_or(Since::Start))?;
+    let next = begin(&stream, query.from.unwrap_or(StartPosition::Start))?;
     if next > info.next {
         return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
     }
     let level = app.db.blocking().visible_durability();
     let limit = query.limit.unwrap_or(DEFAULT_RECORDS);
     let max_bytes = query.max_bytes.unwrap_or(DEFAULT_RECORD_BYTES);
-    let first =
-        if limit <= INLINE_SCAN_ITEMS && max_bytes <= TAIL_PAGE_BYTES as u64 { First::Inline } else { First::Blocking };
+    let first = if limit <= INLINE_SCAN_ITEMS && max_bytes <= TAIL_PAGE_BYTES as u64 {
+        FirstPageThread::Inline
+    } else {
+        FirstPageThread::Blocking
+    };
     let reading = Reading {
         stream,
         next,
@@ -105,7 +108,7 @@ struct Reading {
     media: Media,
     level: Durability,
     count: u64,
-    _held: Held,
+    _held: Reservation,
     /// Number of records sent and the offset after the last one, without the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,

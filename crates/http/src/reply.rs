@@ -92,8 +92,8 @@ pub(crate) fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
 
 /// Creates a body for the result of a change that has happened. Its bytes count like those of [`counted_body`], but it
 /// is never rejected.
-pub(crate) fn told_body(app: &App, bytes: Bytes) -> Body {
-    Body::from(app.admission.told(bytes))
+pub(crate) fn body_after_effect(app: &App, bytes: Bytes) -> Body {
+    Body::from(app.admission.count_reply(bytes))
 }
 
 /// Returns error 503 for a large reply without room in the bound on reply bytes.

@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     app::App,
     error::ApiError,
     limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
@@ -17,9 +17,10 @@ use crate::{
     call::{Answer, Call},
     describe::{Durable, KeyspacePath, NDJSON},
     json::{push_bytes, push_number, push_text},
-    pages::{self, First, Framing, Page, PageSource},
+    key_history,
+    pages::{self, FirstPageThread, Framing, Page, PageSource},
     parse::{Media, ParseError, ScanQuery, name_segment},
-    past, reply,
+    reply,
 };
 
 /// Form in which pairs are written.
@@ -88,7 +89,11 @@ pub(crate) async fn body(
         sent: (0, Bytes::new()),
         app: Arc::clone(app),
     };
-    let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) { First::Inline } else { First::Blocking };
+    let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) {
+        FirstPageThread::Inline
+    } else {
+        FirstPageThread::Blocking
+    };
     let framing = if shape == Shape::Chunks { Framing::Chunks } else { Framing::Any };
     Ok((pages::body(source, first, framing).await?, level))
 }
@@ -107,7 +112,7 @@ fn begin(
             None => Ok(keyspace.iter(range)),
         };
     };
-    let cursor = past::cursor_of(&cursor)?;
+    let cursor = key_history::cursor_of(&cursor)?;
     if revision.is_some() && revision != cursor.revision() {
         return Err(
             ParseError::BadParameter { name: "revision", expected: "the revision of the cursor, or left out" }.into()
@@ -125,7 +130,7 @@ struct Scan {
     count: u64,
     last_key: Bytes,
     begun: bool,
-    _held: Held,
+    _held: Reservation,
     /// Number of pairs sent and the last key sent, without the page that is being made.
     sent: (u64, Bytes),
     app: Arc<App>,
@@ -133,7 +138,7 @@ struct Scan {
 
 /// State of the range after the pairs that were sent: with or without further pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum Remainder {
     None,
     Some,
 }
@@ -161,7 +166,7 @@ impl Scan {
         self.last_key.clone_from(key);
     }
 
-    fn push_end(&self, out: &mut Vec<u8>, rest: Rest) -> Result<(), ApiError> {
+    fn push_end(&self, out: &mut Vec<u8>, rest: Remainder) -> Result<(), ApiError> {
         match self.shape {
             Shape::Chunks => return Ok(()),
             Shape::Ndjson(_) => out.push(b'{'),
@@ -174,7 +179,7 @@ impl Scan {
             out.push(b',');
             push_number(out, "revision", iter.revision().0);
         }
-        if rest == Rest::Some
+        if rest == Remainder::Some
             && let Some(cursor) = self.cursor()?
         {
             out.extend_from_slice(b",\"cursor\":");
@@ -187,7 +192,7 @@ impl Scan {
     /// Returns the cursor after the last pair that was written.
     fn cursor(&self) -> Result<Option<String>, ReadError> {
         let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
-        Ok(cursor.as_ref().map(past::cursor_text))
+        Ok(cursor.as_ref().map(key_history::cursor_text))
     }
 }
 
@@ -244,19 +249,19 @@ impl PageSource for Scan {
 impl Scan {
     /// Writes some pairs, and adds the end of each to `cuts`. If the scan ends here, returns the state of the remaining
     /// range.
-    fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Rest>, ApiError> {
+    fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Remainder>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,
             None => Vec::new(),
         };
         for (key, entry) in &pairs {
             if Some(self.count) == self.limit {
-                return Ok(Some(Rest::Some));
+                return Ok(Some(Remainder::Some));
             }
             self.push_pair(out, key, entry);
             cuts.push(out.len());
         }
-        Ok(pairs.is_empty().then_some(Rest::None))
+        Ok(pairs.is_empty().then_some(Remainder::None))
     }
 
     fn frames(&self, out: Vec<u8>, cuts: &[usize]) -> Vec<Bytes> {

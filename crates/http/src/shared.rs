@@ -7,7 +7,7 @@ use thalweg_serving::app::App;
 use tokio::sync::Semaphore;
 
 use crate::{
-    metrics::{Requests, Scraped},
+    metrics::{RequestCollector, Requests},
     snapshot::Snapshots,
 };
 
@@ -35,7 +35,7 @@ impl Http {
     ) -> Arc<Self> {
         let requests = Arc::new(Requests::new(operations));
         let mut registry = Registry::with_prefix("thalweg");
-        registry.register_collector(Box::new(Scraped::new(&requests, &app.admission)));
+        registry.register_collector(Box::new(RequestCollector::new(&requests, &app.admission)));
         others.into_iter().for_each(|collector| registry.register_collector(collector));
         Arc::new(Self {
             app: Arc::clone(app),

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use crate::{
     call::{Answer, Call},
     describe::{BINARY, Binary},
-    pages::{self, First, Framing, Page, PageSource},
+    pages::{self, FirstPageThread, Framing, Page, PageSource},
     parse::{Media, SnapshotQuery},
 };
 
@@ -49,28 +49,28 @@ pub(crate) struct Snapshots {
 
 #[derive(Debug, Default)]
 struct Table {
-    places: HashMap<u64, Place>,
+    slots: HashMap<u64, SnapshotSlot>,
     /// True while the task that expires kept snapshots exists.
     is_swept: bool,
 }
 
 #[derive(Debug)]
-enum Place {
+enum SnapshotSlot {
     /// A connection is reading the snapshot.
     Sending,
     /// The snapshot's connection ended; a client may resume it.
-    Kept(Kept),
+    Kept(KeptSnapshot),
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptSnapshot {
     snapshot: Box<Snapshot>,
     since: Instant,
     /// True if the server handed all of the snapshot to the connection.
     is_sent: bool,
 }
 
-impl Kept {
+impl KeptSnapshot {
     /// Returns the time at which the snapshot expires.
     fn until(&self) -> Instant {
         self.since + if self.is_sent { SENT_SNAPSHOT_KEEP } else { SNAPSHOT_KEEP }
@@ -84,15 +84,15 @@ impl Snapshots {
 
     /// Releases all kept snapshots. Called when the server stops.
     pub(crate) fn clear(&self) {
-        self.table().places.retain(|_, place| matches!(place, Place::Sending));
+        self.table().slots.retain(|_, place| matches!(place, SnapshotSlot::Sending));
     }
 
     /// Releases the snapshots that no client resumed in time.
     fn expire(&self) {
         let now = Instant::now();
-        self.table().places.retain(|_, place| match place {
-            Place::Sending => true,
-            Place::Kept(kept) => now < kept.until(),
+        self.table().slots.retain(|_, place| match place {
+            SnapshotSlot::Sending => true,
+            SnapshotSlot::Kept(kept) => now < kept.until(),
         });
     }
 
@@ -106,25 +106,25 @@ impl Snapshots {
     }
 
     /// Releases the kept snapshot that a client is least likely to resume. Returns false if none is kept.
-    fn give_up_one(&self) -> bool {
+    fn evict_one(&self) -> bool {
         let mut table = self.table();
         let first = table.kept().min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
-        first.is_some_and(|name| table.places.remove(&name).is_some())
+        first.is_some_and(|name| table.slots.remove(&name).is_some())
     }
 
     fn remove(&self, name: u64) {
-        self.table().places.remove(&name);
+        self.table().slots.remove(&name);
     }
 
     fn resume(&self, name: u64) -> Result<Box<Snapshot>, ApiError> {
         let mut table = self.table();
-        match table.places.remove(&name) {
-            Some(Place::Kept(kept)) => {
-                table.places.insert(name, Place::Sending);
+        match table.slots.remove(&name) {
+            Some(SnapshotSlot::Kept(kept)) => {
+                table.slots.insert(name, SnapshotSlot::Sending);
                 Ok(kept.snapshot)
             }
-            Some(Place::Sending) => {
-                table.places.insert(name, Place::Sending);
+            Some(SnapshotSlot::Sending) => {
+                table.slots.insert(name, SnapshotSlot::Sending);
                 let message = "the snapshot is still being sent: the server has not detected the broken connection yet";
                 Err(ApiError::new(StatusCode::CONFLICT, "snapshot_busy", Action::Retry, message))
             }
@@ -137,9 +137,9 @@ impl Snapshots {
 
     /// Keeps a snapshot until it expires. Without a runtime the server is shutting down, and drops the snapshot with
     /// the table.
-    fn keep(self: &Arc<Self>, name: u64, kept: Kept) {
+    fn keep(self: &Arc<Self>, name: u64, kept: KeptSnapshot) {
         let mut table = self.table();
-        table.places.insert(name, Place::Kept(kept));
+        table.slots.insert(name, SnapshotSlot::Kept(kept));
         if !table.is_swept
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -150,10 +150,10 @@ impl Snapshots {
 }
 
 impl Table {
-    fn kept(&self) -> impl Iterator<Item = (u64, &Kept)> {
-        self.places.iter().filter_map(|(name, place)| match place {
-            Place::Kept(kept) => Some((*name, kept)),
-            Place::Sending => None,
+    fn kept(&self) -> impl Iterator<Item = (u64, &KeptSnapshot)> {
+        self.slots.iter().filter_map(|(name, place)| match place {
+            SnapshotSlot::Kept(kept) => Some((*name, kept)),
+            SnapshotSlot::Sending => None,
         })
     }
 }
@@ -183,7 +183,7 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
             let options = SnapshotOptions { since, compression, ..SnapshotOptions::default() };
             let snapshot = Box::new(take(app, snapshots, options).await?);
             let name = app.new_number();
-            snapshots.table().places.insert(name, Place::Sending);
+            snapshots.table().slots.insert(name, SnapshotSlot::Sending);
             (name, snapshot)
         }
         SnapshotQuery::Resume { name, chunk } => {
@@ -209,7 +209,7 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
 }
 
 async fn body(sending: Sending) -> Result<Body, ApiError> {
-    pages::body(sending, First::Blocking, Framing::Chunks).await
+    pages::body(sending, FirstPageThread::Blocking, Framing::Chunks).await
 }
 
 /// Takes a snapshot on a blocking thread, because it waits for the log's sync.
@@ -219,7 +219,7 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
         loop {
             match db.snapshot(&options) {
                 // A kept snapshot, which a client may never resume, must not block a client that is waiting now.
-                Err(SnapshotError::TooMany { .. }) if snapshots.give_up_one() => {}
+                Err(SnapshotError::TooMany { .. }) if snapshots.evict_one() => {}
                 taken => return taken,
             }
         }
@@ -276,7 +276,7 @@ impl Drop for Sending {
         match self.snapshot.take() {
             None => self.snapshots.remove(self.name),
             Some(snapshot) => {
-                let kept = Kept { snapshot, since: Instant::now(), is_sent: self.is_sent };
+                let kept = KeptSnapshot { snapshot, since: Instant::now(), is_sent: self.is_sent };
                 self.snapshots.keep(self.name, kept);
             }
         }

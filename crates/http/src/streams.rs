@@ -25,7 +25,7 @@ use crate::{
     batch, body,
     call::{Answer, Call},
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
-    json::{self, given, span_of_seconds},
+    json::{self, present_field, span_of_seconds},
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
     reply,
     shapes::Appended,
@@ -188,25 +188,25 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 #[serde(deny_unknown_fields)]
 #[schema(as = StreamConfig)]
 struct JsonConfig {
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<f64>)]
     max_age_seconds: Option<Option<f64>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_bytes: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_records: Option<Option<u64>>,
     /// Maximum size of a record in bytes. An append with a larger one is rejected.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_record_bytes: Option<Option<u64>>,
     /// Maximum size of an append in encoded bytes. A larger one is rejected.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_batch_bytes: Option<Option<u64>>,
     /// Keeps only the newest record of each key.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<JsonCompaction>)]
     compaction: Option<Option<JsonCompaction>>,
 }
@@ -226,7 +226,7 @@ fn default_grace_seconds() -> f64 {
 }
 
 impl JsonConfig {
-    fn over(&self, mut config: StreamConfig) -> Result<StreamConfig, ApiError> {
+    fn apply_to(&self, mut config: StreamConfig) -> Result<StreamConfig, ApiError> {
         if let Some(age) = self.max_age_seconds {
             config.max_age = age.map(|seconds| span_of_seconds("max_age_seconds", seconds)).transpose()?;
         }
@@ -263,7 +263,7 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
         (status = 200, description = "The stream exists and is unchanged.", body = JsonStream<'_>))
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
-    let config = sent_config(app, call).await?.over(StreamConfig::default())?;
+    let config = sent_config(app, call).await?.apply_to(StreamConfig::default())?;
     let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let info = stream.info()?;
@@ -278,7 +278,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let stream = app.find_stream(&name(call, "")?)?;
-    let config = sent.over(stream.info()?.config)?;
+    let config = sent.apply_to(stream.info()?.config)?;
     let ack = call.db_at_level(app)?.configure_stream(stream.id(), &config).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
 }

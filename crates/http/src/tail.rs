@@ -18,17 +18,17 @@ use thalweg_types::{Offset, limits::MAX_RECORD_BYTES};
 
 use crate::{
     call::{Answer, Call},
-    following::{Follower, Format, Woken, resumed},
+    following::{Follower, Format, WakeReason, resumed},
     pages::Running,
-    parse::{RecordsQuery, Since},
+    parse::{RecordsQuery, StartPosition},
     record_json::push_json,
 };
 
 /// Handles a request for a tail. Without a position, the tail begins at the end of the stream.
 pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
     let follower = Follower::admit(app)?;
-    let resumed = resumed(call, "an offset")?.map(|next| Since::Offset(Offset(next)));
-    let since = resumed.or(query.from).unwrap_or(Since::End);
+    let resumed = resumed(call, "an offset")?.map(|next| StartPosition::Offset(Offset(next)));
+    let since = resumed.or(query.from).unwrap_or(StartPosition::End);
     let next = begin(&stream, since)?;
     let info = stream.info()?;
     if next > info.next {
@@ -50,13 +50,13 @@ pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQu
 }
 
 /// Returns the offset at which a read or a tail begins.
-pub(crate) fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
+pub(crate) fn begin(stream: &Stream, since: StartPosition) -> Result<Offset, ReadError> {
     match since {
-        Since::Start => Ok(stream.info()?.start),
-        Since::End => Ok(stream.info()?.next),
-        Since::Offset(offset) => Ok(offset),
-        Since::Time(time) => stream.offset_at(time),
-        Since::Last(count) => {
+        StartPosition::Start => Ok(stream.info()?.start),
+        StartPosition::End => Ok(stream.info()?.next),
+        StartPosition::Offset(offset) => Ok(offset),
+        StartPosition::Time(time) => stream.offset_at(time),
+        StartPosition::Last(count) => {
             let info = stream.info()?;
             Ok(info.start.max(Offset(info.next.0.saturating_sub(count))))
         }
@@ -74,7 +74,7 @@ struct Tail {
 }
 
 /// Result of a read for a tail.
-enum Found {
+enum TailRead {
     Events(Vec<u8>),
     Nothing,
 }
@@ -90,24 +90,24 @@ fn step(tail: Tail) -> Running<Tail> {
                 return Ok((Vec::new(), None));
             }
             let before = (tail.next, tail.left, tail.bytes_left);
-            let (found, returned) = look(tail).await?;
+            let (found, returned) = read_page(tail).await?;
             tail = returned;
             match found {
-                Ok(Found::Events(events)) => match tail.follower.counted(events) {
+                Ok(TailRead::Events(events)) => match tail.follower.counted(events) {
                     Some(events) => return Ok((vec![events], Some(tail))),
                     None => {
                         // The tail reads the page again when there is room, and holds no memory in the meantime.
                         (tail.next, tail.left, tail.bytes_left) = before;
                         tail.behind = true;
-                        if let Woken::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
+                        if let WakeReason::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
                             return Ok((Vec::new(), None));
                         }
                     }
                 },
-                Ok(Found::Nothing) => match tail.wait().await {
-                    Woken::Ready(true) => {}
-                    Woken::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
-                    Woken::Ready(false) | Woken::Stopping => return Ok((Vec::new(), None)),
+                Ok(TailRead::Nothing) => match tail.wait().await {
+                    WakeReason::Ready(true) => {}
+                    WakeReason::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
+                    WakeReason::Ready(false) | WakeReason::Stopping => return Ok((Vec::new(), None)),
                 },
                 Err(error) => return Ok((vec![Format::Events.error(&error)], None)),
             }
@@ -117,12 +117,12 @@ fn step(tail: Tail) -> Running<Tail> {
 
 /// Reads a page. At the end of the stream, where records are still in memory, it reads on the current thread, and
 /// otherwise on a blocking thread.
-async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
+async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
     if !tail.behind {
         return Ok((tail.read(), tail));
     }
     let app = Arc::clone(&tail.follower.app);
-    let place = app.place_to_read(MAX_RECORD_BYTES).await;
+    let place = app.read_permit(MAX_RECORD_BYTES).await;
     let read = move || {
         let read = tail.read();
         drop(place);
@@ -133,12 +133,12 @@ async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
 
 impl Tail {
     /// Waits for records. The result is `false` if the stream was deleted.
-    async fn wait(&mut self) -> Woken<bool> {
+    async fn wait(&mut self) -> WakeReason<bool> {
         let records = self.follower.app.db.wait_for(self.stream.id(), self.next);
         self.follower.wait(records).await
     }
 
-    fn read(&mut self) -> Result<Found, ApiError> {
+    fn read(&mut self) -> Result<TailRead, ApiError> {
         let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
         let max_records = self.left.min(TAIL_PAGE_ITEMS);
         let page = self.stream.read(self.next, max_records, max_bytes)?;
@@ -163,6 +163,6 @@ impl Tail {
         self.behind = self.next < page.high_watermark;
         self.left -= taken;
         self.bytes_left = self.bytes_left.saturating_sub(out.len() as u64);
-        Ok(if taken == 0 { Found::Nothing } else { Found::Events(out) })
+        Ok(if taken == 0 { TailRead::Nothing } else { TailRead::Events(out) })
     }
 }

@@ -1,7 +1,7 @@
 //! Lifetime of values, as requests state it: `Thalweg-TTL` and `Thalweg-Lease`, `?ttl=` and `?lease=`, and the fields
 //! `ttl_seconds` and `lease` of a put in a commit.
 //!
-//! Owns: parsing of all these into [`Terms`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not own:
+//! Owns: parsing of all these into [`PutLifetime`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not own:
 //! leases; see [`crate::leases`].
 
 use std::{sync::Arc, time::Duration};
@@ -35,14 +35,14 @@ const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 
 /// Lifetime of the value of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct PutLifetime {
     /// Deadline of the value itself.
     pub deadline: Deadline,
     /// Lease of the value; it lives no longer than the lease.
     pub lease: Option<LeaseId>,
 }
 
-impl Terms {
+impl PutLifetime {
     /// Parses the headers and the query of a request. The query must have no other parameters.
     pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
         let (mut ttl, mut lease) = (None, None);
@@ -59,11 +59,11 @@ impl Terms {
             match &*name {
                 "ttl" => {
                     let bad = ParseError::BadParameter { name: "ttl", expected: TTL_EXPECTED };
-                    once(&mut ttl, "ttl (or Thalweg-TTL)", deadline_of(&value).ok_or(bad)?)?;
+                    set_once(&mut ttl, "ttl (or Thalweg-TTL)", deadline_of(&value).ok_or(bad)?)?;
                 }
                 "lease" => {
                     let bad = ParseError::BadParameter { name: "lease", expected: LEASE_EXPECTED };
-                    once(&mut lease, "lease (or Thalweg-Lease)", lease_of(&value).ok_or(bad)?)?;
+                    set_once(&mut lease, "lease (or Thalweg-Lease)", lease_of(&value).ok_or(bad)?)?;
                 }
                 other => return Err(ParseError::UnknownParameter { name: other.chars().take(64).collect() }.into()),
             }
@@ -82,7 +82,7 @@ impl Terms {
     }
 }
 
-fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
+fn set_once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
     if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
 }
 
@@ -132,12 +132,12 @@ impl JsonTtl {
 }
 
 /// Returns the terms of a put in JSON.
-pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
+pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<PutLifetime, ApiError> {
     let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
     if lease == Some(0) {
         return Err(ApiError::bad_request("bad_lease_id", "a lease id is never 0"));
     }
-    Ok(Terms { deadline, lease: lease.map(LeaseId) })
+    Ok(PutLifetime { deadline, lease: lease.map(LeaseId) })
 }
 
 /// Adds headers with the remaining lifetime in seconds, if the value has a deadline, and with its lease, if it has one.
@@ -161,11 +161,11 @@ pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &E
 )]
 pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
-    let terms = Terms::of(call)?;
+    let terms = PutLifetime::of(call)?;
     if terms.lease.is_some() {
         return Err(ApiError::bad_request("bad_parameter", "a touch cannot change the lease: PUT the value again"));
     }
-    if terms.deadline == Deadline::Keep || (terms.is_plain() && !names_ttl(call)) {
+    if terms.deadline == Deadline::Keep || (terms.is_plain() && !has_ttl(call)) {
         return Err(ParseError::BadParameter { name: "ttl", expected: "given: seconds, never or default" }.into());
     }
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
@@ -187,7 +187,7 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Returns true if the request states a TTL. An explicit `default` and a missing TTL have the same terms.
-fn names_ttl(call: &Call) -> bool {
+fn has_ttl(call: &Call) -> bool {
     call.header(&TTL).is_some() || call.head.uri.query().is_some_and(|query| !query.is_empty())
 }
 

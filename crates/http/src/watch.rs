@@ -17,7 +17,7 @@ use thalweg_types::{Durability, Revision};
 use crate::{
     call::{Answer, Call},
     describe::{EVENTS, KeyspacePath, LastEvent, NDJSON},
-    following::{Follower, Format, Woken, resumed},
+    following::{Follower, Format, WakeReason, resumed},
     json::{push_bytes, push_number, push_text},
     pages::Running,
     parse::{WatchQuery, name_segment},
@@ -39,20 +39,21 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let follower = Follower::admit(app)?;
     // Finding a position in the log reads one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
-    let following = Following { follower, said: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
+    let following =
+        WatchStream { follower, reported: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
     Ok(format.reply(following, step))
 }
 
-struct Following {
+struct WatchStream {
     follower: Follower,
     watch: Watch,
     format: Format,
     /// Revision below which the client was told that it missed nothing.
-    said: Revision,
+    reported: Revision,
     left: u64,
 }
 
-fn step(following: Following) -> Running<Following> {
+fn step(following: WatchStream) -> Running<WatchStream> {
     Box::pin(async move {
         let mut following = following;
         if following.follower.is_new() {
@@ -63,7 +64,7 @@ fn step(following: Following) -> Running<Following> {
             if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
-            let (found, returned) = look(following).await?;
+            let (found, returned) = take_changes(following).await?;
             following = returned;
             match found {
                 Ok(Some(batch)) if batch.events.is_empty() => {
@@ -71,9 +72,9 @@ fn step(following: Following) -> Running<Following> {
                 }
                 Ok(Some(batch)) => return Ok((vec![following.show(&batch)], Some(following))),
                 Ok(None) => match following.follower.wait(following.watch.ready()).await {
-                    Woken::Ready(()) => {}
-                    Woken::Silence => return Ok((vec![following.progress()], Some(following))),
-                    Woken::Stopping => return Ok((Vec::new(), None)),
+                    WakeReason::Ready(()) => {}
+                    WakeReason::Silence => return Ok((vec![following.progress()], Some(following))),
+                    WakeReason::Stopping => return Ok((Vec::new(), None)),
                 },
                 // The node is closing. The watch ends as it does when a server stops.
                 Err(WatchError::Closed) => return Ok((Vec::new(), None)),
@@ -84,14 +85,14 @@ fn step(following: Following) -> Running<Following> {
 }
 
 /// Takes queued changes on the current thread, or reads the log on a blocking thread.
-async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>, WatchError>, Following)> {
+async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<WatchBatch>, WatchError>, WatchStream)> {
     if !following.watch.is_behind() {
         return Ok((following.watch.try_next(), following));
     }
     tokio::task::spawn_blocking(move || (following.watch.try_next(), following)).await.map_err(io::Error::other)
 }
 
-impl Following {
+impl WatchStream {
     fn show(&mut self, batch: &WatchBatch) -> Bytes {
         // The level is read after the changes were taken, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
@@ -118,7 +119,7 @@ impl Following {
                 }
             }
             if ends_commit {
-                self.said = event.revision.next();
+                self.reported = event.revision.next();
             }
         }
         out.into()
@@ -128,7 +129,7 @@ impl Following {
     /// as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
         let done = self.watch.position().0 - 1;
-        let known = std::mem::replace(&mut self.said, self.watch.position()) >= self.watch.position();
+        let known = std::mem::replace(&mut self.reported, self.watch.position()) >= self.watch.position();
         match self.format {
             Format::Lines => format!("{{\"progress\":{done}}}\n").into(),
             Format::Events if known => Bytes::from_static(b": still here\n\n"),

@@ -48,7 +48,7 @@ impl Shared {
             if self.sync_files(core, next).is_err() {
                 return;
             }
-            self.spares.look();
+            self.segment_pool.check_free_space();
         }
     }
 }

@@ -24,12 +24,12 @@ use std::{
 
 use thalweg_types::Lsn;
 
-use crate::{errors::AppendError, gates::Phase, log::Log, segment::Segment, shared::Shared, writer_role::Core};
+use crate::{errors::AppendError, gates::RolePhase, log::Log, segment::Segment, shared::Shared, writer_role::Core};
 
 /// Number of syncs between two checks of the disk's free space.
 const SYNCS_PER_LOOK: u64 = 64;
 
-fn parity(number: u64) -> usize {
+fn gate_index(number: u64) -> usize {
     (number & 1) as usize
 }
 
@@ -49,11 +49,11 @@ impl Shared {
     pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
-            Phase::Free => return self.lead(core, lsn),
-            Phase::HandedOver(number) => number,
-            Phase::Running(number, reach) if lsn <= reach => number,
-            Phase::Running(number, _) if core.role.has_successor => number + 1,
-            Phase::Running(number, _) => {
+            RolePhase::Free => return self.lead(core, lsn),
+            RolePhase::HandedOver(number) => number,
+            RolePhase::Running(number, reach) if lsn <= reach => number,
+            RolePhase::Running(number, _) if core.role.has_successor => number + 1,
+            RolePhase::Running(number, _) => {
                 core.role.has_successor = true;
                 drop(core);
                 self.gates.waiting.fetch_add(1, Ordering::Relaxed);
@@ -64,10 +64,10 @@ impl Shared {
                 return self.lead(core, lsn);
             }
         };
-        core.role.followers[parity(number)] += 1;
+        core.role.followers[gate_index(number)] += 1;
         drop(core);
         self.gates.waiting.fetch_add(1, Ordering::Relaxed);
-        self.gates.followers[parity(number)].wait(number);
+        self.gates.followers[gate_index(number)].wait(number);
         self.gates.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.durable() >= lsn { Ok(()) } else { self.check_not_failed() }
     }
@@ -77,14 +77,14 @@ impl Shared {
     fn lead<'a>(&'a self, mut core: MutexGuard<'a, Core>, lsn: Lsn) -> Result<(), AppendError> {
         let number = core.role.last + 1;
         if !self.options.commit_delay.is_zero() {
-            core.role.phase = Phase::HandedOver(number);
+            core.role.phase = RolePhase::HandedOver(number);
             drop(core);
             std::thread::sleep(self.options.commit_delay);
             core = self.core();
         }
         let reach = core.next;
         core.role.last = number;
-        core.role.phase = Phase::Running(number, reach);
+        core.role.phase = RolePhase::Running(number, reach);
         core.interval_since = None;
         let batches = std::mem::take(&mut core.batches);
         core.counters.batches_per_sync_max = core.counters.batches_per_sync_max.max(batches);
@@ -110,8 +110,8 @@ impl Shared {
         core.counters.batches_per_sync.record(batches);
         self.durable.store(reach.0, Ordering::Release);
         debug_assert!(reach >= lsn);
-        let handed_over = self.hand_on(&mut core, number);
-        let followers = std::mem::take(&mut core.role.followers[parity(number)]);
+        let handed_over = self.hand_over_role(&mut core, number);
+        let followers = std::mem::take(&mut core.role.followers[gate_index(number)]);
         let mut mark_at = None;
         if !handed_over && core.next == reach {
             let after = self.options.idle_mark_after;
@@ -128,14 +128,14 @@ impl Shared {
             self.gates.leader.open(number + 1);
         }
         if followers > 0 {
-            self.gates.followers[parity(number)].open(number);
+            self.gates.followers[gate_index(number)].open(number);
         }
         self.wake_durable(reach);
         if let Some(at) = mark_at {
             self.syncer.mark_at(at);
         }
         if look {
-            self.spares.look();
+            self.segment_pool.check_free_space();
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Shared {
     /// progress. Returns `None` if the write failed, which also fails the log. The log accepts no writes
     /// after this failure, but the records that the caller needed are durable all the same.
     pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
-        if core.role.phase == Phase::Free && self.durable() == core.next {
+        if core.role.phase == RolePhase::Free && self.durable() == core.next {
             core.mark_idle();
         }
         if !core.torn {
@@ -155,9 +155,9 @@ impl Shared {
         None
     }
 
-    fn hand_on(&self, core: &mut Core, number: u64) -> bool {
+    fn hand_over_role(&self, core: &mut Core, number: u64) -> bool {
         let handed_over = std::mem::take(&mut core.role.has_successor);
-        core.role.phase = if handed_over { Phase::HandedOver(number + 1) } else { Phase::Free };
+        core.role.phase = if handed_over { RolePhase::HandedOver(number + 1) } else { RolePhase::Free };
         handed_over
     }
 

@@ -110,14 +110,14 @@ pub(crate) struct Expected {
 
 /// Position and kind of damage in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadAt {
+pub(crate) struct DamageAt {
     pub offset: u32,
     pub damage: Damage,
 }
 
 /// Header and summary of a verified batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Checked {
+pub(crate) struct VerifiedBatch {
     pub header: BatchHeader,
     /// Space time of the first record and highest space time; `None` without records.
     pub times: Option<(SpaceTime, SpaceTime)>,
@@ -125,7 +125,7 @@ pub(crate) struct Checked {
     pub truncates: bool,
 }
 
-impl Checked {
+impl VerifiedBatch {
     /// Returns the LSN and the chain value that the next batch must have.
     pub fn expects(&self) -> Expected {
         Expected { first: self.header.next(), chain: self.header.body_crc }
@@ -150,38 +150,38 @@ pub(crate) fn read_batch(
     at: u32,
     expected: Option<Expected>,
     sums: &mut Vec<u8>,
-) -> io::Result<Result<Checked, BadAt>> {
+) -> io::Result<Result<VerifiedBatch, DamageAt>> {
     let header = match read_header(window, key, at)? {
         Ok(header) => header,
-        Err(damage) => return Ok(Err(BadAt { offset: at, damage })),
+        Err(damage) => return Ok(Err(DamageAt { offset: at, damage })),
     };
     if let Some(expected) = expected {
         if header.first != expected.first {
             let damage = Damage::new("LSN that follows the previous batch", expected.first.0, header.first.0);
-            return Ok(Err(BadAt { offset: at, damage }));
+            return Ok(Err(DamageAt { offset: at, damage }));
         }
         if header.chain != expected.chain {
             let damage = Damage::new("chain of the previous batch", expected.chain, header.chain);
-            return Ok(Err(BadAt { offset: at, damage }));
+            return Ok(Err(DamageAt { offset: at, damage }));
         }
     }
     let body_at = at + BATCH_HEADER_BYTES as u32;
     let total = padded(header.body_len);
     let body = window.view(body_at, total as usize)?;
     Ok(check_body(&header, body, sums)
-        .map_err(|(within, damage)| BadAt { offset: if within == 0 { at } else { body_at + within as u32 }, damage })
-        .map(|Body { times, truncates }| Checked { header, times, truncates }))
+        .map_err(|(within, damage)| DamageAt { offset: if within == 0 { at } else { body_at + within as u32 }, damage })
+        .map(|BodySummary { times, truncates }| VerifiedBatch { header, times, truncates }))
 }
 
 /// Summary of the records of a verified batch.
-struct Body {
+struct BodySummary {
     times: Option<(SpaceTime, SpaceTime)>,
     truncates: bool,
 }
 
 /// Verifies the records in `body`, which ends with the padding. An error contains the position of the damage
 /// in the body.
-fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Body, (usize, Damage)> {
+fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<BodySummary, (usize, Damage)> {
     let len = header.body_len as usize;
     if body.len() < len {
         return Err((0, Damage::new("batch within its segment", len as u64, body.len() as u64)));
@@ -208,7 +208,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<B
     if crc != header.body_crc {
         return Err((0, Damage::new("batch body checksum", crc, header.body_crc)));
     }
-    Ok(Body { times, truncates })
+    Ok(BodySummary { times, truncates })
 }
 
 /// Iterates over the records of a batch that [`read_batch`] has verified.

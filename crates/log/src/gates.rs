@@ -11,7 +11,7 @@ use std::{
 use thalweg_types::Lsn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Phase {
+pub(crate) enum RolePhase {
     #[default]
     Free,
     /// The sync with this number has a leader, which has not yet fixed the LSN up to which it makes records
@@ -25,7 +25,7 @@ pub(crate) enum Phase {
 /// lock. Syncs are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRole {
-    pub phase: Phase,
+    pub phase: RolePhase,
     pub last: u64,
     /// True if a caller already waits to lead the next sync.
     pub has_successor: bool,

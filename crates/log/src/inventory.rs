@@ -17,14 +17,14 @@ use crate::{
 
 /// A segment file with a valid header.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundSegment {
     pub slot: Slot,
     pub header: SegmentHeader,
     /// Damage of one copy of the segment header, if the other copy is valid.
     pub damaged_copy: Option<Corruption>,
 }
 
-impl Found {
+impl FoundSegment {
     pub fn key(&self) -> SegmentKey {
         SegmentKey::new(self.header.id, self.header.generation, self.header.segment_bytes)
     }
@@ -61,8 +61,8 @@ pub(crate) struct Unreadable {
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     /// Segment files that contain the log, ordered by generation.
-    pub live: Vec<Found>,
-    pub spares: Vec<Found>,
+    pub live: Vec<FoundSegment>,
+    pub spares: Vec<FoundSegment>,
     pub unreadable: Vec<Unreadable>,
     /// Names of the leftover files of unfinished preparations.
     pub unfinished: Vec<String>,
@@ -105,7 +105,7 @@ impl Inventory {
         };
         self.generation = self.generation.max(header.generation);
         let slot = Slot { file, path, slot, segment_bytes: header.segment_bytes };
-        let found = Found { slot, header, damaged_copy };
+        let found = FoundSegment { slot, header, damaged_copy };
         match header.state {
             SegmentState::Live => self.live.push(found),
             SegmentState::Spare => self.spares.push(found),

@@ -7,6 +7,7 @@
 //! [`Log`] is the complete interface to an open log; [`offline`] inspects a directory that no process has
 //! open. `docs/formats/log.md` describes the bytes.
 
+mod apply_survey;
 mod background;
 mod commit;
 mod crc;
@@ -17,7 +18,6 @@ pub mod format;
 mod gates;
 mod inventory;
 mod log;
-mod mend;
 pub mod offline;
 mod options;
 mod prepare;

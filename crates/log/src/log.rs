@@ -31,8 +31,8 @@ impl Handle {
     fn start(shared: Shared) -> Result<Self, OpenError> {
         let shared = Arc::new(shared);
         let handle = Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) };
-        let spares = Arc::clone(&shared.spares);
-        handle.spawn("log-prepare", move || spares.run())?;
+        let segment_pool = Arc::clone(&shared.segment_pool);
+        handle.spawn("log-prepare", move || segment_pool.run())?;
         handle.spawn("log-sync", move || shared.run_syncer())?;
         Ok(handle)
     }
@@ -48,7 +48,7 @@ impl Handle {
 
     fn stop_threads(&self) {
         self.shared.syncer.stop();
-        self.shared.spares.stop();
+        self.shared.segment_pool.stop();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             if let Err(panic) = thread.join() {
@@ -61,7 +61,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.syncer.stop();
-        self.shared.spares.stop();
+        self.shared.segment_pool.stop();
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A drop must not panic; the thread has already printed its panic.
@@ -158,7 +158,7 @@ impl Log {
     /// if the log accepts data already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
-        self.shared().spares.short_bytes()
+        self.shared().segment_pool.short_bytes()
     }
 
     /// Returns counters of events since the log was opened, and current values such as the number of
@@ -166,11 +166,11 @@ impl Log {
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
-        let counters = &shared.spares.counters;
+        let counters = &shared.segment_pool.counters;
         let mut stats = LogStats {
             segments: shared.table.load().0.len() as u64,
-            spare_segments: shared.spares.ready_count() as u64,
-            free_disk_bytes: shared.spares.look().0,
+            spare_segments: shared.segment_pool.ready_count() as u64,
+            free_disk_bytes: shared.segment_pool.check_free_space().0,
             recycled: counters.recycled.load(Ordering::Relaxed),
             created: counters.created.load(Ordering::Relaxed),
             zeroed_bytes: counters.zeroed_bytes.load(Ordering::Relaxed),

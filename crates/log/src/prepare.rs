@@ -90,31 +90,31 @@ struct State {
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// Times at which the writer took its latest segments. `lasted` is the time between the last two of them.
-    taken: VecDeque<Instant>,
-    lasted: Duration,
+    /// Times at which the writer took its latest segments. `last_interval` is the time between the last two of them.
+    take_times: VecDeque<Instant>,
+    last_interval: Duration,
 }
 
 impl State {
     /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
     fn note_taken(&mut self, now: Instant, most: usize) {
-        self.lasted = self.taken.back().map_or(Duration::ZERO, |before| now - *before);
-        self.taken.push_back(now);
-        if self.taken.len() > most {
-            self.taken.pop_front();
+        self.last_interval = self.take_times.back().map_or(Duration::ZERO, |before| now - *before);
+        self.take_times.push_back(now);
+        if self.take_times.len() > most {
+            self.take_times.pop_front();
         }
     }
 
     /// Number of segments that the writer took within [`RECENT`].
     fn taken_recently(&self, now: Instant) -> usize {
-        self.taken.len() - self.taken.partition_point(|taken| now.duration_since(*taken) > RECENT)
+        self.take_times.len() - self.take_times.partition_point(|take_times| now.duration_since(*take_times) > RECENT)
     }
 
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
     /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
-        (self.lasted / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
+        (self.last_interval / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct PrepareCounters {
 }
 
 #[derive(Debug)]
-pub(crate) struct Spares {
+pub(crate) struct SegmentPool {
     disk: Arc<dyn Disk>,
     dir: String,
     segment_bytes: u32,
@@ -146,7 +146,7 @@ pub(crate) struct Spares {
 
 /// Reason why a writer that waited got no segment.
 #[derive(Debug)]
-pub(crate) enum NoSpare {
+pub(crate) enum PrepareError {
     Failed(DiskFault),
     TimedOut,
     Stopped,
@@ -159,7 +159,7 @@ enum Job {
     Stop,
 }
 
-impl Spares {
+impl SegmentPool {
     /// Creates the set of prepared segments. `generation` is the highest one ever seen in the directory;
     /// `slots` are the file numbers in use.
     pub fn new(
@@ -203,14 +203,14 @@ impl Spares {
             return None;
         }
         state.retry = true;
-        state.note_taken(Instant::now(), self.most_extra());
+        state.note_taken(Instant::now(), self.max_extra());
         self.work.notify_one();
         state.ready.pop_front()
     }
 
     /// Waits until [`take`](Self::take) may succeed, an attempt to prepare a segment has failed, or
     /// `patience` ends.
-    pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), NoSpare> {
+    pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), PrepareError> {
         let needed = match purpose {
             Purpose::Data => 2,
             Purpose::Reclaim => 1,
@@ -226,15 +226,15 @@ impl Spares {
                 break Ok(());
             }
             if state.stop {
-                break Err(NoSpare::Stopped);
+                break Err(PrepareError::Stopped);
             }
             if state.faults > faults {
                 let fault = state.fault.clone();
-                break Err(fault.map_or(NoSpare::TimedOut, NoSpare::Failed));
+                break Err(fault.map_or(PrepareError::TimedOut, PrepareError::Failed));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break Err(NoSpare::TimedOut);
+                break Err(PrepareError::TimedOut);
             }
             state = self.ready.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
@@ -243,7 +243,7 @@ impl Spares {
     }
 
     /// Accepts a segment file that is not in use any more, for recycling.
-    pub fn give_back(&self, slot: Slot) {
+    pub fn return_file(&self, slot: Slot) {
         let mut state = self.state();
         state.freed.push(slot);
         state.retry = true;
@@ -262,7 +262,7 @@ impl Spares {
 
     /// Checks the disk: returns its free bytes, and true if they are below the reserve. A disk that cannot
     /// report its free bytes counts as full.
-    pub fn look(&self) -> (u64, bool) {
+    pub fn check_free_space(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes;
         self.low.store(low, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Spares {
     pub fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
         let wanted = self.reserve_bytes.saturating_add(missing * u64::from(self.segment_bytes));
-        wanted.saturating_sub(self.look().0)
+        wanted.saturating_sub(self.check_free_space().0)
     }
 
     pub fn stop(&self) {
@@ -315,13 +315,13 @@ impl Spares {
     }
 
     fn next_job(&self) -> Job {
-        self.look();
+        self.check_free_space();
         let mut state = self.state();
         loop {
             if state.stop {
                 return Job::Stop;
             }
-            let keep = self.keep(&state);
+            let keep = self.segments_to_keep(&state);
             if let Some(slot) = state.freed.pop() {
                 let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
                 return if fits { Job::Recycle(slot) } else { Job::Remove(slot) };
@@ -335,45 +335,45 @@ impl Spares {
                 state.retry = false;
                 return Job::Create;
             }
-            state = self.rest(state);
+            state = self.wait_for_work(state);
         }
     }
 
     /// Blocks the preparer thread until there may be work for it.
-    fn rest<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_for_work<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.ready.len() <= self.target + EXTRA_SPARES {
             return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let state = self.work.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
-        self.look();
+        self.check_free_space();
         state
     }
 
     /// Number of ready segments to keep; the preparer thread removes further ones.
-    fn keep(&self, state: &State) -> usize {
+    fn segments_to_keep(&self, state: &State) -> usize {
         if self.is_low() {
             return self.target;
         }
-        self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.most_extra())
+        self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.max_extra())
     }
 
     /// Maximum number of recycled segments kept beyond `spare_segments`.
-    fn most_extra(&self) -> usize {
+    fn max_extra(&self) -> usize {
         EXTRA_SPARES.max((MAX_RECENT_BYTES / u64::from(self.segment_bytes)).min(MAX_RECENT) as usize)
     }
 
     /// Creates a segment on the caller's thread. Used by open.
     pub fn create_now(&self) -> Result<Prepared, DiskFault> {
-        self.claim_and_build(Pace::Urgent)?
+        self.claim_and_build(PrepareSpeed::Urgent)?
             .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("the log is closing")))
     }
 
     /// Creates all prepared segments of a new log on the caller's thread, so that the log's first writes
     /// don't share the disk with the writing of zeroes. Ignores failures; the preparer thread tries again and
     /// reports them.
-    pub fn stock_up(&self) {
+    pub fn fill(&self) {
         while self.ready_count() < self.target {
-            let free = self.look().0;
+            let free = self.check_free_space().0;
             if free < self.reserve_bytes.saturating_add(self.segment_bytes.into()) {
                 return;
             }
@@ -383,17 +383,17 @@ impl Spares {
     }
 
     fn create(&self) -> Result<Option<Prepared>, DiskFault> {
-        let (free, _) = self.look();
+        let (free, _) = self.check_free_space();
         // Only the last spare, for deletes and trims, may use the reserve.
         let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes };
         if free < untouched.saturating_add(self.segment_bytes.into()) {
             let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "free space is below the reserve");
             return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
         }
-        self.claim_and_build(Pace::Bounded)
+        self.claim_and_build(PrepareSpeed::Bounded)
     }
 
-    fn claim_and_build(&self, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
+    fn claim_and_build(&self, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
         let slot = self.claim();
         let built = self.build(slot, pace);
         let mut state = self.state();
@@ -425,7 +425,7 @@ impl Spares {
         format!("{}/{slot:08}.tmp", self.dir)
     }
 
-    fn build(&self, number: u32, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
+    fn build(&self, number: u32, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
         let tmp = self.tmp_path(number);
         let path = format!("{}/{}", self.dir, segment_name(number));
         let file = self.disk.create(&tmp).explain("create", &tmp)?;
@@ -447,7 +447,7 @@ impl Spares {
     }
 
     /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
-    fn zero_fill(&self, file: &dyn File, path: &str, pace: Pace) -> Result<bool, DiskFault> {
+    fn zero_fill(&self, file: &dyn File, path: &str, pace: PrepareSpeed) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);
         let mut at = 0;
@@ -457,7 +457,7 @@ impl Spares {
             file.write_all_at(&zeroes[..piece as usize], at).explain("write", path)?;
             at += piece;
             self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
-            if pace == Pace::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
+            if pace == PrepareSpeed::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
                 file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
                 if !self.pause(step_began) {
                     return Ok(false);
@@ -488,7 +488,7 @@ impl Spares {
         loop {
             let slot = {
                 let mut state = self.state();
-                if state.ready.len() >= self.keep(&state) {
+                if state.ready.len() >= self.segments_to_keep(&state) {
                     return;
                 }
                 let Some(at) = state.freed.iter().rposition(|slot| slot.segment_bytes == self.segment_bytes) else {
@@ -520,7 +520,7 @@ impl Spares {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
+enum PrepareSpeed {
     /// Zeroes are written at the full speed of the disk.
     Urgent,
     /// Zeroes are written at a limited speed, which leaves the disk to the writer, unless a writer waits for

@@ -20,7 +20,7 @@ use crate::{
 pub struct Records {
     /// Segments still to read, each with the byte position at which reading ends.
     ahead: VecDeque<(Arc<Segment>, u32)>,
-    place: Option<Place>,
+    position: Option<ReadPosition>,
     batch: Option<BatchRecords>,
     /// LSN at which the iteration begins; records below it are skipped.
     from: Lsn,
@@ -28,7 +28,7 @@ pub struct Records {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ReadPosition {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
@@ -37,7 +37,7 @@ struct Place {
     expected: Option<Expected>,
 }
 
-impl Place {
+impl ReadPosition {
     fn start(segment: Arc<Segment>, until: u32, at: u32) -> Self {
         let expected = (at == DATA_START).then_some(Expected { first: segment.first, chain: segment.base_chain });
         let window = Window::new(Arc::clone(&segment.file), until, CHUNK_BYTES);
@@ -60,11 +60,11 @@ impl Place {
 impl Records {
     pub(crate) fn new(segments: &[Arc<Segment>], from: Lsn) -> Self {
         let mut ahead: VecDeque<_> = segments.iter().map(|segment| (Arc::clone(segment), segment.written())).collect();
-        let place = ahead.pop_front().map(|(segment, until)| {
+        let position = ahead.pop_front().map(|(segment, until)| {
             let at = segment.seek(from).min(until);
-            Place::start(segment, until, at)
+            ReadPosition::start(segment, until, at)
         });
-        Self { ahead, place, batch: None, from, sums: Vec::new() }
+        Self { ahead, position, batch: None, from, sums: Vec::new() }
     }
 
     /// Iterates over all records of a segment.
@@ -84,12 +84,12 @@ impl Records {
 
     /// Extends the iteration to all records that are now written in the segments of `table`.
     pub(crate) fn extend(&mut self, table: &Table) -> Result<(), ReadError> {
-        let Some(place) = &mut self.place else { return Ok(()) };
-        place.window.raise_end(place.segment.written());
+        let Some(position) = &mut self.position else { return Ok(()) };
+        position.window.raise_end(position.segment.written());
         for (segment, until) in &mut self.ahead {
             *until = segment.written();
         }
-        let mut last = Arc::clone(self.ahead.back().map_or(&place.segment, |(segment, _)| segment));
+        let mut last = Arc::clone(self.ahead.back().map_or(&position.segment, |(segment, _)| segment));
         let known = table.0.partition_point(|segment| segment.key.generation <= last.key.generation);
         for segment in &table.0[known..] {
             // A later segment follows `last`, so `last` is sealed and its end is final.
@@ -111,17 +111,17 @@ impl Iterator for Records {
             if let Some(record) = self.next_in_batch() {
                 return Some(Ok(record));
             }
-            let place = self.place.as_mut()?;
-            if place.at >= place.window.end() {
+            let position = self.position.as_mut()?;
+            if position.at >= position.window.end() {
                 // Keeps the last position, because a later extension may read records written after it.
                 let (segment, until) = self.ahead.pop_front()?;
-                self.place = Some(Place::start(segment, until, DATA_START));
+                self.position = Some(ReadPosition::start(segment, until, DATA_START));
                 continue;
             }
-            match place.next_batch(&mut self.sums) {
+            match position.next_batch(&mut self.sums) {
                 Ok(batch) => self.batch = Some(batch),
                 Err(error) => {
-                    self.place = None;
+                    self.position = None;
                     return Some(Err(error));
                 }
             }

@@ -10,12 +10,12 @@ use thalweg_disk::Disk;
 use thalweg_types::{Clock, Generation};
 
 use crate::{
+    apply_survey::apply_survey,
     errors::{Corruption, Explain, OpenError},
     format::{BatchKind, SegmentHeader, SegmentState},
     inventory::Inventory,
-    mend::mend,
     options::{LogOptions, Recovery, Repair},
-    prepare::{Prepared, Slot, Spares},
+    prepare::{Prepared, SegmentPool, Slot},
     segment::{Extent, Segment, SegmentKey, Table},
     shared::Shared,
     survey::{Depth, Survey},
@@ -55,10 +55,10 @@ pub(crate) fn open(
 
     let mut generation = inventory.generation;
     if let Some(survey) = &survey {
-        generation = mend(survey, seed, generation)?;
+        generation = apply_survey(survey, seed, generation)?;
     }
     let slots = inventory.slots.clone();
-    let spares = Arc::new(Spares::new(Arc::clone(&disk), dir, &options, seed, generation, slots));
+    let spares = Arc::new(SegmentPool::new(Arc::clone(&disk), dir, &options, seed, generation, slots));
     let set_aside: Vec<String> = inventory.unreadable.iter().map(|file| file.corruption.file.clone()).collect();
     let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
     let (table, core, mut recovery) = match survey {
@@ -70,19 +70,23 @@ pub(crate) fn open(
         }
         None => {
             let (table, core) = begin(&mut unused, &options, &spares)?;
-            (table, core, Recovery { clean: given_up.is_empty(), repaired: tell(&given_up), ..Recovery::default() })
+            (
+                table,
+                core,
+                Recovery { clean: given_up.is_empty(), repaired: describe_repair(&given_up), ..Recovery::default() },
+            )
         }
     };
     recovery.segments = table.0.len() as u32;
     for slot in unused {
-        spares.give_back(slot);
+        spares.return_file(slot);
     }
     let durable = core.next;
     let shared = Shared::new(options, clock, spares, ArcSwap::from_pointee(table), core, durable, guard);
     shared.truncations.read(&shared.table.load())?;
     mark_opened(&shared)?;
-    put_aside(&*disk, dir, &set_aside)?;
-    shared.spares.look();
+    rename_discarded(&*disk, dir, &set_aside)?;
+    shared.segment_pool.check_free_space();
     Ok((shared, recovery))
 }
 
@@ -95,7 +99,7 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
 
 /// Renames segment files that a repair discarded, so that the next open needs no repair. Runs last: all other
 /// changes of the repair are durable by then.
-fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenError> {
+fn rename_discarded(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenError> {
     for path in files {
         disk.rename(path, &format!("{path}.bad")).explain("rename", path)?;
     }
@@ -121,7 +125,7 @@ fn unreadable(inventory: &Inventory, repair: Repair) -> Result<Vec<Corruption>, 
     Ok(given_up)
 }
 
-fn tell(given_up: &[Corruption]) -> Option<String> {
+fn describe_repair(given_up: &[Corruption]) -> Option<String> {
     (!given_up.is_empty()).then(|| given_up.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
@@ -132,12 +136,12 @@ fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
         end: survey.end(),
         segments: 0,
         clean: survey.clean && given_up.is_empty(),
-        repaired: tell(given_up),
+        repaired: describe_repair(given_up),
     }
 }
 
 /// Continues a log at the end that the survey found.
-fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
+fn resume(survey: Survey, spares: &Arc<SegmentPool>) -> Result<(Table, Core), OpenError> {
     let mut chain = 0;
     let mut segments = Vec::with_capacity(survey.kept.len());
     for kept in survey.kept {
@@ -145,7 +149,7 @@ fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenErr
         let key = kept.found.key();
         let base = (kept.found.header.base, kept.found.header.base_chain);
         let segment = Segment::new(kept.found.slot, key, base, kept.extent, Arc::clone(spares));
-        segment.remember(kept.index);
+        segment.install_index(kept.index);
         segment.seal();
         segments.push(Arc::new(segment));
     }
@@ -157,13 +161,13 @@ fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenErr
 }
 
 /// Starts a new log with its first segment.
-fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
+fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<SegmentPool>) -> Result<(Table, Core), OpenError> {
     let at = unused.iter().position(|slot| slot.segment_bytes == options.segment_bytes);
     let prepared = match at {
         Some(at) => spares.recycle(unused.swap_remove(at))?,
         None => spares.create_now()?,
     };
-    spares.stock_up();
+    spares.fill();
     let Prepared { slot, id, generation, mut mapping } = prepared;
     let header = SegmentHeader {
         state: SegmentState::Live,

@@ -16,7 +16,7 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 use crate::{
     format::{BATCH_ALIGN, DATA_START, FOOTER_BYTES, SegmentId},
     options::SegmentInfo,
-    prepare::{Slot, Spares},
+    prepare::{SegmentPool, Slot},
 };
 
 /// Distance in bytes between entries of a segment's sparse index. A read that starts at an LSN reads at most
@@ -80,11 +80,11 @@ pub(crate) struct Segment {
     freed: AtomicBool,
     /// Sparse index: the first LSN and the byte position of some batches, ascending.
     index: Mutex<Vec<(Lsn, u32)>>,
-    home: Arc<Spares>,
+    home: Arc<SegmentPool>,
 }
 
 impl Segment {
-    pub fn new(slot: Slot, key: SegmentKey, base: (Lsn, u32), extent: Extent, home: Arc<Spares>) -> Self {
+    pub fn new(slot: Slot, key: SegmentKey, base: (Lsn, u32), extent: Extent, home: Arc<SegmentPool>) -> Self {
         Self {
             file: slot.file,
             path: slot.path,
@@ -152,13 +152,13 @@ impl Segment {
             }
         }
         if end / INDEX_STEP_BYTES != at / INDEX_STEP_BYTES {
-            self.note(first, at);
+            self.index_batch(first, at);
         }
         self.next.store(next.0, Ordering::Release);
         self.written.store(end, Ordering::Release);
     }
 
-    fn note(&self, first: Lsn, at: u32) {
+    fn index_batch(&self, first: Lsn, at: u32) {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if index.last().is_none_or(|last| last.1 < at) {
             index.push((first, at));
@@ -175,7 +175,7 @@ impl Segment {
     }
 
     /// Installs a sparse index that was built while the segment file was read.
-    pub fn remember(&self, index: Vec<(Lsn, u32)>) {
+    pub fn install_index(&self, index: Vec<(Lsn, u32)>) {
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
@@ -193,7 +193,7 @@ impl Segment {
     }
 
     /// Frees the segment: when its last holder drops it, its file is returned for recycling.
-    pub fn give_up(&self) {
+    pub fn release_file(&self) {
         self.freed.store(true, Ordering::Release);
     }
 
@@ -215,7 +215,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         if *self.freed.get_mut() {
-            self.home.give_back(Slot {
+            self.home.return_file(Slot {
                 file: Arc::clone(&self.file),
                 path: std::mem::take(&mut self.path),
                 slot: self.slot,

@@ -10,17 +10,17 @@ use thalweg_disk::LockGuard;
 use thalweg_types::{Clock, Lsn};
 
 use crate::{
-    errors::AppendError, gates::Gates, options::LogOptions, prepare::Spares, segment::Table, syncer::Syncer,
+    errors::AppendError, gates::Gates, options::LogOptions, prepare::SegmentPool, segment::Table, syncer::Syncer,
     truncations::Truncations, writer_role::Core,
 };
 
-/// State shared by the parts of an open log. Lock order: `core`, then the locks inside `spares`, `syncer`,
+/// State shared by the parts of an open log. Lock order: `core`, then the locks inside `segment_pool`, `syncer`,
 /// `gates`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub options: LogOptions,
     pub clock: Arc<dyn Clock>,
-    pub spares: Arc<Spares>,
+    pub segment_pool: Arc<SegmentPool>,
     /// The live segments. Changed only under the core's lock; read without a lock.
     pub table: ArcSwap<Table>,
     core: Mutex<Core>,
@@ -43,7 +43,7 @@ impl Shared {
     pub fn new(
         options: LogOptions,
         clock: Arc<dyn Clock>,
-        spares: Arc<Spares>,
+        segment_pool: Arc<SegmentPool>,
         table: ArcSwap<Table>,
         core: Core,
         durable: Lsn,
@@ -52,7 +52,7 @@ impl Shared {
         Self {
             options,
             clock,
-            spares,
+            segment_pool,
             table,
             end: AtomicU64::new(core.next.0),
             core: Mutex::new(core),

@@ -93,7 +93,7 @@ impl Log {
         let segment = table.find(generation).ok_or(AppendError::NoSuchSegment { generation })?;
         shared.table.store(table.without(generation).into());
         shared.truncations.forget(segment.first, segment.next());
-        segment.give_up();
+        segment.release_file();
         Ok(())
     }
 }

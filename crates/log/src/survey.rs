@@ -12,17 +12,17 @@
 use thalweg_types::{Lsn, SpaceTime};
 
 use crate::{
-    cursor::{BadAt, CHUNK_BYTES, Expected, Window, find_header, read_batch, read_header},
+    cursor::{CHUNK_BYTES, DamageAt, Expected, Window, find_header, read_batch, read_header},
     errors::{Corruption, DiskFault, Explain},
     format::{BATCH_ALIGN, BatchHeader, BatchKind, DATA_START},
-    inventory::{Found, Inventory},
+    inventory::{FoundSegment, Inventory},
     segment::Extent,
 };
 
 /// A segment that contains a part of the log, and how much of the segment is valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Surveyed {
-    pub found: Found,
+    pub found: FoundSegment,
     pub extent: Extent,
     /// Body checksum of the segment's last valid batch.
     pub chain: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Surveyed {
 pub(crate) struct Survey {
     pub kept: Vec<Surveyed>,
     /// Segments after the end of the log, whose content must be made invalid.
-    pub cut: Vec<Found>,
+    pub cut: Vec<FoundSegment>,
     /// Index in `kept` of the first segment that the survey read; earlier segments are known to be durable.
     pub walked_from: usize,
     pub attested: Lsn,
@@ -113,7 +113,7 @@ impl Survey {
         unreachable!("no segment follows the last live segment")
     }
 
-    fn broken(kept: Vec<Surveyed>, walked_from: usize, live: &[Found], attested: Lsn, bad: BadAt) -> Self {
+    fn broken(kept: Vec<Surveyed>, walked_from: usize, live: &[FoundSegment], attested: Lsn, bad: DamageAt) -> Self {
         let last = &live[kept.len() - 1];
         let corruption = Some(Corruption::at(last.path(), bad.offset, bad.damage));
         let cut = live[kept.len()..].to_vec();
@@ -123,11 +123,11 @@ impl Survey {
 
 /// Returns the highest LSN attested in the newest segment that begins with a valid header, reading headers up
 /// to the first invalid one. If damage makes this value too low, the survey only begins earlier.
-fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
+fn newest_attestation(live: &[FoundSegment]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
         let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);
         let mut highest = None;
-        hop(found, &mut window, DATA_START, &mut |_, header| highest = highest.max(Some(header.attested)))?;
+        visit_headers(found, &mut window, DATA_START, &mut |_, header| highest = highest.max(Some(header.attested)))?;
         if let Some(highest) = highest {
             return Ok(highest);
         }
@@ -137,8 +137,8 @@ fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
 
 /// Calls `visit` with each batch header from byte position `from` on, skipping the batches' bodies, up to the
 /// first invalid header. Returns the position of that header.
-fn hop(
-    found: &Found,
+fn visit_headers(
+    found: &FoundSegment,
     window: &mut Window,
     from: u32,
     visit: &mut impl FnMut(u32, &BatchHeader),
@@ -153,19 +153,19 @@ fn hop(
 
 /// Calls `visit` with every valid batch header from byte position `from` on. After an invalid header,
 /// searches for the next valid one.
-fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader)) -> Result<(), DiskFault> {
+fn each_header(found: &FoundSegment, from: u32, mut visit: impl FnMut(u32, &BatchHeader)) -> Result<(), DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
-    let mut at = hop(found, &mut window, from, &mut visit)?;
+    let mut at = visit_headers(found, &mut window, from, &mut visit)?;
     while let Some((hit, _)) = find_header(&mut window, key, at).explain("read", found.path())? {
-        at = hop(found, &mut window, hit, &mut visit)?;
+        at = visit_headers(found, &mut window, hit, &mut visit)?;
     }
     Ok(())
 }
 
 /// Finds the valid part of a segment whose records are all attested as durable. Uses its footer, or reads the
 /// whole segment if it has no valid footer.
-fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFault> {
+fn settled(found: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)>, DiskFault> {
     if let Ok(footer) = found.footer()? {
         let extent = Extent {
             written: footer.end,
@@ -183,18 +183,18 @@ fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFau
 }
 
 /// Result of reading the batches of a segment up to the first invalid one.
-struct Walk {
+struct SegmentRead {
     surveyed: Surveyed,
     attested: Lsn,
     last_kind: Option<BatchKind>,
     /// True if a valid footer marks the end of the segment.
     sealed: bool,
     /// Position and damage of the first invalid batch, which ends the reading.
-    bad: BadAt,
+    bad: DamageAt,
 }
 
 /// Verifies the batches of a segment, including their records, up to the first invalid batch.
-fn walk(found: &Found) -> Result<Walk, DiskFault> {
+fn walk(found: &FoundSegment) -> Result<SegmentRead, DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
     let mut sums = Vec::new();
@@ -226,11 +226,11 @@ fn walk(found: &Found) -> Result<Walk, DiskFault> {
     (extent.first_time, extent.last_time) = times.unwrap_or_default();
     let sealed = found.footer()?.is_ok_and(|footer| footer.end == extent.written && footer.next == extent.next);
     let surveyed = Surveyed { found: found.clone(), extent, chain: expected.chain, index };
-    Ok(Walk { surveyed, attested, last_kind, sealed, bad })
+    Ok(SegmentRead { surveyed, attested, last_kind, sealed, bad })
 }
 
 /// Valid batch headers found after the end of the log.
-struct Tail {
+struct UnattestedEnd {
     attested: Lsn,
     /// Number of bytes from the end of the log to the end of the last batch with a valid header.
     bytes: u64,
@@ -238,8 +238,8 @@ struct Tail {
 
 /// Searches the segment at index `at`, from byte position `from` on, and all later segments for valid batch
 /// headers.
-fn search(live: &[Found], at: usize, from: u32) -> Result<Tail, DiskFault> {
-    let mut tail = Tail { attested: Lsn::ZERO, bytes: 0 };
+fn search(live: &[FoundSegment], at: usize, from: u32) -> Result<UnattestedEnd, DiskFault> {
+    let mut tail = UnattestedEnd { attested: Lsn::ZERO, bytes: 0 };
     for (number, found) in live[at..].iter().enumerate() {
         let from = if number == 0 { from } else { DATA_START };
         let mut until = from;

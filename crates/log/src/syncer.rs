@@ -11,7 +11,7 @@ use std::{
 use thalweg_types::Clock;
 
 #[derive(Debug, Default)]
-struct Due {
+struct SyncDeadlines {
     /// Monotonic time at which the next sync is due.
     at: Option<Duration>,
     /// Monotonic time at which an idle marker is due, which attests that the log is durable and has no
@@ -24,12 +24,12 @@ struct Due {
 /// Deadlines for which the background sync thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
-    due: Mutex<Due>,
+    due: Mutex<SyncDeadlines>,
     changed: Condvar,
 }
 
 impl Syncer {
-    fn change(&self, change: impl FnOnce(&mut Due)) {
+    fn change(&self, change: impl FnOnce(&mut SyncDeadlines)) {
         change(&mut self.due.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
     }

@@ -15,10 +15,10 @@ use crate::{
     errors::AppendError,
     format::{BATCH_HEADER_BYTES, BatchKind, DATA_START, FOOTER_BYTES, MARKER_ROOM, RECORD_HEADER_BYTES, padded},
     log::Log,
-    prepare::NoSpare,
+    prepare::PrepareError,
     record::{Appended, Draft, Purpose},
     shared::Shared,
-    writer_role::{Core, Through},
+    writer_role::{Core, WritePath},
 };
 
 /// Maximum number of sealed segments that are not yet synced. A writer that would seal another one syncs
@@ -45,10 +45,10 @@ impl Log {
         if measure.total() > max {
             return Err(AppendError::TooLarge { got: measure.total(), max });
         }
-        if purpose == Purpose::Data && shared.spares.is_low() {
+        if purpose == Purpose::Data && shared.segment_pool.is_low() {
             shared.admit()?;
         }
-        let through = Through::of(level, measure.total());
+        let through = WritePath::of(level, measure.total());
         let mut appended = Appended {
             first: Lsn::ZERO,
             next: Lsn::ZERO,
@@ -56,7 +56,7 @@ impl Log {
         };
         let mut core = SCRATCH.with_borrow_mut(|scratch| {
             let mut batch = scratch.encode(drafts, &measure);
-            shared.place(&mut batch, &mut appended, purpose, through)
+            shared.write_batch(&mut batch, &mut appended, purpose, through)
         })?;
         if measure.truncates {
             core.active.note_truncations();
@@ -83,7 +83,7 @@ impl Shared {
     /// still below the reserve.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
-        match self.spares.look() {
+        match self.segment_pool.check_free_space() {
             (free_bytes, true) => Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes }),
             (_, false) => Ok(()),
         }
@@ -92,12 +92,12 @@ impl Shared {
     /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions. Keeps the
     /// lock.
     #[inline]
-    fn place(
+    fn write_batch(
         &self,
         batch: &mut Encoded<'_>,
         appended: &mut Appended,
         purpose: Purpose,
-        through: Through,
+        through: WritePath,
     ) -> Result<MutexGuard<'_, Core>, AppendError> {
         let mut core = self.writable_core()?;
         let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
@@ -143,8 +143,8 @@ impl Shared {
             self.sync_files(core, next)?;
             return self.writable_core();
         }
-        if let Some(prepared) = self.spares.take(purpose) {
-            core.switch(prepared, &self.table, &self.spares);
+        if let Some(prepared) = self.segment_pool.take(purpose) {
+            core.switch(prepared, &self.table, &self.segment_pool);
             self.syncer.due_now();
             return Ok(core);
         }
@@ -154,17 +154,17 @@ impl Shared {
     }
 
     fn wait_for_spare(&self, purpose: Purpose) -> Result<(), AppendError> {
-        match self.spares.wait(purpose, SPARE_PATIENCE) {
+        match self.segment_pool.wait(purpose, SPARE_PATIENCE) {
             Ok(()) => Ok(()),
-            Err(NoSpare::Failed(fault)) if fault.is_full() => {
-                let (free_bytes, _) = self.spares.look();
+            Err(PrepareError::Failed(fault)) if fault.is_full() => {
+                let (free_bytes, _) = self.segment_pool.check_free_space();
                 Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes })
             }
-            Err(NoSpare::Failed(fault)) => {
+            Err(PrepareError::Failed(fault)) => {
                 Err(AppendError::NoSegment { waited: Duration::ZERO, reason: Some(fault.to_string()) })
             }
-            Err(NoSpare::TimedOut) => Err(AppendError::NoSegment { waited: SPARE_PATIENCE, reason: None }),
-            Err(NoSpare::Stopped) => Err(AppendError::Closed),
+            Err(PrepareError::TimedOut) => Err(AppendError::NoSegment { waited: SPARE_PATIENCE, reason: None }),
+            Err(PrepareError::Stopped) => Err(AppendError::Closed),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         SegmentHeader, SegmentState, body_crc, padded,
     },
     gates::SyncRole,
-    prepare::{Prepared, Spares},
+    prepare::{Prepared, SegmentPool},
     segment::{Extent, Segment, SegmentKey, Table},
 };
 
@@ -43,12 +43,12 @@ pub(crate) struct WriteCounters {
 /// from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each sync on
 /// our machines. So a batch that is fsynced immediately is written with a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Through {
+pub(crate) enum WritePath {
     Mapping,
     File,
 }
 
-impl Through {
+impl WritePath {
     pub fn of(level: Durability, total: u64) -> Self {
         if level.waits_for_sync() || total > MAPPED_MAX_BYTES { Self::File } else { Self::Mapping }
     }
@@ -113,7 +113,7 @@ impl Core {
         batch: &mut Encoded<'_>,
         kind: BatchKind,
         attested: Lsn,
-        through: Through,
+        through: WritePath,
     ) -> io::Result<(u32, Lsn)> {
         let at = self.offset;
         let first = self.next;
@@ -136,11 +136,11 @@ impl Core {
             Body::Flat(bytes) => {
                 bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
                 match through {
-                    Through::Mapping => {
+                    WritePath::Mapping => {
                         self.mapping.write(bytes, at.into());
                         Ok(())
                     }
-                    Through::File => file.write_all_at(bytes, at.into()),
+                    WritePath::File => file.write_all_at(bytes, at.into()),
                 }
             }
             Body::Parts(parts) => {
@@ -198,7 +198,7 @@ impl Core {
             sums: &mut [0; 4],
             body: Body::Flat(&mut bytes),
         };
-        self.write(&mut batch, kind, attested, Through::File).is_ok()
+        self.write(&mut batch, kind, attested, WritePath::File).is_ok()
     }
 
     /// Writes a marker which attests that the log is durable and idle, unless the last batch already does.
@@ -210,7 +210,7 @@ impl Core {
     }
 
     /// Seals the active segment (ends writing to it) and continues in a prepared, empty one.
-    pub fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<Spares>) {
+    pub fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<SegmentPool>) {
         let old = &self.active;
         let extent = old.extent();
         let footer = Footer {

@@ -6,7 +6,7 @@ use super::failure::Failure;
 
 /// Runs `read` on a thread that may block, so that a disk read does not delay the other connections of the calling
 /// thread.
-pub(crate) async fn off_thread<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(read).await {

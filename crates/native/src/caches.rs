@@ -16,12 +16,12 @@ use thalweg_types::limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS};
 use thalweg_wire::{
     self as wire, CacheAdd, CacheClear, CacheCounter, CacheCreate, CacheDelete, CacheDone, CacheEntries, CacheExpect,
     CacheFigures, CacheGet, CacheKeys, CacheMultiGet, CacheMultiPut, CacheOpened, CachePut, CacheScan, CacheStats,
-    CacheStored, CacheTouch, CacheTtl, CacheValue, DropCache, Kind, List, OpenCache, ReadCacheStats, Rest,
+    CacheStored, CacheTouch, CacheTtl, CacheValue, DropCache, Kind, List, OpenCache, ReadCacheStats, RemainingBytes,
 };
 
 use super::{
     failure::Failure,
-    replies::Room,
+    replies::FrameMemory,
     request::Request,
     turn::{Handled, Turn},
 };
@@ -52,7 +52,7 @@ fn find(app: &App, id: u32) -> Result<Arc<Cache>, Failure> {
 
 fn no_such_cache(which: &str) -> Failure {
     let message = format!("there is no cache {which}: it was dropped, or the server restarted; open it by name");
-    Failure::fix("no_such_cache", message)
+    Failure::invalid("no_such_cache", message)
 }
 
 fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
@@ -88,16 +88,16 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>
             return Ok(Some(entry.clone()));
         }
         let (version, remaining) = (entry.version.0, remaining(entry, now));
-        out.reply(request.id, &CacheValue { version, remaining, value: Rest(&entry.value) }).map(|()| None)
+        out.reply(request.id, &CacheValue { version, remaining, value: RemainingBytes(&entry.value) }).map(|()| None)
     });
     match large.transpose()? {
-        None => turn.out.reply(request.id, &CacheValue { version: 0, remaining: NEVER, value: Rest(b"") })?,
+        None => turn.out.reply(request.id, &CacheValue { version: 0, remaining: NEVER, value: RemainingBytes(b"") })?,
         Some(Some(entry)) if request.id != 0 => {
             turn.out.shared(
                 Kind::CacheValue,
                 request.id,
                 VALUE_HEAD_BYTES + entry.value.len(),
-                Room::Ask,
+                FrameMemory::Reserve,
                 |parts| {
                     parts.bytes().extend_from_slice(&entry.version.0.to_le_bytes());
                     parts.bytes().extend_from_slice(&remaining(&entry, now).to_le_bytes());
@@ -116,7 +116,7 @@ pub(crate) fn multi_get(
     request: &Request<'_>,
     get: &CacheMultiGet<'_>,
 ) -> Result<Handled, Failure> {
-    at_once(get.keys.len())?;
+    check_entry_count(get.keys.len())?;
     let cache = find(turn.app, get.cache)?;
     let now = turn.app.views.moment(request.received);
     let (mut found, mut bytes) = (Vec::with_capacity(get.keys.len()), 0);
@@ -125,7 +125,7 @@ pub(crate) fn multi_get(
         bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
         if bytes > turn.out.max_frame_bytes() {
             let message = format!("the values have more than the {bytes} bytes that the client accepts: request fewer");
-            return Err(Failure::fix("result_too_large", message));
+            return Err(Failure::invalid("result_too_large", message));
         }
         found.push(entry);
     }
@@ -142,13 +142,13 @@ pub(crate) fn multi_get(
     Ok(Handled::Replied)
 }
 
-fn at_once(entries: usize) -> Result<(), Failure> {
+fn check_entry_count(entries: usize) -> Result<(), Failure> {
     if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
         return Ok(());
     }
     let message =
         format!("a request has at most {MAX_CACHE_ENTRIES_AT_ONCE} entries, not {entries}: send several requests");
-    Err(Failure::fix("too_many_entries", message))
+    Err(Failure::invalid("too_many_entries", message))
 }
 
 /// Handles a `cache put` request: stores a value, optionally on a condition, and replies with the value's version.
@@ -170,7 +170,7 @@ pub(crate) fn multi_put(
     request: &Request<'_>,
     put: &CacheMultiPut<'_>,
 ) -> Result<Handled, Failure> {
-    at_once(put.pairs.len())?;
+    check_entry_count(put.pairs.len())?;
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
     let pairs: Vec<_> = put.pairs.iter().map(|pair| (pair.key, pair.value)).collect();

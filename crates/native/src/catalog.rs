@@ -11,9 +11,9 @@ use thalweg_types::LeaseId;
 use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound, LeaseList, List, StreamFound};
 
 use super::{
-    blocking::off_thread,
+    blocking::run_blocking,
     failure::Failure,
-    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
+    reads::{LISTED_BYTES, inline_or_blocking, listed},
     replies::Replies,
     request::Request,
     turn::{Handled, Reply, Turn},
@@ -35,7 +35,7 @@ pub(crate) fn find_keyspace(
     let held = turn.app.admission.scans.take(1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     Ok(Handled::later(async move {
-        let stats = off_thread(move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?)).await?;
+        let stats = run_blocking(move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?)).await?;
         drop(held);
         let counts =
             wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };
@@ -50,7 +50,7 @@ pub(crate) fn list_keyspaces(
     wanted: &wire::ListKeyspaces,
 ) -> Result<Handled, Failure> {
     let (limit, after, app) = (listed(wanted.limit), wanted.after, Arc::clone(turn.app));
-    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+    inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().keyspaces();
         found.retain(|info| info.id > after);
         found.sort_unstable_by_key(|info| info.id);
@@ -79,7 +79,7 @@ pub(crate) fn list_streams(
 ) -> Result<Handled, Failure> {
     let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
     let after = (wanted.after.0 != 0).then_some(wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+    inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().streams_after(after, limit.saturating_add(1));
         let more = found.len() > limit;
         found.truncate(limit);
@@ -111,7 +111,7 @@ pub(crate) fn find_lease(
 ) -> Result<Handled, Failure> {
     let limit = if wanted.limit == 0 { DEFAULT_LEASE_KEYS } else { wanted.limit as usize }.min(MAX_LEASE_KEYS_SHOWN);
     let (app, lease) = (Arc::clone(turn.app), wanted.lease);
-    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+    inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
         let leases = app.db.blocking().leases();
         let info = leases.get(lease)?.ok_or_else(|| no_such_lease(lease))?;
         let mut found = leases.keys(lease, limit + 1)?.ok_or_else(|| no_such_lease(lease))?;
@@ -141,7 +141,7 @@ pub(crate) fn list_leases(
 ) -> Result<Handled, Failure> {
     let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
     let after = (wanted.after.0 != 0).then_some(wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+    inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().leases().list(after, limit.saturating_add(1))?;
         let more = found.len() > limit;
         found.truncate(limit);

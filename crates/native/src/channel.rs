@@ -23,40 +23,40 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     limits::MAX_TURNS,
-    served::{Alarm, Received, Served},
+    served_socket::{Alarm, Received, ServedSocket},
     spare,
 };
 use thalweg_transport::Channel;
 use thalweg_types::Action;
 use thalweg_wire::{
     CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, Kind, Ping, Pong, READ_BYTES, Reason, SharedFrame,
-    handshake::{KeepAlive, Silence, goodbye},
+    handshake::{KeepAlive, KeepAliveAction, goodbye},
 };
 
 use super::{
     dispatch,
     failure::{self, Failure},
-    publishing::Input,
+    publishing::InputState,
     replies::Replies,
     request::Request,
-    requests::{Finished, Requests, Use, Waiting},
+    requests::{Finished, IdUse, PendingRequest, Requests},
     session::Session,
     subjects::Subjects,
-    subscription::{Next, Subscription},
+    subscription::{NextAction, Subscription},
     turn::{Handled, Reply, Turn},
 };
 
 /// Phase of a channel's life, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ChannelPhase {
     /// The channel handles frames of its client.
     Open,
     /// The channel handles no more frames. Pending requests are answered; then the channel sends a goodbye frame, if
     /// the client can still receive it.
     Finishing { goodbye: Option<Reason> },
-    /// The last bytes and the end of the byte stream are being written. After that the [socket](Served) lingers, so
+    /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers, so
     /// that the client can read them.
     Closing,
 }
@@ -65,18 +65,18 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
     session: Session,
-    socket: Served,
+    socket: ServedSocket,
     decoder: Decoder,
     /// Memory reservation for the frame that is arriving; `None` if that frame is small.
-    arriving: Option<Held>,
+    arriving: Option<Reservation>,
     out: Replies,
     requests: Requests,
     subjects: Subjects,
     /// Number of the channel, unique on this server.
     number: u64,
     /// True if no other channel on this server has been active recently.
-    is_alone: bool,
-    phase: Phase,
+    is_sole_client: bool,
+    phase: ChannelPhase,
     /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
     /// connection.
     keep_alive: Option<KeepAlive>,
@@ -88,7 +88,7 @@ impl ChannelTask {
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
-        let socket = Served::new(io, "native client", stopping, session.write_timeout, session.tick());
+        let socket = ServedSocket::new(io, "native client", stopping, session.write_timeout, session.tick());
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics.channel_opened();
         Self {
@@ -96,12 +96,12 @@ impl ChannelTask {
             requests: Requests::new(session.max_requests),
             subjects: Subjects::new(&session.app),
             number: session.app.new_number(),
-            is_alone: false,
+            is_sole_client: false,
             session,
             socket,
             decoder,
             arriving: None,
-            phase: Phase::Open,
+            phase: ChannelPhase::Open,
             keep_alive,
         }
     }
@@ -111,7 +111,7 @@ impl ChannelTask {
         self.subjects.woken_by(cx);
         self.socket.begin();
         self.socket.now = Instant::now();
-        self.is_alone = self.session.app.solitude.at_work(self.number, self.socket.now);
+        self.is_sole_client = self.session.app.sole_client.report_activity(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard;
@@ -139,11 +139,11 @@ impl ChannelTask {
     }
 
     fn is_open(&self) -> bool {
-        self.phase == Phase::Open && self.socket.is_open()
+        self.phase == ChannelPhase::Open && self.socket.is_open()
     }
 
     fn is_closing(&self) -> bool {
-        self.phase == Phase::Closing || !self.socket.is_open()
+        self.phase == ChannelPhase::Closing || !self.socket.is_open()
     }
 
     /// Handles frames that are already received, then reads from the socket once and handles the frames of that read.
@@ -165,14 +165,14 @@ impl ChannelTask {
             Received::Nothing => spare::keep(self.decoder.release()),
             Received::End => {
                 // Requests that only wait are dropped: the client can't receive their replies.
-                self.phase = Phase::Finishing { goodbye: None };
+                self.phase = ChannelPhase::Finishing { goodbye: None };
                 self.requests.stop_waiting();
                 moved = true;
             }
             Received::Bytes(read) => {
                 self.session.native.metrics.received(read);
                 if let Some(alive) = &mut self.keep_alive {
-                    alive.heard(self.socket.age());
+                    alive.record_receipt(self.socket.age());
                 }
                 self.frames();
                 moved = true;
@@ -202,7 +202,7 @@ impl ChannelTask {
             (moved, self.socket.partial_since) = (true, None);
         }
         match wrote {
-            true if self.is_alone => self.session.app.db.commit_queued_here(),
+            true if self.is_sole_client => self.session.app.db.commit_queued_here(),
             true => self.session.app.db.commit_queued(),
             false => {}
         }
@@ -278,11 +278,11 @@ impl ChannelTask {
             }
         };
         match envelope.frame {
-            ClientFrame::Ping(Ping { token }) => self.say(&Pong { token }),
+            ClientFrame::Ping(Ping { token }) => self.send_control(&Pong { token }),
             ClientFrame::Pong(_) => {}
             ClientFrame::Goodbye(_) => {
                 self.subjects.flush();
-                self.phase = Phase::Closing;
+                self.phase = ChannelPhase::Closing;
             }
             ClientFrame::Hello(_) => self.protocol("a hello is only valid as the first frame of a connection"),
             ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
@@ -308,11 +308,11 @@ impl ChannelTask {
         }
         let permit = dispatch::permit_of(&frame);
         let handled = self.check(request, permit.is_some()).and_then(|tail| {
-            let Self { session, out, subjects, is_alone, .. } = self;
-            let mut turn = Turn { app: &session.app, out, subjects, is_alone: *is_alone };
+            let Self { session, out, subjects, is_sole_client, .. } = self;
+            let mut turn = Turn { app: &session.app, out, subjects, is_sole_client: *is_sole_client };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
-        let waiting = Waiting { id, kind, received };
+        let waiting = PendingRequest { id, kind, received };
         let timeout = request.timeout();
         let in_flight = &self.session.app.admission.requests;
         match handled {
@@ -326,27 +326,27 @@ impl ChannelTask {
                 }
                 Some(_) => {
                     // The timeout must fire even if the disk hangs, so nothing may block this thread.
-                    self.is_alone = false;
+                    self.is_sole_client = false;
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
-                    self.requests.unstoppable(waiting, later, timeout, in_flight.count());
+                    self.requests.add_write(waiting, later, timeout, in_flight.count());
                 }
             },
             Ok((Handled::Unstoppable(later), _)) => {
-                self.requests.unstoppable(waiting, later, timeout, in_flight.count());
+                self.requests.add_write(waiting, later, timeout, in_flight.count());
             }
             Ok((Handled::Later(later), _)) => {
-                self.requests.later(waiting, later, timeout, in_flight.count());
+                self.requests.add_pending(waiting, later, timeout, in_flight.count());
             }
             Ok((Handled::Began(source), tail)) => {
                 let permit = permit.expect("only frames with a permit begin subscriptions");
                 let held = tail.expect("which were counted before they began");
                 let subscription = Subscription::new(source, &permit, request.fields.limit, held);
-                self.requests.subscribed(id, Use::Subscription(Box::new(subscription)));
+                self.requests.subscribed(id, IdUse::Subscription(Box::new(subscription)));
                 self.count(&waiting, true);
-                self.feed(id);
+                self.begin_step(id);
             }
             Ok((Handled::BeganSubject, _)) => {
-                self.requests.subscribed(id, Use::Subject);
+                self.requests.subscribed(id, IdUse::Subject);
                 self.count(&waiting, true);
             }
         }
@@ -356,13 +356,16 @@ impl ChannelTask {
     /// Returns an error if a limit forbids a request. A request that begins a subscription reserves one of the
     /// server's tail slots here. Other requests are counted only when they become pending, because most are answered
     /// immediately.
-    fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
+    fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Reservation>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
-            return Err(Failure::fix("no_such_space", "this server has only the default space: leave out the field"));
+            return Err(Failure::invalid(
+                "no_such_space",
+                "this server has only the default space: leave out the field",
+            ));
         }
         if subscribes {
             if request.id == 0 {
-                return Err(Failure::fix(
+                return Err(Failure::invalid(
                     "malformed_frame",
                     "a subscription needs an id above 0, because its pushes carry the id",
                 ));
@@ -385,31 +388,31 @@ impl ChannelTask {
         }
     }
 
-    fn reply(&mut self, waiting: &Waiting, reply: Result<Reply, Failure>) {
+    fn reply(&mut self, waiting: &PendingRequest, reply: Result<Reply, Failure>) {
         match reply.and_then(|reply| reply.put(&mut self.out, waiting.id)) {
             Ok(()) => self.count(waiting, true),
             Err(failure) => self.refuse(waiting, &failure),
         }
     }
 
-    fn refuse(&mut self, waiting: &Waiting, failure: &Failure) {
+    fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
         self.out.fail(waiting.id, failure);
         self.count(waiting, false);
     }
 
-    fn count(&self, waiting: &Waiting, good: bool) {
+    fn count(&self, waiting: &PendingRequest, good: bool) {
         self.session.native.metrics.request(waiting.kind, good, waiting.received.elapsed());
     }
 
     fn cancel(&mut self, id: u32, mode: CancelMode) {
         match self.requests.get_mut(id) {
-            None | Some(Use::Request(None)) => {}
-            Some(Use::Request(Some(stop))) => stop.notify_one(),
-            Some(Use::Subscription(subscription)) => {
+            None | Some(IdUse::Request(None)) => {}
+            Some(IdUse::Request(Some(stop))) => stop.notify_one(),
+            Some(IdUse::Subscription(subscription)) => {
                 subscription.end(failure::cancelled(), mode);
-                self.feed(id);
+                self.begin_step(id);
             }
-            Some(Use::Subject) => {
+            Some(IdUse::Subject) => {
                 if self.subjects.cancel(id, mode, &mut self.out) {
                     self.requests.unsubscribed(id);
                 }
@@ -419,12 +422,12 @@ impl ChannelTask {
 
     fn credit(&mut self, id: u32, credit: &Credit) {
         match self.requests.get_mut(id) {
-            None | Some(Use::Request(_)) => {}
-            Some(Use::Subscription(subscription)) => {
+            None | Some(IdUse::Request(_)) => {}
+            Some(IdUse::Subscription(subscription)) => {
                 subscription.permit(credit);
-                self.feed(id);
+                self.begin_step(id);
             }
-            Some(Use::Subject) => self.subjects.credit(id, credit),
+            Some(IdUse::Subject) => self.subjects.credit(id, credit),
         }
     }
 
@@ -456,26 +459,26 @@ impl ChannelTask {
             _ if self.is_closing() => {}
             Finished::Request(waiting, reply) => self.reply(&waiting, reply),
             Finished::Step(id, source, found) => {
-                let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
+                let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) else { return };
                 match subscription.stepped(id, source, found, &mut self.out) {
-                    Some(over) => self.over(id, &over),
-                    None => self.feed(id),
+                    Some(over) => self.end_subscription(id, &over),
+                    None => self.begin_step(id),
                 }
             }
         }
     }
 
     /// Begins the next step of a subscription, if the client's credit and the subscription's limit allow it.
-    fn feed(&mut self, id: u32) {
-        let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
+    fn begin_step(&mut self, id: u32) {
+        let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) else { return };
         match subscription.next(self.session.max_send_bytes as usize) {
-            Next::Step(step) => self.requests.step(id, step),
-            Next::Rest => {}
-            Next::End(failure) => self.over(id, &failure),
+            NextAction::Step(step) => self.requests.step(id, step),
+            NextAction::Wait => {}
+            NextAction::End(failure) => self.end_subscription(id, &failure),
         }
     }
 
-    fn over(&mut self, id: u32, why: &Failure) {
+    fn end_subscription(&mut self, id: u32, why: &Failure) {
         self.requests.unsubscribed(id);
         self.out.end(id, why);
     }
@@ -485,13 +488,13 @@ impl ChannelTask {
         if !self.out.has_room() || self.is_closing() {
             return false;
         }
-        let input = if heard && self.is_open() { Input::GoesOn } else { Input::Paused };
+        let input = if heard && self.is_open() { InputState::Open } else { InputState::Paused };
         let delivered = self.subjects.deliver(cx, input, &mut self.out);
         for id in delivered.ended {
             self.requests.unsubscribed(id);
         }
         if let Some(message) = delivered.disconnect {
-            self.leave(Reason::Slow, Action::Retry, &message);
+            self.close_with_goodbye(Reason::Slow, Action::Retry, &message);
         }
         delivered.moved
     }
@@ -506,12 +509,12 @@ impl ChannelTask {
                 alive.sent(age);
             }
         });
-        let may_close = self.phase == Phase::Closing && self.out.is_empty();
+        let may_close = self.phase == ChannelPhase::Closing && self.out.is_empty();
         may_close && self.socket.close(cx) || moved
     }
 
     /// Puts a frame about the connection itself (such as a pong) into the outbox.
-    fn say(&mut self, frame: &impl for<'f> thalweg_wire::Frame<'f>) {
+    fn send_control(&mut self, frame: &impl for<'f> thalweg_wire::Frame<'f>) {
         let said = self.out.push(0, frame);
         debug_assert!(said.is_ok(), "small frames: {said:?}");
     }
@@ -522,17 +525,23 @@ impl ChannelTask {
         if !self.socket.tick() {
             return;
         }
-        if self.phase == Phase::Open && self.socket.partial_for() >= self.session.frame_timeout {
+        if self.phase == ChannelPhase::Open && self.socket.partial_for() >= self.session.frame_timeout {
             self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
-        if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
+        if let Some(alive) =
+            self.keep_alive.as_mut().filter(|_| self.phase != ChannelPhase::Open || !self.out.has_room())
+        {
             // The channel does not read now, so silence is no sign of a dead client.
-            alive.heard(age);
+            alive.record_receipt(age);
         }
-        match self.keep_alive.map(|alive| alive.look(age)) {
-            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "the client sent nothing for too long"),
-            Some(Silence::Ping) if self.phase == Phase::Open => self.say(&Ping { token: age.as_micros() as u64 }),
+        match self.keep_alive.map(|alive| alive.due_action(age)) {
+            Some(KeepAliveAction::PeerLost) => {
+                self.close_with_goodbye(Reason::Silent, Action::Retry, "the client sent nothing for too long");
+            }
+            Some(KeepAliveAction::Ping) if self.phase == ChannelPhase::Open => {
+                self.send_control(&Ping { token: age.as_micros() as u64 });
+            }
             _ => {}
         }
         self.socket.ticked(self.out.outbox());
@@ -540,25 +549,25 @@ impl ChannelTask {
 
     /// Begins to stop the channel: it handles no new frames, ends its subscriptions and answers pending requests.
     fn stop(&mut self) {
-        if !matches!(self.phase, Phase::Open | Phase::Finishing { .. }) {
+        if !matches!(self.phase, ChannelPhase::Open | ChannelPhase::Finishing { .. }) {
             return;
         }
-        self.phase = Phase::Finishing { goodbye: Some(Reason::Stopping) };
+        self.phase = ChannelPhase::Finishing { goodbye: Some(Reason::Stopping) };
         self.subjects.close();
         for id in self.requests.subscribed_ids() {
             match self.requests.get_mut(id) {
-                Some(Use::Subscription(subscription)) => {
+                Some(IdUse::Subscription(subscription)) => {
                     subscription.end(failure::stopping(), CancelMode::Now);
-                    self.feed(id);
+                    self.begin_step(id);
                 }
-                _ => self.over(id, &failure::stopping()),
+                _ => self.end_subscription(id, &failure::stopping()),
             }
         }
     }
 
     /// Closes a channel that is stopping, once nothing is pending.
     fn finish(&mut self) {
-        let Phase::Finishing { goodbye } = self.phase else { return };
+        let ChannelPhase::Finishing { goodbye } = self.phase else { return };
         // A client that closes its sending side ends its subscriptions.
         if goodbye.is_none() && self.requests.subscriptions() > 0 {
             for id in self.requests.subscribed_ids() {
@@ -569,14 +578,14 @@ impl ChannelTask {
             return;
         }
         match goodbye {
-            Some(reason) => self.leave(reason, Action::Retry, "the server is stopping: connect again"),
-            None => self.phase = Phase::Closing,
+            Some(reason) => self.close_with_goodbye(reason, Action::Retry, "the server is stopping: connect again"),
+            None => self.phase = ChannelPhase::Closing,
         }
     }
 
     /// Ends the channel because the client violated the protocol.
     fn protocol(&mut self, message: &str) {
-        self.leave(Reason::Protocol, Action::Fix, message);
+        self.close_with_goodbye(Reason::Protocol, Action::Fix, message);
     }
 
     fn too_large(&mut self, error: &FrameError) {
@@ -586,14 +595,14 @@ impl ChannelTask {
     }
 
     /// Puts a goodbye frame with this reason into the outbox as the last frame, and begins to close the channel.
-    fn leave(&mut self, reason: Reason, class: Action, message: &str) {
+    fn close_with_goodbye(&mut self, reason: Reason, class: Action, message: &str) {
         if self.is_closing() {
             return;
         }
         tracing::debug!(peer = %self.socket.peer(), reason = reason.code(), message, "channel ends");
         let said: Result<(), Failure> = self.out.push(0, &goodbye(reason, class, message) as &Goodbye<'_>);
         debug_assert!(said.is_ok(), "{said:?}");
-        self.phase = Phase::Closing;
+        self.phase = ChannelPhase::Closing;
     }
 }
 

@@ -12,14 +12,14 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
 };
 use thalweg_transport::{Channel, Connection, Outbox};
 use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
     Decoder, Frame, Reason, Space,
-    handshake::{Agreed, ServerTerms, goodbye, read_hello},
+    handshake::{Agreed, ServerParameters, goodbye, read_hello},
 };
 use tokio::task::JoinSet;
 
@@ -27,7 +27,7 @@ use super::{Native, channel::ChannelTask, session::Session};
 
 /// Serves a connection from its handshake to its end. `place` is its slot among the connections without a finished
 /// handshake; the slot is released after the handshake.
-pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
+pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Reservation) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let terms = terms(&native, &spaces);
     let mut decoder = Decoder::new();
@@ -71,7 +71,7 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
             accepted = connection.accept(), if more => match accepted {
                 Ok(Some(channel)) => {
                     let Some(held) = session.app.admission.connections.take(1) else {
-                        channels.spawn(turn_away(channel));
+                        channels.spawn(reject_channel(channel));
                         continue;
                     };
                     let session = Session { is_first: false, ..session.clone() };
@@ -99,9 +99,9 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
 }
 
 /// Returns the terms that this server offers in the handshake.
-fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
+fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParameters<'a> {
     let config = &native.app.config;
-    ServerTerms {
+    ServerParameters {
         max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).expect("32 MiB"),
         // A silent peer counts as gone after three intervals, which equals HTTP's idle timeout.
         keep_alive: config.idle_timeout.0 / 3,
@@ -130,7 +130,7 @@ enum NoHandshake {
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,
-    terms: &ServerTerms<'_>,
+    terms: &ServerParameters<'_>,
 ) -> Result<Agreed, NoHandshake> {
     let mut out = Outbox::new();
     loop {
@@ -207,7 +207,7 @@ pub(crate) fn no_room() -> Vec<u8> {
 
 /// Rejects a client over TLS or QUIC because the server has too many connections. The channel lingers like any other
 /// that is closed, so that the client receives the goodbye frame.
-pub(crate) async fn turn_away(mut channel: Channel) {
+pub(crate) async fn reject_channel(mut channel: Channel) {
     let mut out = Outbox::new();
     out.buffer().extend_from_slice(&no_room());
     poll_fn(|cx| {

@@ -7,7 +7,7 @@ use thalweg_wire::Kind;
 use super::{
     failure::Failure,
     records::{put_runs, runs_bytes},
-    replies::{Replies, Room},
+    replies::{FrameMemory, Replies},
 };
 
 /// Number of bytes at the beginning of a delivery's frame: durability, attempt, deadline, number of parts (records
@@ -19,14 +19,14 @@ const PART_HEAD_BYTES: usize = 4 + 4;
 
 /// Returns the maximum bytes and the maximum number of records of a delivery whose frame the client accepts. Half of
 /// the frame is for the bytes of the records; the other half is for their framing, at 64 bytes for each record.
-pub(crate) fn fitting(max_frame_bytes: usize) -> (u64, u32) {
+pub(crate) fn delivery_limits(max_frame_bytes: usize) -> (u64, u32) {
     let half = max_frame_bytes / 2;
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
 /// A delivery in the form that its frame contains.
 #[derive(Debug)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveryFrame {
     durability: thalweg_types::Durability,
     attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
@@ -34,7 +34,7 @@ pub(crate) struct Delivered {
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 
-impl Delivered {
+impl DeliveryFrame {
     /// Converts a delivery that the engine has returned.
     pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
@@ -44,7 +44,7 @@ impl Delivered {
     }
 
     /// Puts the delivery into the outbox, as a frame of the given kind.
-    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
+    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: FrameMemory) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }

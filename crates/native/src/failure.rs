@@ -14,10 +14,10 @@ use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
 /// Error of a request that was not carried out, or not completely. Its content is boxed, so that results stay small:
 /// errors are rare.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure(Box<Told>);
+pub(crate) struct Failure(Box<FailureDetails>);
 
 #[derive(Clone, Debug)]
-struct Told {
+struct FailureDetails {
     class: Action,
     effect: Effect,
     shown: Option<Durability>,
@@ -31,12 +31,12 @@ impl Failure {
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
-        Self(Box::new(Told { class, effect, shown, code, message: message.into(), details }))
+        Self(Box::new(FailureDetails { class, effect, shown, code, message: message.into(), details }))
     }
 
     /// Creates a failure for a request that is invalid and must be changed.
     #[must_use]
-    pub(crate) fn fix(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn invalid(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(code, Action::Fix, message)
     }
 
@@ -62,7 +62,7 @@ impl Failure {
 
     /// Marks that the request may have been carried out despite the failure.
     #[must_use]
-    pub(crate) fn perhaps_done(mut self) -> Self {
+    pub(crate) fn with_unknown_effect(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
@@ -129,7 +129,7 @@ impl From<WriteError> for Failure {
         let perhaps = matches!(error, WriteError::LogFailed { .. } | WriteError::StateFailed { .. });
         let mut failure = Self::from(ApiError::from(error));
         failure.0.details.extend(condition.map(|condition| ("condition", condition)));
-        if perhaps { failure.perhaps_done() } else { failure }
+        if perhaps { failure.with_unknown_effect() } else { failure }
     }
 }
 
@@ -157,7 +157,7 @@ impl From<GroupError> for Failure {
 /// Creates the failure of a request that its client cancelled.
 #[must_use]
 pub(crate) fn cancelled() -> Failure {
-    Failure::fix("cancelled", "the client cancelled the request")
+    Failure::invalid("cancelled", "the client cancelled the request")
 }
 
 /// Creates the failure of a request whose timeout expired.
@@ -175,5 +175,5 @@ pub(crate) fn stopping() -> Failure {
 /// Creates the reason that ends a subscription which has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
-    Failure::fix("limit_reached", "the subscription has reached its limit")
+    Failure::invalid("limit_reached", "the subscription has reached its limit")
 }

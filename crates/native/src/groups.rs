@@ -13,11 +13,11 @@ use thalweg_types::{
 use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as Began};
 
 use super::{
-    deliveries::{Delivered, fitting},
+    deliveries::{DeliveryFrame, delivery_limits},
     failure::Failure,
-    push::Pushing,
-    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
-    replies::{Replies, Room},
+    push::PushSource,
+    reads::{LISTED_BYTES, inline_or_blocking, listed},
+    replies::{FrameMemory, Replies},
     request::Request,
     subscription::Source,
     turn::{Handled, Reply, Turn},
@@ -27,7 +27,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     app.db.blocking().group_by_id(id)?.ok_or_else(|| {
         let message =
             format!("there is no consumer group with id {id}: it was deleted; look up the id of its name again");
-        Failure::fix("no_such_group", message)
+        Failure::invalid("no_such_group", message)
     })
 }
 
@@ -36,7 +36,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
-    let (most_bytes, most_records) = fitting(turn.out.max_frame_bytes());
+    let (most_bytes, most_records) = delivery_limits(turn.out.max_frame_bytes());
     let or = |asked: u32, default: u64| if asked == 0 { default } else { asked.into() };
     let default = FetchRequest::default();
     let wanted = FetchRequest {
@@ -49,8 +49,8 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
     let app = Arc::clone(turn.app);
     Ok(Handled::later(async move {
         let delivery = wait_and_fetch(&app, &group, &wanted, level).await?;
-        let delivered = Delivered::of(delivery)?;
-        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, Room::Owed)))
+        let delivered = DeliveryFrame::of(delivery)?;
+        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, FrameMemory::Exceed)))
     }))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     let begun = turn.app.db.push(&group, wanted, level)?;
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
     turn.out.reply(request.id, &Began { held_records, held_bytes })?;
-    Ok(Handled::Began(Source::Push(Box::new(Pushing::new(turn.app, begun, push.release)))))
+    Ok(Handled::Began(Source::Push(Box::new(PushSource::new(turn.app, begun, push.release)))))
 }
 
 /// Handles a `find group` request: replies with the description of a consumer group.
@@ -84,7 +84,7 @@ pub(crate) fn find_group(
         Some(group) => group.info()?,
         None => {
             let message = format!("the stream has no consumer group {:?}: create it", wanted.name);
-            return Err(Failure::fix("no_such_group", message));
+            return Err(Failure::invalid("no_such_group", message));
         }
     };
     turn.out.reply(request.id, &GroupFound { group })?;
@@ -95,7 +95,7 @@ pub(crate) fn find_group(
 pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+    inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
         let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
         Ok(move |out: &mut Replies, id: u32| out.reply(id, &GroupList { more, groups: List::Items(&groups) }))
     })

@@ -88,8 +88,8 @@ mod subjects;
 mod subscription;
 mod tail;
 mod turn;
+mod watch_source;
 mod watches;
-mod watching;
 mod write;
 
 pub use shared::Native;

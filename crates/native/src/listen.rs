@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use thalweg_serving::{
     accepting::{accept_until, drain},
-    admission::Held,
+    admission::Reservation,
     limits::QUIC_FAREWELL,
     threads::Threads,
 };
@@ -52,9 +52,9 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
 fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
     let admission = &native.app.admission;
     let crowded = admission.handshakes.used() * 2 >= admission.handshakes.limit();
-    let incoming = if crowded { incoming.prove_address() } else { Some(incoming) };
+    let incoming = if crowded { incoming.validate_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
-    let Some(place) = admission.handshakes.take(1) else { return incoming.turn_away(&connection::no_room()) };
+    let Some(place) = admission.handshakes.take(1) else { return incoming.reject(&connection::no_room()) };
     let held = admission.connections.take(1);
     if incoming.kind() != Kind::Tcp {
         connections.spawn(begin(Arc::clone(native), incoming, place, held));
@@ -62,7 +62,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     }
     // Plain TCP has no handshake, so the rejection can be sent immediately.
     if held.is_none() {
-        return incoming.turn_away(&connection::no_room());
+        return incoming.reject(&connection::no_room());
     }
     let (runtime, seat) = threads.place();
     let connection = begin(Arc::clone(native), incoming, place, held);
@@ -75,7 +75,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
 
 /// Serves one native connection. `place` is its slot among the connections without a finished handshake. `held` is its
 /// slot among all connections; `None` if no slot was free, so that the connection is rejected.
-async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Option<Held>) {
+async fn begin(native: Arc<Native>, incoming: Incoming, place: Reservation, held: Option<Reservation>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let admission = &native.app.admission;
     let quic = (kind == Kind::Quic).then(|| admission.quic_connections.take(1));
@@ -88,7 +88,7 @@ async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Optio
         }
     };
     if held.is_none() || matches!(quic, Some(None)) {
-        return connection::turn_away(channel).await;
+        return connection::reject_channel(channel).await;
     }
     native.metrics.connections.open();
     connection::serve(Arc::clone(&native), connection, channel, place).await;

@@ -108,9 +108,9 @@ impl Metrics {
 
 /// Collector that encodes the metrics of native connections when they are scraped.
 #[derive(Debug)]
-pub struct Scraped(pub Arc<Metrics>);
+pub struct NativeCollector(pub Arc<Metrics>);
 
-impl Collector for Scraped {
+impl Collector for NativeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &*self.0;
         let to = &mut encoder;

@@ -43,9 +43,9 @@ const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
 /// A batch into which single messages are gathered.
 #[derive(Debug)]
-pub(crate) struct Joined(BatchWriter);
+pub(crate) struct MessageEncoder(BatchWriter);
 
-impl BatchEncoder for Joined {
+impl BatchEncoder for MessageEncoder {
     fn byte_len(&self) -> usize {
         self.0.byte_len()
     }
@@ -56,7 +56,7 @@ impl BatchEncoder for Joined {
 }
 
 /// A batch that the client published, after its subject was parsed and its messages were checked.
-pub(crate) struct Checked<'f> {
+pub(crate) struct CheckedBatch<'f> {
     /// The batch as the client sent it.
     pub batch: wire::Batch<'f>,
     /// Subject of the batch, in parsed form.
@@ -64,7 +64,7 @@ pub(crate) struct Checked<'f> {
 }
 
 /// Entry of the queue of publishes that wait because the queue of a subscriber is full.
-enum Waiting {
+enum BlockedItem {
     Batch(Batch),
     /// Beginning of a publish whose client wants a reply. Contains the result of the batches that were already
     /// published.
@@ -76,12 +76,12 @@ enum Waiting {
 /// Publishing state of a channel: messages being gathered, and batches that wait because the queue of a subscriber is
 /// full.
 pub(crate) struct Publishing {
-    coalescer: Coalescer<Joined>,
+    coalescer: Coalescer<MessageEncoder>,
     /// Reused buffer for the batches that the coalescer has completed.
     complete: Vec<Batch>,
     /// Publishes that wait, in order of arrival; empty unless the queue of a subscriber whose policy blocks publishers
     /// is full.
-    blocked: VecDeque<Waiting>,
+    blocked: VecDeque<BlockedItem>,
     /// Result so far of the publish whose batches are at the head of `blocked`.
     total: Published,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
@@ -93,9 +93,9 @@ pub(crate) struct Publishing {
 
 /// State of the channel's input in this turn, which decides if a gathered batch waits for more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum InputState {
     /// Frames arrived in this turn.
-    GoesOn,
+    Open,
     /// No frames arrived in this turn.
     Paused,
 }
@@ -130,7 +130,7 @@ impl Publishing {
     ///
     /// # Errors
     /// Fails if the bytes are no valid batch, the checksum does not match, or the subject is invalid.
-    pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<Checked<'f>, Failure> {
+    pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<CheckedBatch<'f>, Failure> {
         let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
         // Subscribers rely on this check. It is cheap compared with receiving the batch.
         batch.check().and_then(|()| batch.check_crc()).map_err(|error| Failure::of(&error))?;
@@ -145,11 +145,11 @@ impl Publishing {
                 subject
             }
         };
-        Ok(Checked { batch, subject })
+        Ok(CheckedBatch { batch, subject })
     }
 
     /// Returns the batch in the form that the broker takes, with bytes that outlive the receive buffer's frame.
-    pub(crate) fn keep(request: &Request<'_>, checked: &Checked<'_>) -> Result<Batch, Failure> {
+    pub(crate) fn broker_batch(request: &Request<'_>, checked: &CheckedBatch<'_>) -> Result<Batch, Failure> {
         let part = checked.batch.bytes();
         let bytes = if part.len() >= SHARED_FROM_BYTES { request.share(part) } else { Bytes::copy_from_slice(part) };
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
@@ -159,20 +159,25 @@ impl Publishing {
     ///
     /// # Errors
     /// Fails if the message can't be in a batch.
-    pub(crate) fn join(&mut self, to: &To<'_>, now: Moment, checked: &Checked<'_>) -> Result<(), Failure> {
+    pub(crate) fn join(
+        &mut self,
+        to: &PublishTarget<'_>,
+        now: Moment,
+        checked: &CheckedBatch<'_>,
+    ) -> Result<(), Failure> {
         let Self { coalescer, complete, .. } = self;
         let begin = |guess| {
             let writer = BatchWriter::with_capacity(checked.subject.as_bytes(), b"", guess);
-            writer.map(Joined).map_err(|error| Failure::fix("malformed_batch", error.to_string()))
+            writer.map(MessageEncoder).map_err(|error| Failure::invalid("malformed_batch", error.to_string()))
         };
-        let add = |joined: &mut Joined| joined.0.append(&checked.batch).map_err(Failure::from);
+        let add = |joined: &mut MessageEncoder| joined.0.append(&checked.batch).map_err(Failure::from);
         coalescer.push(now, &checked.subject, checked.batch.records().len(), begin, add, complete)?;
         self.publish_complete(to);
         Ok(())
     }
 
     /// Publishes the gathered messages immediately, without waiting for more.
-    pub(crate) fn flush(&mut self, to: &To<'_>) {
+    pub(crate) fn flush(&mut self, to: &PublishTarget<'_>) {
         self.coalescer.flush(&mut self.complete);
         self.publish_complete(to);
     }
@@ -184,7 +189,7 @@ impl Publishing {
     /// batches are published.
     pub(crate) fn publish(
         &mut self,
-        to: &To<'_>,
+        to: &PublishTarget<'_>,
         batches: impl IntoIterator<Item = Batch>,
     ) -> Result<Published, oneshot::Receiver<Published>> {
         self.flush(to);
@@ -192,9 +197,9 @@ impl Publishing {
         while let Some(batch) = batches.next() {
             let Some(published) = self.try_publish(to, &batch) else {
                 let (done, told) = oneshot::channel();
-                self.blocked.extend([Waiting::Begin(total), Waiting::Batch(batch)]);
-                self.blocked.extend(batches.map(Waiting::Batch));
-                self.blocked.push_back(Waiting::Done(done));
+                self.blocked.extend([BlockedItem::Begin(total), BlockedItem::Batch(batch)]);
+                self.blocked.extend(batches.map(BlockedItem::Batch));
+                self.blocked.push_back(BlockedItem::Done(done));
                 return Err(told);
             };
             add(&mut total, published);
@@ -202,17 +207,17 @@ impl Publishing {
         Ok(total)
     }
 
-    fn publish_complete(&mut self, to: &To<'_>) {
+    fn publish_complete(&mut self, to: &PublishTarget<'_>) {
         let mut complete = std::mem::take(&mut self.complete);
         for batch in complete.drain(..) {
             if self.try_publish(to, &batch).is_none() {
-                self.blocked.push_back(Waiting::Batch(batch));
+                self.blocked.push_back(BlockedItem::Batch(batch));
             }
         }
         self.complete = complete;
     }
 
-    fn try_publish(&self, to: &To<'_>, batch: &Batch) -> Option<Published> {
+    fn try_publish(&self, to: &PublishTarget<'_>, batch: &Batch) -> Option<Published> {
         if self.is_blocked() {
             return None;
         }
@@ -221,18 +226,24 @@ impl Publishing {
 
     /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
     /// is complete or due. Returns true if there was progress.
-    pub(crate) fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn publish_blocked(
+        &mut self,
+        to: &PublishTarget<'_>,
+        views: &Views,
+        input: InputState,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
             match first {
-                Waiting::Batch(batch) => match to.broker.publish(batch, Some(to.waiter)) {
+                BlockedItem::Batch(batch) => match to.broker.publish(batch, Some(to.waiter)) {
                     Ok(published) => add(&mut self.total, published),
                     Err(_) => break,
                 },
-                Waiting::Begin(total) => self.total = *total,
-                Waiting::Done(_) => {}
+                BlockedItem::Begin(total) => self.total = *total,
+                BlockedItem::Done(_) => {}
             }
-            if let Some(Waiting::Done(done)) = self.blocked.pop_front() {
+            if let Some(BlockedItem::Done(done)) = self.blocked.pop_front() {
                 // The receiver is gone if the client cancelled.
                 let _ = done.send(self.total);
             }
@@ -242,17 +253,17 @@ impl Publishing {
     }
 
     /// Publishes the batch of gathered messages, if it is complete or due. Returns true if there was progress.
-    fn gather(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
+    fn gather(&mut self, to: &PublishTarget<'_>, views: &Views, input: InputState, cx: &mut Context<'_>) -> bool {
         if self.coalescer.due().is_none() {
             return false;
         }
-        if input == Input::Paused {
+        if input == InputState::Paused {
             self.coalescer.idle(&mut self.complete);
         }
         self.coalescer.flush_due(views.now(), &mut self.complete);
         let moved = !self.complete.is_empty();
         self.publish_complete(to);
-        let Some(due) = self.coalescer.due().filter(|_| input == Input::Paused) else { return moved };
+        let Some(due) = self.coalescer.due().filter(|_| input == InputState::Paused) else { return moved };
         // The batch waits for more messages, which only some batching profiles allow.
         match self.wait(cx, views.instant(due)) {
             Poll::Pending => {}
@@ -277,7 +288,7 @@ impl Publishing {
 }
 
 /// Destination of a channel's messages, and the handle that is notified when a subscriber's full queue has room again.
-pub(crate) struct To<'a> {
+pub(crate) struct PublishTarget<'a> {
     /// Broker that distributes the batches to subscribers.
     pub broker: &'a Broker,
     /// Handle that wakes the channel's task.

@@ -10,29 +10,29 @@ use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_wire::{Kind, Release};
 
 use super::{
-    deliveries::{Delivered, fitting},
+    deliveries::{DeliveryFrame, delivery_limits},
     failure,
-    step::{Found, Patience, Wanted},
+    step::{StepLimits, StepResult, WhenEmpty},
 };
 
 /// A push: a subscription that delivers records to a member of a consumer group.
 #[derive(Debug)]
-pub(crate) struct Pushing {
+pub(crate) struct PushSource {
     app: Arc<App>,
     push: engine::Push,
     release: Release,
 }
 
-impl Drop for Pushing {
+impl Drop for PushSource {
     fn drop(&mut self) {
         if self.release == Release::AtOnce {
             // If the release can't be queued, the deliveries expire on their own deadline.
-            let _ = self.push.give_back("the subscription of the receiver ended");
+            let _ = self.push.return_records("the subscription of the receiver ended");
         }
     }
 }
 
-impl Pushing {
+impl PushSource {
     /// Creates the subscription from a push that the engine has begun. `release` decides what happens to unsettled
     /// records at its end.
     #[must_use]
@@ -42,36 +42,36 @@ impl Pushing {
 
     /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of
     /// the step.
-    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
-        if wanted.patience == Patience::TakeWhatIsThere {
+    pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
+        if wanted.when_empty == WhenEmpty::Return {
             // Records not delivered yet can go to the next member; none of them belong to this one.
-            return Found::Nothing;
+            return StepResult::Nothing;
         }
-        let (most_bytes, most_records) = fitting(wanted.max_frame_bytes);
+        let (most_bytes, most_records) = delivery_limits(wanted.max_frame_bytes);
         let (credit_records, credit_bytes) = wanted.credit;
         self.push.limit_delivery(wanted.max_messages.min(credit_records).min(most_records.into()));
         self.push.limit_delivery_bytes(credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
         let delivery = tokio::select! {
             biased;
-            () = wanted.stop.notified() => return Found::Nothing,
+            () = wanted.stop.notified() => return StepResult::Nothing,
             delivery = self.push.next(tokio::time::sleep) => delivery,
         };
         match delivery {
-            Err(error) => Found::Over(error.into()),
-            Ok(None) => Found::Over(failure::stopping()),
-            Ok(Some(delivery)) => match Delivered::of(delivery) {
+            Err(error) => StepResult::Ended(error.into()),
+            Ok(None) => StepResult::Ended(failure::stopping()),
+            Ok(Some(delivery)) => match DeliveryFrame::of(delivery) {
                 Ok(delivered) => found(delivered, &self.app, &wanted).await,
-                Err(failure) => Found::Over(failure),
+                Err(failure) => StepResult::Ended(failure),
             },
         }
     }
 }
 
 /// Waits until there is memory for a delivery, and converts the delivery into a push frame.
-async fn found(delivered: Delivered, app: &App, wanted: &Wanted) -> Found {
+async fn found(delivered: DeliveryFrame, app: &App, wanted: &StepLimits) -> StepResult {
     let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
     let records = runs().map(|run| u64::from(run.count)).sum();
     let bytes = runs().map(|run| run.bytes.len() as u64).sum();
     let room = wanted.wait_for_room(app, bytes).await;
-    Found::frame(records, bytes, move |out, id| delivered.put(out, Kind::Pushed, id, room))
+    StepResult::frame(records, bytes, move |out, id| delivered.put(out, Kind::Pushed, id, room))
 }

@@ -12,12 +12,12 @@ use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
     limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
 };
-use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, Rest};
+use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, RemainingBytes};
 
 use super::{
-    blocking::off_thread,
+    blocking::run_blocking,
     failure::Failure,
-    replies::{Replies, Room, no_room},
+    replies::{FrameMemory, Replies, no_room},
     request::Request,
     turn::{Handled, Reply, Turn},
 };
@@ -28,16 +28,16 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Handles a `get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
-    let found = look(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
+    let found = read_key(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
     // The durability is read after the value, so that it covers the value.
     let durability = turn.app.db.blocking().visible_durability();
-    let Found { revision, remaining, lease, value_bytes, value } = found;
-    let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(b"") };
+    let LookupResult { revision, remaining, lease, value_bytes, value } = found;
+    let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: RemainingBytes(b"") };
     if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
-        turn.out.reply(request.id, &wire::Value { value: Rest(&value), ..head })?;
+        turn.out.reply(request.id, &wire::Value { value: RemainingBytes(&value), ..head })?;
         return Ok(Handled::Replied);
     }
-    turn.out.shared(Kind::Value, request.id, VALUE_HEAD_BYTES + value.len(), Room::Ask, |parts| {
+    turn.out.shared(Kind::Value, request.id, VALUE_HEAD_BYTES + value.len(), FrameMemory::Reserve, |parts| {
         head.put(parts.bytes()).expect("integers");
         parts.share(value);
     })?;
@@ -58,40 +58,40 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {
         let message = format!("{} keys are above the limit of {MAX_KEYS}: request fewer at a time", wanted.keys.len());
-        return Err(Failure::fix("too_many_keys", message));
+        return Err(Failure::invalid("too_many_keys", message));
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
     if wanted.keys.len() as u64 <= INLINE_LISTED {
-        let found = look_at_all(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
+        let found = read_keys(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
         put_entries(turn.app, turn.out, request.id, found)?;
         return Ok(Handled::Replied);
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
-        let found = look_at_all(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        let found = read_keys(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
     }))
 }
 
-fn look_at_all<'k>(
+fn read_keys<'k>(
     app: &App,
     keyspace: &Keyspace,
     revision: Revision,
     values: wire::Values,
     keys: impl Iterator<Item = &'k [u8]>,
     max_bytes: usize,
-) -> Result<FoundAll, Failure> {
+) -> Result<LookupResults, Failure> {
     let (mut all, mut bytes) = (Vec::new(), ENTRIES_HEAD_BYTES);
-    let mut held = app.admission.reply_bytes.nothing();
+    let mut held = app.admission.reply_bytes.empty_reservation();
     for key in keys {
-        let found = look(app, keyspace, revision, values, key)?;
+        let found = read_key(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();
         if bytes > max_bytes {
             // Rejected before all values are in memory.
             let message =
                 format!("the values have more than the {max_bytes} bytes that the client accepts: request fewer keys");
-            return Err(Failure::fix("result_too_large", message));
+            return Err(Failure::invalid("result_too_large", message));
         }
         // The reservation grows with the values, because their total size is not known in advance.
         if bytes >= COUNTED_REPLY_BYTES && !held.grow_to(bytes as u64) {
@@ -99,21 +99,21 @@ fn look_at_all<'k>(
         }
         all.push(found);
     }
-    let room = if bytes < COUNTED_REPLY_BYTES { Room::Ask } else { Room::Given(held) };
-    Ok(FoundAll { all, bytes, room })
+    let room = if bytes < COUNTED_REPLY_BYTES { FrameMemory::Reserve } else { FrameMemory::Reserved(held) };
+    Ok(LookupResults { all, bytes, room })
 }
 
 /// Results of reading several keys, with the approximate size of their frame in bytes and the frame's memory
 /// reservation.
-struct FoundAll {
-    all: Vec<Found>,
+struct LookupResults {
+    all: Vec<LookupResult>,
     bytes: usize,
-    room: Room,
+    room: FrameMemory,
 }
 
-fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result<(), Failure> {
+fn put_entries(app: &App, out: &mut Replies, id: u32, found: LookupResults) -> Result<(), Failure> {
     let durability = app.db.blocking().visible_durability();
-    let entries: Vec<_> = found.all.iter().map(Found::entry).collect();
+    let entries: Vec<_> = found.all.iter().map(LookupResult::entry).collect();
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 
@@ -121,12 +121,12 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result
 pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
         let message = format!("there is no keyspace with id {id}: it was dropped; look up the id of its name again");
-        Failure::fix("no_such_keyspace", message)
+        Failure::invalid("no_such_keyspace", message)
     })
 }
 
 /// Result of reading a key. Revision 0 means that the key has no value.
-struct Found {
+struct LookupResult {
     revision: Revision,
     remaining: u64,
     lease: LeaseId,
@@ -134,13 +134,13 @@ struct Found {
     value: bytes::Bytes,
 }
 
-impl Found {
+impl LookupResult {
     fn entry(&self) -> wire::Entry<'_> {
         let Self { revision, remaining, lease, value_bytes, ref value } = *self;
         wire::Entry { revision, remaining, lease, value_bytes, value }
     }
 
-    fn nothing() -> Self {
+    fn missing() -> Self {
         Self {
             revision: Revision::ZERO,
             remaining: NEVER,
@@ -151,21 +151,27 @@ impl Found {
     }
 }
 
-fn look(app: &App, keyspace: &Keyspace, at: Revision, values: wire::Values, key: &[u8]) -> Result<Found, Failure> {
+fn read_key(
+    app: &App,
+    keyspace: &Keyspace,
+    at: Revision,
+    values: wire::Values,
+    key: &[u8],
+) -> Result<LookupResult, Failure> {
     let (revision, expiry, value_bytes, value) = match (at, values) {
         (Revision::ZERO, wire::Values::Omit) => match keyspace.head(key)? {
-            None => return Ok(Found::nothing()),
+            None => return Ok(LookupResult::missing()),
             Some(head) => (head.revision, head.expiry, head.value_bytes, bytes::Bytes::new()),
         },
         _ => {
             let entry = if at == Revision::ZERO { keyspace.get(key)? } else { keyspace.get_at(key, at)? };
-            let Some(Entry { value, revision, expiry }) = entry else { return Ok(Found::nothing()) };
+            let Some(Entry { value, revision, expiry }) = entry else { return Ok(LookupResult::missing()) };
             let bytes = value.len() as u64;
             (revision, expiry, bytes, if values == wire::Values::Include { value } else { bytes::Bytes::new() })
         }
     };
     let remaining = remaining(app, &expiry)?;
-    Ok(Found { revision, remaining, lease: expiry.lease.unwrap_or_default(), value_bytes, value })
+    Ok(LookupResult { revision, remaining, lease: expiry.lease.unwrap_or_default(), value_bytes, value })
 }
 
 fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
@@ -184,7 +190,7 @@ pub(crate) fn listed(limit: u32) -> usize {
 
 /// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items, and otherwise on a thread
 /// that may block. `read` reads the items and returns a function that encodes the reply.
-pub(crate) fn on_the_spot_or_off_thread<P>(
+pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     items: usize,
@@ -209,16 +215,16 @@ pub(crate) fn reply_off_thread(
     bytes: usize,
     put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
 ) -> Handled {
-    let (aside, id, app) = (turn.out.aside(), request.id, Arc::clone(turn.app));
+    let (aside, id, app) = (turn.out.factory(), request.id, Arc::clone(turn.app));
     Handled::later(async move {
-        let place = app.place_to_read(bytes).await;
+        let place = app.read_permit(bytes).await;
         let put = move || {
             let mut replies = aside.replies();
             put(&mut replies, id)?;
             // The read slot is released even if the request was cancelled in the meantime.
             drop(place);
-            Ok(Reply::Aside(replies))
+            Ok(Reply::Encoded(replies))
         };
-        off_thread(put).await
+        run_blocking(put).await
     })
 }

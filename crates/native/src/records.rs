@@ -10,7 +10,7 @@ use thalweg_wire::Kind;
 
 use super::{
     failure::Failure,
-    replies::{Parts, Replies, Room},
+    replies::{FrameMemory, Parts, Replies},
 };
 
 /// Number of bytes at the beginning of a `records` or `tailed` frame, before the runs of records: durability, next
@@ -41,7 +41,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// Reads the page from a stream, which may block on the disk.
-    pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
+    pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<RecordsFrame, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
         // The durability is read after the records, so that it covers all of them.
         let durability = app.db.blocking().visible_durability();
@@ -51,13 +51,13 @@ impl Page {
             per_run_bytes: RUN_HEAD_BYTES as u64,
             enough_records: self.enough_records,
         })?;
-        Ok(Shown { durability, next, high_watermark, runs })
+        Ok(RecordsFrame { durability, next, high_watermark, runs })
     }
 }
 
 /// A page of records in the form that its frame contains.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct RecordsFrame {
     durability: Durability,
     /// Offset at which the next page begins.
     pub next: Offset,
@@ -67,9 +67,9 @@ pub(crate) struct Shown {
     pub runs: Vec<StreamRun>,
 }
 
-impl Shown {
+impl RecordsFrame {
     /// Puts the page into the outbox, as a frame of the given kind.
-    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
+    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: FrameMemory) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }

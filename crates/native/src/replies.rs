@@ -6,13 +6,13 @@
 //!
 //! Invariants: the outbox contains each frame completely or not at all. Fewer than [`COUNTED_REPLY_BYTES`] plus
 //! [`OUTBOX_BYTES`] of its bytes are not counted against the server's limit, except for frames [counted
-//! elsewhere](Room::Elsewhere).
+//! elsewhere](FrameMemory::CountedBySource).
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use thalweg_serving::{
-    admission::{Bound, Held, counted},
+    admission::{Bound, Reservation, counted},
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
 };
 use thalweg_transport::{Outbox, SHARED_FROM_BYTES};
@@ -33,16 +33,16 @@ pub(crate) struct Replies {
 
 /// Way in which a large frame gets its memory reservation from the server's limit on replies.
 #[derive(Debug)]
-pub(crate) enum Room {
+pub(crate) enum FrameMemory {
     /// The frame needs a new memory reservation, and is rejected if no memory is free for it. Used for replies to
     /// reads.
-    Ask,
+    Reserve,
     /// The frame is counted even above the limit, because the event that it reports has already happened.
-    Owed,
+    Exceed,
     /// The caller has already reserved memory for the frame.
-    Given(Held),
+    Reserved(Reservation),
     /// The frame is not counted here, because its data is small, or counted elsewhere.
-    Elsewhere,
+    CountedBySource,
 }
 
 impl Replies {
@@ -56,11 +56,11 @@ impl Replies {
 
     /// Returns a handle by which other threads can encode frames that the channel later appends to this outbox.
     #[must_use]
-    pub(crate) fn aside(&self) -> Aside {
-        Aside { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
+    pub(crate) fn factory(&self) -> ReplyFactory {
+        ReplyFactory { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
     }
 
-    /// Appends frames that another thread has encoded with a handle from [`aside`](Self::aside).
+    /// Appends frames that another thread has encoded with a handle from [`factory`](Self::factory).
     pub(crate) fn append(&mut self, aside: Self) {
         self.outbox.append(aside.outbox);
     }
@@ -105,7 +105,7 @@ impl Replies {
         if id == 0 {
             return Ok(());
         }
-        self.put(Room::Ask, |out| frame.encode(out, id).map(|()| true)).map(drop)
+        self.put(FrameMemory::Reserve, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
     /// Puts a reply into the outbox like [`reply`](Self::reply), for a frame of about `bytes` bytes, with the
@@ -118,7 +118,7 @@ impl Replies {
         id: u32,
         frame: &impl Frame<'f>,
         bytes: usize,
-        room: Room,
+        room: FrameMemory,
     ) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
@@ -134,7 +134,7 @@ impl Replies {
     ///
     /// # Errors
     /// `result_too_large` if the client does not take frames of this size.
-    pub(crate) fn told(
+    pub(crate) fn reply_after_effect(
         &mut self,
         id: u32,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
@@ -142,20 +142,20 @@ impl Replies {
         if id == 0 {
             return Ok(true);
         }
-        self.put(Room::Owed, encode)
+        self.put(FrameMemory::Exceed, encode)
     }
 
     /// Puts a frame of a subscription into the outbox, or one about the connection (id 0).
     ///
     /// # Errors
-    /// Same errors as [`told`](Self::told).
+    /// Same errors as [`reply_after_effect`](Self::reply_after_effect).
     pub(crate) fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
-        self.put(Room::Owed, |out| frame.encode(out, id).map(|()| true)).map(drop)
+        self.put(FrameMemory::Exceed, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
     fn put(
         &mut self,
-        room: Room,
+        room: FrameMemory,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
     ) -> Result<bool, Failure> {
         let max = self.max_frame_bytes;
@@ -178,14 +178,14 @@ impl Replies {
             return Err(too_large(got, max));
         }
         if bytes >= self.counted_from {
-            self.set_apart(begin, room)?;
+            self.detach_frame(begin, room)?;
         }
         Ok(there)
     }
 
     /// Moves the last frame in the outbox's buffer, which begins at `begin`, into a buffer of its own, together with
     /// its memory reservation.
-    fn set_apart(&mut self, begin: usize, room: Room) -> Result<(), Failure> {
+    fn detach_frame(&mut self, begin: usize, room: FrameMemory) -> Result<(), Failure> {
         let out = self.outbox.buffer();
         let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
         // Spare capacity from encoding the frame is released.
@@ -200,15 +200,15 @@ impl Replies {
     }
 
     /// Reserves memory for a frame of `bytes` bytes; `None` if this outbox does not count the frame.
-    fn admit(&self, bytes: usize, room: Room) -> Result<Option<Held>, Failure> {
+    fn admit(&self, bytes: usize, room: FrameMemory) -> Result<Option<Reservation>, Failure> {
         if bytes < self.counted_from {
             return Ok(None);
         }
         match room {
-            Room::Elsewhere => Ok(None),
-            Room::Ask => self.room.take(bytes as u64).map(Some).ok_or_else(no_room),
-            Room::Owed => Ok(Some(sized(self.room.nothing(), bytes))),
-            Room::Given(held) => Ok(Some(sized(held, bytes))),
+            FrameMemory::CountedBySource => Ok(None),
+            FrameMemory::Reserve => self.room.take(bytes as u64).map(Some).ok_or_else(no_room),
+            FrameMemory::Exceed => Ok(Some(sized(self.room.empty_reservation(), bytes))),
+            FrameMemory::Reserved(held) => Ok(Some(sized(held, bytes))),
         }
     }
 
@@ -222,7 +222,7 @@ impl Replies {
         kind: Kind,
         id: u32,
         body_bytes: usize,
-        room: Room,
+        room: FrameMemory,
         write: impl FnOnce(&mut Parts<'_>),
     ) -> Result<(), Failure> {
         if body_bytes > self.max_frame_bytes {
@@ -232,7 +232,7 @@ impl Replies {
         let before = self.outbox.len();
         let len = u32::try_from(body_bytes).expect("at most what a client takes");
         let header = Header { len, kind: kind as u16, fields: 0, id };
-        let own = held.map(|held| Own { bytes: Vec::new(), held: Arc::new(held) });
+        let own = held.map(|held| CountedBytes { bytes: Vec::new(), held: Arc::new(held) });
         let mut parts = Parts { outbox: &mut self.outbox, own };
         parts.bytes().extend_from_slice(&header.encode());
         write(&mut parts);
@@ -258,12 +258,12 @@ impl Replies {
 /// Handle that creates [`Replies`] for frames which are encoded outside the channel's task. Such frames may wait for
 /// long until the channel appends them to its outbox.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct ReplyFactory {
     max_frame_bytes: usize,
     room: Arc<Bound>,
 }
 
-impl Aside {
+impl ReplyFactory {
     /// Creates an empty outbox. It counts all frames of at least [`REQUEST_BYTES`] against the server's limit on
     /// replies.
     #[must_use]
@@ -279,14 +279,14 @@ pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
     /// Buffer and memory reservation of the frame, if the frame is counted against the server's limit; `None` if its
     /// bytes go directly into the outbox's buffer.
-    own: Option<Own>,
+    own: Option<CountedBytes>,
 }
 
 /// Bytes gathered for a frame that is counted against the server's limit, and the frame's memory reservation.
 #[derive(Debug)]
-struct Own {
+struct CountedBytes {
     bytes: Vec<u8>,
-    held: Arc<Held>,
+    held: Arc<Reservation>,
 }
 
 impl Parts<'_> {
@@ -327,7 +327,7 @@ impl Parts<'_> {
 }
 
 /// Resizes a memory reservation to the actual size of the frame in bytes.
-fn sized(mut held: Held, bytes: usize) -> Held {
+fn sized(mut held: Reservation, bytes: usize) -> Reservation {
     held.set(bytes as u64);
     held
 }
@@ -339,7 +339,7 @@ pub(crate) fn no_room() -> Failure {
 
 fn too_large(got: usize, max: usize) -> Failure {
     let message = format!("the reply would have {got} bytes, and the client accepts {max}: request less at a time");
-    Failure::fix("result_too_large", message)
+    Failure::invalid("result_too_large", message)
 }
 
 #[cfg(test)]
@@ -354,7 +354,7 @@ mod tests {
     }
 
     /// Puts a frame of `bytes` bytes, header included.
-    fn put(replies: &mut Replies, room: Room, bytes: usize) -> Result<bool, Failure> {
+    fn put(replies: &mut Replies, room: FrameMemory, bytes: usize) -> Result<bool, Failure> {
         replies.put(room, |out| {
             out.resize(out.len() + bytes, 7);
             Ok(true)
@@ -374,14 +374,14 @@ mod tests {
     #[test]
     fn large_frames_are_counted_until_they_are_sent() {
         let mut replies = replies(1 << 20, 2 * LARGE as u64);
-        put(&mut replies, Room::Ask, LARGE - 1).unwrap();
+        put(&mut replies, FrameMemory::Reserve, LARGE - 1).unwrap();
         assert_eq!(replies.room.used(), 0, "a small one is not counted");
-        put(&mut replies, Room::Ask, LARGE + 5).unwrap();
+        put(&mut replies, FrameMemory::Reserve, LARGE + 5).unwrap();
         assert_eq!(replies.room.used(), LARGE as u64 + 5);
-        let (before, refused) = (replies.len(), put(&mut replies, Room::Ask, LARGE).unwrap_err());
+        let (before, refused) = (replies.len(), put(&mut replies, FrameMemory::Reserve, LARGE).unwrap_err());
         assert_eq!((refused.code(), replies.len()), ("overloaded", before));
-        put(&mut replies, Room::Ask, 10).unwrap();
-        put(&mut replies, Room::Owed, LARGE).unwrap();
+        put(&mut replies, FrameMemory::Reserve, 10).unwrap();
+        put(&mut replies, FrameMemory::Exceed, LARGE).unwrap();
         assert_eq!(replies.room.used(), 2 * LARGE as u64 + 5, "what has happened is told");
         assert_eq!(all(&mut replies), vec![7; 3 * LARGE + 14]);
         assert_eq!(replies.room.used(), 0);
@@ -394,7 +394,7 @@ mod tests {
         let small = Bytes::from(vec![1; SHARED_FROM_BYTES - 1]);
         let body = 200 * small.len() + LARGE + 3;
         replies
-            .shared(Kind::Records, 9, body, Room::Ask, |parts| {
+            .shared(Kind::Records, 9, body, FrameMemory::Reserve, |parts| {
                 (0..200).for_each(|_| parts.share(small.clone()));
                 parts.share(Bytes::from(vec![2; LARGE]));
                 parts.bytes().extend_from_slice(b"end");
@@ -408,18 +408,18 @@ mod tests {
         assert_eq!(all(&mut replies), b"\x02end");
         assert_eq!(replies.room.used(), 0);
         let elsewhere = |parts: &mut Parts<'_>| parts.share(Bytes::from(vec![2; LARGE]));
-        replies.shared(Kind::Deliver, 9, LARGE, Room::Elsewhere, elsewhere).unwrap();
+        replies.shared(Kind::Deliver, 9, LARGE, FrameMemory::CountedBySource, elsewhere).unwrap();
         assert_eq!(replies.room.used(), 0);
     }
 
     #[test]
     fn what_waits_aside_is_counted_from_the_first_pages_on() {
         let mut replies = replies(1 << 20, 1 << 20);
-        put(&mut replies, Room::Ask, 3).unwrap();
-        let mut aside = replies.aside().replies();
-        put(&mut aside, Room::Ask, REQUEST_BYTES as usize - 1).unwrap();
+        put(&mut replies, FrameMemory::Reserve, 3).unwrap();
+        let mut aside = replies.factory().replies();
+        put(&mut aside, FrameMemory::Reserve, REQUEST_BYTES as usize - 1).unwrap();
         assert_eq!(replies.room.used(), 0);
-        put(&mut aside, Room::Ask, REQUEST_BYTES as usize).unwrap();
+        put(&mut aside, FrameMemory::Reserve, REQUEST_BYTES as usize).unwrap();
         assert_eq!(replies.room.used(), REQUEST_BYTES);
         replies.append(aside);
         assert_eq!(all(&mut replies), vec![7; 2 + 2 * REQUEST_BYTES as usize]);
@@ -431,12 +431,15 @@ mod tests {
         let mut replies = replies(16, 0);
         replies.reply(1, &Pong { token: 7 }).unwrap();
         let before = replies.len();
-        let large = replies.told(2, |out| {
+        let large = replies.reply_after_effect(2, |out| {
             out.resize(out.len() + HEADER_BYTES + 17, 0);
             Ok(true)
         });
         assert_eq!(large.unwrap_err().code(), "result_too_large");
-        assert_eq!(replies.shared(Kind::Records, 2, 17, Room::Ask, |_| ()).unwrap_err().code(), "result_too_large");
+        assert_eq!(
+            replies.shared(Kind::Records, 2, 17, FrameMemory::Reserve, |_| ()).unwrap_err().code(),
+            "result_too_large"
+        );
         assert_eq!(replies.len(), before);
     }
 
@@ -449,7 +452,7 @@ mod tests {
             parts.share(shared.clone());
             parts.bytes().push(b'c');
         };
-        replies.shared(Kind::Records, 9, 5003, Room::Ask, written).unwrap();
+        replies.shared(Kind::Records, 9, 5003, FrameMemory::Reserve, written).unwrap();
         let wire = all(&mut replies);
         assert_eq!((&wire[12..14], wire[14], wire[5013], wire[5014]), (&b"ab"[..], 7, 7, b'c'));
     }
@@ -459,7 +462,7 @@ mod tests {
         let mut replies = replies(1 << 16, 0);
         replies.reply(0, &Pong { token: 7 }).unwrap();
         assert!(replies.is_empty(), "nobody waits");
-        replies.fail(0, &Failure::fix("some_code", "x".repeat(100_000)).with("next", 5));
+        replies.fail(0, &Failure::invalid("some_code", "x".repeat(100_000)).with("next", 5));
         let mut decoder = Decoder::new();
         decoder.feed(replies.outbox().buffer());
         let raw = decoder.next_borrowed().unwrap().unwrap();

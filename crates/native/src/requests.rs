@@ -22,21 +22,21 @@ use std::{
 };
 
 use futures_util::{Stream as _, stream::FuturesUnordered};
-use thalweg_engine::CommandUnderWay;
-use thalweg_serving::admission::{Bound, Held};
+use thalweg_engine::PendingCommand;
+use thalweg_serving::admission::{Bound, Reservation};
 use thalweg_wire::Kind;
 use tokio::sync::Notify;
 
 use super::{
     failure::{self, Failure},
-    step::Found,
+    step::StepResult,
     subscription::{Source, Step, Subscription},
-    turn::{Later, Reply},
+    turn::{PendingReply, Reply},
 };
 
 /// Current use of a frame id on a channel: a request or a subscription.
 #[derive(Debug)]
-pub(crate) enum Use {
+pub(crate) enum IdUse {
     /// The id belongs to a pending request. The handle exists if the request can be stopped.
     Request(Option<Arc<Notify>>),
     /// The id belongs to a subscription that the channel feeds (tail, push or watch).
@@ -47,7 +47,7 @@ pub(crate) enum Use {
 
 /// A request whose reply is pending.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingRequest {
     /// Id that the client has given to the request.
     pub id: u32,
     /// Kind of the request's frame, by which metrics count the request.
@@ -60,20 +60,20 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// A request has completed with this reply or failure.
-    Request(Waiting, Result<Reply, Failure>),
+    Request(PendingRequest, Result<Reply, Failure>),
     /// A step of the subscription with this id has completed. Contains the subscription's source and the step's
     /// result.
-    Step(u32, Source, Found),
+    Step(u32, Source, StepResult),
 }
 
-enum Work {
-    Write(CommandUnderWay),
-    Later(Later),
+enum PendingWork {
+    Write(PendingCommand),
+    Later(PendingReply),
 }
 
 /// A pending future of a channel: the reply to a request, or a step of a subscription.
 enum Task {
-    Request { waiting: Waiting, work: Work, _held: Held },
+    Request { waiting: PendingRequest, work: PendingWork, _held: Reservation },
     Step { id: u32, step: Step },
 }
 
@@ -84,11 +84,11 @@ impl Future for Task {
         match self.get_mut() {
             Self::Request { waiting, work, .. } => {
                 let reply = match work {
-                    Work::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
+                    PendingWork::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
                         Ok(carried) => Ok(Reply::Outcome(carried)),
                         Err(error) => Err(error.into()),
                     }),
-                    Work::Later(later) => later.as_mut().poll(context),
+                    PendingWork::Later(later) => later.as_mut().poll(context),
                 };
                 reply.map(|reply| Finished::Request(*waiting, reply))
             }
@@ -121,7 +121,7 @@ impl Hasher for IdHasher {
 /// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<Task>,
-    ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
+    ids: HashMap<u32, IdUse, BuildHasherDefault<IdHasher>>,
     requests: usize,
     max_requests: usize,
     subscriptions: usize,
@@ -154,7 +154,7 @@ impl Requests {
     }
 
     /// Returns the current use of a frame id; `None` if the id is free.
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut IdUse> {
         self.ids.get_mut(&id)
     }
 
@@ -180,50 +180,62 @@ impl Requests {
     /// fsync.
     pub(crate) fn write(
         &mut self,
-        waiting: Waiting,
-        mut write: CommandUnderWay,
+        waiting: PendingRequest,
+        mut write: PendingCommand,
         in_flight: &Arc<Bound>,
     ) -> Option<Result<Reply, Failure>> {
         // Polled with a waker that does nothing; an unfinished write is polled again with the set.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some(carried.map(Reply::Outcome).map_err(Failure::from));
         }
-        self.begin(waiting, Work::Write(write), None, in_flight.count());
+        self.begin(waiting, PendingWork::Write(write), None, in_flight.count());
         None
     }
 
     /// Adds a request that writes, so that neither a cancel nor a timeout stops its work. The client waits for its
     /// reply at most for `timeout`.
-    pub(crate) fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+    pub(crate) fn add_write(
+        &mut self,
+        waiting: PendingRequest,
+        later: PendingReply,
+        timeout: Option<Duration>,
+        held: Reservation,
+    ) {
         let reply = async move {
             match timeout {
                 None => later.await,
                 Some(timeout) => match tokio::time::timeout(timeout, later).await {
                     Ok(reply) => reply,
-                    Err(_) => Err(failure::timed_out().perhaps_done()),
+                    Err(_) => Err(failure::timed_out().with_unknown_effect()),
                 },
             }
         };
-        self.begin(waiting, Work::Later(Box::pin(reply)), None, held);
+        self.begin(waiting, PendingWork::Later(Box::pin(reply)), None, held);
     }
 
     /// Adds a request whose work stops at a cancel or at the request's timeout.
-    pub(crate) fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+    pub(crate) fn add_pending(
+        &mut self,
+        waiting: PendingRequest,
+        later: PendingReply,
+        timeout: Option<Duration>,
+        held: Reservation,
+    ) {
         let stop = Arc::new(Notify::new());
         let reply = stoppable(later, Arc::clone(&stop), timeout);
-        self.begin(waiting, Work::Later(Box::pin(reply)), Some(stop), held);
+        self.begin(waiting, PendingWork::Later(Box::pin(reply)), Some(stop), held);
     }
 
-    fn begin(&mut self, waiting: Waiting, work: Work, stop: Option<Arc<Notify>>, held: Held) {
+    fn begin(&mut self, waiting: PendingRequest, work: PendingWork, stop: Option<Arc<Notify>>, held: Reservation) {
         self.requests += 1;
         if waiting.id != 0 {
-            self.ids.insert(waiting.id, Use::Request(stop));
+            self.ids.insert(waiting.id, IdUse::Request(stop));
         }
         self.tasks.push(Task::Request { waiting, work, _held: held });
     }
 
     /// Adds a subscription or a subscription to subjects under its frame id.
-    pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
+    pub(crate) fn subscribed(&mut self, id: u32, used: IdUse) {
         self.subscriptions += 1;
         self.ids.insert(id, used);
     }
@@ -243,7 +255,7 @@ impl Requests {
     /// Stops all pending requests that can be stopped.
     pub(crate) fn stop_waiting(&self) {
         for used in self.ids.values() {
-            if let Use::Request(Some(stop)) = used {
+            if let IdUse::Request(Some(stop)) = used {
                 stop.notify_one();
             }
         }
@@ -252,7 +264,7 @@ impl Requests {
     /// Returns the ids of all subscriptions.
     #[must_use]
     pub(crate) fn subscribed_ids(&self) -> Vec<u32> {
-        self.ids.iter().filter(|(_, used)| !matches!(used, Use::Request(_))).map(|(id, _)| *id).collect()
+        self.ids.iter().filter(|(_, used)| !matches!(used, IdUse::Request(_))).map(|(id, _)| *id).collect()
     }
 
     /// Polls the channel's futures; ready with the next one that has completed.
@@ -270,7 +282,7 @@ impl Requests {
     }
 }
 
-async fn stoppable(later: Later, stop: Arc<Notify>, timeout: Option<Duration>) -> Result<Reply, Failure> {
+async fn stoppable(later: PendingReply, stop: Arc<Notify>, timeout: Option<Duration>) -> Result<Reply, Failure> {
     let time_is_up = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,

@@ -3,15 +3,17 @@
 use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
-use thalweg_engine::{self as engine, Ending, Entry, Keyspace, KeyspaceIter, Lasting, ScanCursor, ScanRange};
+use thalweg_engine::{
+    self as engine, Entry, Keyspace, KeyspaceIter, ScanCursor, ScanRange, VersionEnd, VersionLifetime,
+};
 use thalweg_serving::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
 use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE_BYTES};
 use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, Values, VersionState};
 
 use super::{
     failure::Failure,
-    reads::{keyspace, on_the_spot_or_off_thread},
-    replies::{Replies, Room},
+    reads::{inline_or_blocking, keyspace},
+    replies::{FrameMemory, Replies},
     request::Request,
     turn::{Handled, Turn},
 };
@@ -42,9 +44,9 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     // A page of large values is read on a blocking thread even if it has few pairs.
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
-    on_the_spot_or_off_thread(turn, request, few, bytes, move || {
+    inline_or_blocking(turn, request, few, bytes, move || {
         let mut pairs = iter.next_page(items, bytes)?;
-        let cut = cut(&mut pairs, max_frame_bytes)?;
+        let cut = truncate_pairs(&mut pairs, max_frame_bytes)?;
         let more = match pairs.last() {
             Some(_) if cut => true,
             Some(_) => !iter.next_page(1, 1)?.is_empty(),
@@ -60,7 +62,7 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
             let bytes = HEADER_BYTES + PAGE_HEAD_BYTES + cursor.len() + pairs.iter().map(pair_bytes).sum::<usize>();
             let pairs: Vec<_> = pairs.iter().map(pair).collect();
             let page = Pairs { durability, revision, cursor: &cursor, pairs: List::Items(&pairs) };
-            out.reply_sized(id, &page, bytes, Room::Ask)
+            out.reply_sized(id, &page, bytes, FrameMemory::Reserve)
         })
     })
 }
@@ -97,14 +99,14 @@ fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> 
     }
     let cursor = ScanCursor::decode(scan.cursor)?;
     if scan.revision != Revision::ZERO && Some(scan.revision) != cursor.revision() {
-        return Err(Failure::fix("bad_parameter", "the revision differs from that of the cursor: set it to 0"));
+        return Err(Failure::invalid("bad_parameter", "the revision differs from that of the cursor: set it to 0"));
     }
     Ok(keyspace.resume(range, &cursor)?)
 }
 
 /// Removes pairs from the end of a page that do not fit into the frame; returns true if there were any. A page exceeds
 /// its limit by at most one pair, and the cursor is about as long as a key.
-fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
+fn truncate_pairs(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
     let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
     let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
     let before = pairs.len();
@@ -116,7 +118,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
             let message = format!(
                 "a pair does not fit into the {max_frame_bytes} bytes that the client accepts: scan without values"
             );
-            return Err(Failure::fix("result_too_large", message));
+            return Err(Failure::invalid("result_too_large", message));
         }
         bytes -= pair_bytes(last);
         pairs.pop();
@@ -137,34 +139,28 @@ pub(crate) fn versions(
     let before = (wanted.before != Revision::ZERO).then_some(wanted.before);
     let (app, key) = (Arc::clone(turn.app), wanted.key.0.to_vec());
     let max_frame_bytes = turn.out.max_frame_bytes();
-    on_the_spot_or_off_thread(
-        turn,
-        request,
-        limit.min(INLINE_LISTED as usize + 1),
-        MAX_VERSIONS_PAGE_BYTES,
-        move || {
-            let found = keyspace.versions(&key, before, limit)?;
-            let durability = app.db.blocking().visible_durability();
-            drop(held);
-            Ok(move |out: &mut Replies, id: u32| {
-                let fits = fitting(&found.versions, max_frame_bytes);
-                let shown = &found.versions[..fits];
-                let next = match shown.last() {
-                    Some(last) if fits < found.versions.len() => last.entry.revision,
-                    _ => found.next.unwrap_or(Revision::ZERO),
-                };
-                let versions: Vec<_> = shown.iter().map(version).collect();
-                out.reply(
-                    id,
-                    &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },
-                )
-            })
-        },
-    )
+    inline_or_blocking(turn, request, limit.min(INLINE_LISTED as usize + 1), MAX_VERSIONS_PAGE_BYTES, move || {
+        let found = keyspace.versions(&key, before, limit)?;
+        let durability = app.db.blocking().visible_durability();
+        drop(held);
+        Ok(move |out: &mut Replies, id: u32| {
+            let fits = versions_that_fit(&found.versions, max_frame_bytes);
+            let shown = &found.versions[..fits];
+            let next = match shown.last() {
+                Some(last) if fits < found.versions.len() => last.entry.revision,
+                _ => found.next.unwrap_or(Revision::ZERO),
+            };
+            let versions: Vec<_> = shown.iter().map(version).collect();
+            out.reply(
+                id,
+                &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },
+            )
+        })
+    })
 }
 
 /// Returns how many of the versions fit into a frame, but at least one, even if it is too large.
-fn fitting(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
+fn versions_that_fit(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
     let mut bytes = VERSIONS_HEAD_BYTES;
     let fits = versions.iter().take_while(|version| {
         bytes += VERSION_HEAD_BYTES + version.entry.value.len();
@@ -174,14 +170,14 @@ fn fitting(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
 }
 
 fn version(version: &engine::KeyVersion) -> wire::Version<'_> {
-    let (state, until, until_time) = match version.lasting {
-        Lasting::Current => (VersionState::Current, Revision::ZERO, SpaceTime(0)),
-        Lasting::Ended => (VersionState::Ended, Revision::ZERO, SpaceTime(0)),
-        Lasting::Until { revision, time, ending } => {
+    let (state, until, until_time) = match version.lifetime {
+        VersionLifetime::Current => (VersionState::Current, Revision::ZERO, SpaceTime(0)),
+        VersionLifetime::Ended => (VersionState::Ended, Revision::ZERO, SpaceTime(0)),
+        VersionLifetime::Until { revision, time, ending } => {
             let state = match ending {
-                Ending::Overwritten => VersionState::Overwritten,
-                Ending::Deleted => VersionState::Deleted,
-                Ending::Expired => VersionState::Expired,
+                VersionEnd::Overwritten => VersionState::Overwritten,
+                VersionEnd::Deleted => VersionState::Deleted,
+                VersionEnd::Expired => VersionState::Expired,
             };
             (state, revision, time.unwrap_or(SpaceTime(0)))
         }

@@ -84,7 +84,7 @@ impl Certificate {
     /// an error and changes nothing. Blocks on file reads.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
-        warn_of(&self.served, now());
+        warn_if_expiring(&self.served, now());
         Ok(self.served.fingerprint())
     }
 }
@@ -105,7 +105,7 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
         );
     }
     if let Some(identity) = listener.identity() {
-        warn_of(identity, now());
+        warn_if_expiring(identity, now());
     }
     if !address.ip().is_loopback() && !config.native_tls {
         tracing::warn!(%address, "other machines can reach the native port without TLS: others can read its traffic");
@@ -113,14 +113,14 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
 }
 
 /// Logs a warning if a certificate is not valid now or expires soon.
-fn warn_of(identity: &Identity, now: Duration) {
+fn warn_if_expiring(identity: &Identity, now: Duration) {
     let Some(validity) = identity.validity() else {
         tracing::warn!(
             "the validity period of the native port's certificate cannot be read: clients that check it may reject it"
         );
         return;
     };
-    if let Some(what) = Standing::at(validity, now).warning() {
+    if let Some(what) = CertificateStatus::at(validity, now).warning() {
         let (not_before, not_after) = (date(validity.not_before), date(validity.not_after));
         tracing::warn!(not_before, not_after, "{what}");
     }
@@ -137,14 +137,14 @@ fn date(seconds: i64) -> String {
 
 /// Validity of a certificate at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum CertificateStatus {
     NotYetValid,
     Valid,
     NearlyOver { days: u64 },
     Expired,
 }
 
-impl Standing {
+impl CertificateStatus {
     fn at(validity: Validity, now: Duration) -> Self {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now > validity.not_after {
@@ -186,17 +186,17 @@ mod tests {
     fn a_certificate_is_warned_of_outside_of_its_time_and_two_weeks_before_its_end() {
         const DAY: i64 = 24 * 3600;
         let validity = Validity { not_before: 100 * DAY, not_after: 200 * DAY };
-        let at = |seconds: i64| Standing::at(validity, Duration::from_secs(seconds as u64));
+        let at = |seconds: i64| CertificateStatus::at(validity, Duration::from_secs(seconds as u64));
         for (seconds, standing) in [
-            (100 * DAY - 1, Standing::NotYetValid),
-            (100 * DAY, Standing::Valid),
-            (186 * DAY, Standing::Valid),
-            (186 * DAY + 1, Standing::NearlyOver { days: 13 }),
-            (200 * DAY, Standing::NearlyOver { days: 0 }),
-            (200 * DAY + 1, Standing::Expired),
+            (100 * DAY - 1, CertificateStatus::NotYetValid),
+            (100 * DAY, CertificateStatus::Valid),
+            (186 * DAY, CertificateStatus::Valid),
+            (186 * DAY + 1, CertificateStatus::NearlyOver { days: 13 }),
+            (200 * DAY, CertificateStatus::NearlyOver { days: 0 }),
+            (200 * DAY + 1, CertificateStatus::Expired),
         ] {
             assert_eq!(at(seconds), standing, "{seconds}");
-            assert_eq!(standing.warning().is_some(), standing != Standing::Valid);
+            assert_eq!(standing.warning().is_some(), standing != CertificateStatus::Valid);
         }
         assert!(at(199 * DAY).warning().unwrap().contains("expires in 1 days"));
         assert_eq!(date(1_700_000_000), "2023-11-14T22:13:20.000000Z");
@@ -262,7 +262,7 @@ mod tests {
             (YEAR_2040 - 7 * 24 * 3600, Some("expires in 7 days")),
             (1_900_000_000, None),
         ] {
-            let said = logged(|| warn_of(&identity, Duration::from_secs(now)));
+            let said = logged(|| warn_if_expiring(&identity, Duration::from_secs(now)));
             match what {
                 None => assert_eq!(said, ""),
                 Some(what) => {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use thalweg_serving::app::App;
-use thalweg_wire::handshake::{Agreed, ServerTerms};
+use thalweg_wire::handshake::{Agreed, ServerParameters};
 
 use super::Native;
 
@@ -35,7 +35,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Returns the terms of the first channel after a handshake.
-    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerTerms<'_>) -> Self {
+    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerParameters<'_>) -> Self {
         let config = &native.app.config;
         Self {
             app: Arc::clone(&native.app),

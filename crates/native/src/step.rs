@@ -1,4 +1,4 @@
-//! A step of a subscription, which produces its next frame: the step's bounds ([`Wanted`]) and its result ([`Found`]).
+//! A step of a subscription, which produces its next frame: the step's bounds ([`StepLimits`]) and its result ([`StepResult`]).
 //! `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
@@ -11,21 +11,21 @@ use tokio::sync::Notify;
 
 use super::{
     failure::Failure,
-    replies::{Replies, Room},
+    replies::{FrameMemory, Replies},
 };
 
 /// Behaviour of a subscription's step that finds no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WhenEmpty {
     /// The step waits until there are messages or it is stopped.
     Wait,
     /// The step returns immediately. Used for a cancelled subscription that only sends its pending messages.
-    TakeWhatIsThere,
+    Return,
 }
 
 /// Bounds of a subscription's step, and the signal that stops the step.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct StepLimits {
     /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
     pub max_messages: u64,
     /// Remaining credit of the client in messages and in bytes. A frame may exceed it, but no step tries to build a
@@ -34,22 +34,22 @@ pub(crate) struct Wanted {
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
     /// Behaviour of the step if there are no messages.
-    pub patience: Patience,
+    pub when_empty: WhenEmpty,
     /// Signal to end the step without a result.
     pub stop: Arc<Notify>,
 }
 
-impl Wanted {
+impl StepLimits {
     /// Returns the memory reservation for a frame with `bytes` bytes of messages; `None` if the frame is large and
     /// must wait for memory. No frame of a subscription is dropped for lack of memory: it waits, or, when the
     /// subscription is ending, exceeds the limit.
-    pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
+    pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<FrameMemory> {
         if bytes <= NATIVE_PAGE_BYTES {
-            return Some(Room::Elsewhere);
+            return Some(FrameMemory::CountedBySource);
         }
         match app.admission.reply_bytes.take_quietly(bytes) {
-            Some(held) => Some(Room::Given(held)),
-            None => (self.patience == Patience::TakeWhatIsThere).then_some(Room::Owed),
+            Some(held) => Some(FrameMemory::Reserved(held)),
+            None => (self.when_empty == WhenEmpty::Return).then_some(FrameMemory::Exceed),
         }
     }
 
@@ -65,13 +65,13 @@ impl Wanted {
 
     /// Waits until memory for the frame can be [reserved](Self::room_for). In the meantime the step keeps the frame's
     /// data in memory. A stopped step does not wait.
-    pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
+    pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> FrameMemory {
         loop {
             if let Some(room) = self.room_for(app, bytes) {
                 return room;
             }
             if self.pause().await {
-                return Room::Owed;
+                return FrameMemory::Exceed;
             }
         }
     }
@@ -80,7 +80,7 @@ impl Wanted {
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
 /// Result of one step of a subscription.
-pub(crate) enum Found {
+pub(crate) enum StepResult {
     /// A frame, or several that belong together, and the credit that they use up.
     Frame {
         /// Number of messages, records or changes in the frames.
@@ -93,10 +93,10 @@ pub(crate) enum Found {
     /// There are no messages to send now.
     Nothing,
     /// The subscription has ended for this reason; no more messages will follow.
-    Over(Failure),
+    Ended(Failure),
 }
 
-impl Found {
+impl StepResult {
     /// Creates the result of a step that sends `messages` messages with `bytes` bytes. `encode` encodes their frames.
     pub(crate) fn frame(
         messages: u64,
@@ -107,12 +107,12 @@ impl Found {
     }
 }
 
-impl fmt::Debug for Found {
+impl fmt::Debug for StepResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Frame { messages, bytes, .. } => write!(f, "Frame({messages} messages, {bytes} bytes)"),
             Self::Nothing => f.write_str("Nothing"),
-            Self::Over(failure) => f.debug_tuple("Over").field(failure).finish(),
+            Self::Ended(failure) => f.debug_tuple("Over").field(failure).finish(),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     failure::Failure,
     reads::reply_off_thread,
     records::{Page, room_for_records},
-    replies::Room,
+    replies::FrameMemory,
     request::Request,
     subscription::Source,
     tail::Tail,
@@ -26,14 +26,14 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
-    let on_the_spot = if turn.is_alone { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
+    let on_the_spot = if turn.is_sole_client { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
     if max_bytes <= on_the_spot {
-        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id, Room::Ask)?;
+        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
         return Ok(Handled::Replied);
     }
     let app = Arc::clone(turn.app);
     Ok(reply_off_thread(turn, request, max_bytes as usize, move |out, id| {
-        page.read(&app, &stream)?.put(out, Kind::Records, id, Room::Ask)
+        page.read(&app, &stream)?.put(out, Kind::Records, id, FrameMemory::Reserve)
     }))
 }
 

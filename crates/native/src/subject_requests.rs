@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 
 use super::{
     failure::{self, Failure},
-    publishing::{Publishing, To},
-    replies::{Replies, Room},
+    publishing::{PublishTarget, Publishing},
+    replies::{FrameMemory, Replies},
     request::Request,
-    subjects::{Subjects, Subscription, cut},
+    subjects::{Subjects, Subscription, sub_batch},
     turn::{Handled, Reply, Turn},
 };
 
@@ -29,19 +29,19 @@ pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publ
         if request.id == 0 && checked.batch.count() == 1 && checked.batch.reply().is_empty() {
             let now = turn.app.views.moment(request.received);
             let Subjects { publishing, app, waiter, .. } = subjects;
-            publishing.join(&To { broker: &app.views.broker, waiter }, now, &checked)?;
+            publishing.join(&PublishTarget { broker: &app.views.broker, waiter }, now, &checked)?;
             return Ok(Handled::Replied);
         }
-        let batch = Publishing::keep(request, &checked)?;
+        let batch = Publishing::broker_batch(request, &checked)?;
         return publish_all(turn, request, [batch]);
     }
     // All batches are checked before the first is published.
-    let batches = kept(subjects, request, publish.batches.iter())?;
+    let batches = broker_batches(subjects, request, publish.batches.iter())?;
     publish_all(turn, request, batches)
 }
 
 /// Checks all batches of a request, and returns them in the form that the broker takes.
-pub(crate) fn kept<'f>(
+pub(crate) fn broker_batches<'f>(
     subjects: &mut Subjects,
     request: &Request<'_>,
     batches: impl Iterator<Item = &'f [u8]>,
@@ -49,7 +49,7 @@ pub(crate) fn kept<'f>(
     let mut kept = Vec::new();
     for bytes in batches {
         let checked = subjects.publishing.check(bytes)?;
-        kept.push(Publishing::keep(request, &checked)?);
+        kept.push(Publishing::broker_batch(request, &checked)?);
     }
     Ok(kept)
 }
@@ -60,7 +60,7 @@ fn publish_all(
     batches: impl IntoIterator<Item = Batch>,
 ) -> Result<Handled, Failure> {
     let Subjects { publishing, app, waiter, .. } = &mut *turn.subjects;
-    let to = To { broker: &app.views.broker, waiter };
+    let to = PublishTarget { broker: &app.views.broker, waiter };
     match publishing.publish(&to, batches) {
         Ok(Published { delivered, missed }) => {
             turn.out.reply(request.id, &wire::Published { delivered, missed })?;
@@ -81,7 +81,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     if checked.batch.count() != 1 || !checked.batch.reply().is_empty() {
         let message = "a request has exactly one message, without a reply subject: the server chooses the reply \
             subject";
-        return Err(Failure::fix("malformed_batch", message));
+        return Err(Failure::invalid("malformed_batch", message));
     }
     let wait = request.timeout().unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
     let now = turn.app.views.moment(request.received);
@@ -92,15 +92,15 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     let reply_to = asks.begin(now, wait, answered).map_err(|(_, error)| Failure::of(&error))?;
     let records = checked.batch.records().len();
     let writer = BatchWriter::with_capacity(checked.subject.as_bytes(), reply_to.as_bytes(), records);
-    let mut writer = writer.map_err(|error| Failure::fix("malformed_batch", error.to_string()))?;
+    let mut writer = writer.map_err(|error| Failure::invalid("malformed_batch", error.to_string()))?;
     writer.append(&checked.batch)?;
     let shared = writer.into_shared(Checksum::Without).expect("it has a message");
     let batch = Batch::new(checked.subject, shared.bytes, shared.count)?;
     let Subjects { publishing, app, waiter, .. } = &mut *subjects;
-    let blocked = match publishing.publish(&To { broker: &app.views.broker, waiter }, [batch]) {
+    let blocked = match publishing.publish(&PublishTarget { broker: &app.views.broker, waiter }, [batch]) {
         Err(told) => Some(told),
         Ok(published) => {
-            if let Err(failure) = nobody(published) {
+            if let Err(failure) = require_subscriber(published) {
                 subjects.asks()?.complete(&reply_to);
                 return Err(failure);
             }
@@ -110,7 +110,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     Ok(Handled::later(async move {
         let exchange = async {
             if let Some(told) = blocked {
-                nobody(told.await.map_err(|_| failure::stopping())?)?;
+                require_subscriber(told.await.map_err(|_| failure::stopping())?)?;
             }
             answer.await.map_err(|_| failure::stopping())
         };
@@ -119,13 +119,13 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
                 let answer = answer?;
                 Ok(Reply::encode(move |out, id| put_answer(out, id, &answer)))
             }
-            Err(_) => Err(Failure::of(&RequestError::TimedOut).perhaps_done()),
+            Err(_) => Err(Failure::of(&RequestError::TimedOut).with_unknown_effect()),
         }
     }))
 }
 
 /// Returns a failure if an asked message reached no subscriber.
-fn nobody(published: Published) -> Result<(), Failure> {
+fn require_subscriber(published: Published) -> Result<(), Failure> {
     match published {
         Published { delivered: 0, missed: 0 } => Err(Failure::of(&RequestError::NoResponders)),
         Published { delivered: 0, .. } => Err(Failure::of(&RequestError::Overloaded)),
@@ -139,8 +139,8 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
     if id == 0 {
         return Ok(());
     }
-    let bytes = if answer.messages() == 1 { answer.encoded().clone() } else { cut(answer, 0, 1) };
-    out.shared(Kind::Answer, id, bytes.len(), Room::Owed, |parts| parts.share(bytes))
+    let bytes = if answer.messages() == 1 { answer.encoded().clone() } else { sub_batch(answer, 0, 1) };
+    out.shared(Kind::Answer, id, bytes.len(), FrameMemory::Exceed, |parts| parts.share(bytes))
 }
 
 /// Handles a `subscribe` request: begins a subscription to a pattern of subjects.

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use thalweg_broker::{
     Batch, Budget, Credit as Grant, Link, Notify, Outbound, Policy, Requests, SubscribeError, SubscribeOptions,
-    SubscriptionId, Taken, TooManyLinks,
+    SubscriptionId, TakeResult, TooManyLinks,
 };
 use thalweg_serving::{
     app::App,
@@ -36,8 +36,8 @@ use tokio::sync::oneshot;
 
 use super::{
     failure::{self, Failure},
-    publishing::{Input, Publishing, To},
-    replies::{Replies, Room},
+    publishing::{InputState, PublishTarget, Publishing},
+    replies::{FrameMemory, Replies},
 };
 
 /// Id of the channel's own subscription for answers to its asks. Ids that clients choose have 32 bits, so none can
@@ -49,7 +49,7 @@ const BATCHES_AT_ONCE: usize = 256;
 
 /// Result of delivering, in one turn, to a channel's subscriptions to subjects.
 #[derive(Debug, Default)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveryTurn {
     /// True if there was progress: a frame was put into the outbox, or a batch was published.
     pub moved: bool,
     /// Ids of the subscriptions that have ended; their last frames are in the outbox.
@@ -60,12 +60,12 @@ pub(crate) struct Delivered {
 
 /// Notification of a channel by the broker: wakes the channel's task, and records that there are messages to deliver.
 #[derive(Default)]
-pub(crate) struct Bell {
+pub(crate) struct SubjectWaker {
     waker: AtomicWaker,
     pub(crate) rung: AtomicBool,
 }
 
-impl Notify for Bell {
+impl Notify for SubjectWaker {
     fn notify(&self) {
         self.rung.store(true, Ordering::Release);
         self.waker.wake();
@@ -86,7 +86,7 @@ pub(crate) struct Subscription {
 /// State of a channel for subjects: publishing, subscriptions and asks.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
     /// Link to the broker, opened by the first subscription or ask.
@@ -124,7 +124,7 @@ impl Subjects {
     /// Creates the state of a channel, without subscriptions and asks.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>) -> Self {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(SubjectWaker::default());
         Self {
             app: Arc::clone(app),
             waiter: Arc::clone(&bell) as _,
@@ -170,7 +170,7 @@ impl Subjects {
 
     /// Publishes all gathered messages of the client, before its goodbye takes effect.
     pub(crate) fn flush(&mut self) {
-        self.publishing.flush(&To { broker: &self.app.views.broker, waiter: &self.waiter });
+        self.publishing.flush(&PublishTarget { broker: &self.app.views.broker, waiter: &self.waiter });
     }
 
     /// Returns true if all messages that the client sent have been published.
@@ -226,17 +226,17 @@ impl Subjects {
 
     /// Publishes batches that are due, and moves batches for the client's subscriptions into the outbox as far as it
     /// has room.
-    pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: Input, out: &mut Replies) -> Delivered {
-        let to = To { broker: &self.app.views.broker, waiter: &self.waiter };
-        let moved = self.publishing.go_on(&to, &self.app.views, input, cx);
-        let mut delivered = Delivered { moved, ..Delivered::default() };
+    pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: InputState, out: &mut Replies) -> DeliveryTurn {
+        let to = PublishTarget { broker: &self.app.views.broker, waiter: &self.waiter };
+        let moved = self.publishing.publish_blocked(&to, &self.app.views, input, cx);
+        let mut delivered = DeliveryTurn { moved, ..DeliveryTurn::default() };
         if !self.bell.rung.swap(false, Ordering::Acquire) && !self.more {
             return delivered;
         }
         let mut taken = std::mem::take(&mut self.taken);
         while let (Some(link), true) = (&self.link, out.has_room()) {
             let bytes = (OUTBOX_BYTES - out.len()) as u64;
-            self.more = link.take(&mut taken, Budget { batches: BATCHES_AT_ONCE, bytes }) == Taken::More;
+            self.more = link.take(&mut taken, Budget { batches: BATCHES_AT_ONCE, bytes }) == TakeResult::More;
             delivered.moved |= !taken.is_empty();
             // Subscriptions may end in this loop, so the condition is evaluated before it.
             let plain = self.counted.is_empty() && self.asks.is_none();
@@ -252,7 +252,7 @@ impl Subjects {
         delivered
     }
 
-    fn put(&mut self, item: Outbound, plain: bool, out: &mut Replies, delivered: &mut Delivered) {
+    fn put(&mut self, item: Outbound, plain: bool, out: &mut Replies, delivered: &mut DeliveryTurn) {
         match item {
             Outbound::Batch { batch, subscriptions } if plain => self.send(&batch, &subscriptions, out, delivered),
             Outbound::Batch { batch, mut subscriptions } => {
@@ -300,14 +300,14 @@ impl Subjects {
         let first = std::mem::take(left) as usize;
         if first > 0 {
             // A message that is too large for the client is dropped; the subscription ends in either case.
-            let _ = put_deliver(out, &cut(batch, 0, first), &[id]);
+            let _ = put_deliver(out, &sub_batch(batch, 0, first), &[id]);
         }
         false
     }
 
     /// Puts a batch into the outbox, once for all of these subscriptions. The batch is split if it is larger than the
     /// frames that the client accepts.
-    fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut Delivered) {
+    fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut DeliveryTurn) {
         for ids in to.chunks(MAX_DELIVER_SUBSCRIPTIONS) {
             if put_deliver(out, batch.encoded(), ids).is_ok() {
                 continue;
@@ -323,7 +323,7 @@ impl Subjects {
     }
 
     /// Ends subscriptions that have reached their limit, and cancelled ones that can send no more queued messages.
-    fn end_those_done(&mut self, out: &mut Replies, delivered: &mut Delivered) {
+    fn end_those_done(&mut self, out: &mut Replies, delivered: &mut DeliveryTurn) {
         let more = self.more;
         let done = |subscription: &Subscription| match &subscription.left {
             Some((0, why)) => Some(why.clone()),
@@ -352,7 +352,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
         return Ok(());
     }
     let body = 4 + 4 * ids.len() + batch.len();
-    out.shared(Kind::Deliver, 0, body, Room::Elsewhere, |parts| {
+    out.shared(Kind::Deliver, 0, body, FrameMemory::CountedBySource, |parts| {
         let bytes = parts.bytes();
         bytes.extend_from_slice(&(ids.len() as u32).to_le_bytes());
         ids.iter().for_each(|id| bytes.extend_from_slice(&client_id(*id).to_le_bytes()));
@@ -361,7 +361,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
 }
 
 /// Returns a new batch with `count` messages of `batch`, after the first `skip` messages.
-pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
+pub(crate) fn sub_batch(batch: &Batch, skip: usize, count: usize) -> Bytes {
     // All published batches were checked.
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
     let mut writer = BatchWriter::new(whole.subject(), whole.reply()).expect("it was in a batch");
@@ -399,8 +399,8 @@ fn parts(batch: &Batch, max_frame_bytes: usize) -> impl Iterator<Item = Result<B
         if first == at {
             at = count;
             let message = "a message is larger than the frames that the client accepts: raise the limit in the hello";
-            return Some(Err(Failure::fix("result_too_large", message)));
+            return Some(Err(Failure::invalid("result_too_large", message)));
         }
-        Some(Ok(cut(batch, first, at - first)))
+        Some(Ok(sub_batch(batch, first, at - first)))
     })
 }

@@ -10,17 +10,17 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use thalweg_serving::admission::Held;
+use thalweg_serving::admission::Reservation;
 use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
 
 use super::{
     failure::Failure,
-    push::Pushing,
+    push::PushSource,
     replies::Replies,
-    step::{Found, Patience, Wanted},
+    step::{StepLimits, StepResult, WhenEmpty},
     tail::Tail,
-    watching::Watching,
+    watch_source::WatchSource,
 };
 
 /// Source that produces a subscription's frames.
@@ -29,16 +29,16 @@ pub(crate) enum Source {
     /// The subscription sends the records of a stream.
     Tail(Box<Tail>),
     /// The subscription sends the deliveries of a consumer group to a member.
-    Push(Box<Pushing>),
+    Push(Box<PushSource>),
     /// The subscription sends the changes of keys in a keyspace.
-    Watch(Box<Watching>),
+    Watch(Box<WatchSource>),
 }
 
 /// Future of a subscription's running step. It returns the source together with the result.
-pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
+pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, StepResult)> + Send>>;
 
 impl Source {
-    fn step(self, wanted: Wanted) -> Step {
+    fn step(self, wanted: StepLimits) -> Step {
         Box::pin(async move {
             match self {
                 Self::Tail(mut tail) => {
@@ -82,15 +82,15 @@ pub(crate) struct Subscription {
     /// requested.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
-    _held: Held,
+    _held: Reservation,
 }
 
 /// Action that the channel must take next for a subscription.
-pub(crate) enum Next {
+pub(crate) enum NextAction {
     /// The channel runs this step, which produces the next frame.
     Step(Step),
     /// The channel waits until a step completes or the client grants credit.
-    Rest,
+    Wait,
     /// The channel ends the subscription and reports this reason to the client.
     End(Failure),
 }
@@ -98,40 +98,40 @@ pub(crate) enum Next {
 impl Subscription {
     /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request.
     #[must_use]
-    pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
+    pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Reservation) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
         let next = source.next();
         Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
     /// Returns the action that the channel must take next for the subscription.
-    pub(crate) fn next(&mut self, max_frame_bytes: usize) -> Next {
-        let Some(source) = self.source.take() else { return Next::Rest };
+    pub(crate) fn next(&mut self, max_frame_bytes: usize) -> NextAction {
+        let Some(source) = self.source.take() else { return NextAction::Wait };
         if self.left == 0 {
-            return Next::End(self.told(super::failure::limit_reached()));
+            return NextAction::End(self.with_position(super::failure::limit_reached()));
         }
         let may_send = self.credit.may_send();
         let patience = match &self.ending {
-            Some((why, CancelMode::Now)) => return Next::End(self.told(why.clone())),
-            Some((why, CancelMode::Drain)) if !may_send => return Next::End(self.told(why.clone())),
-            Some((_, CancelMode::Drain)) => Patience::TakeWhatIsThere,
+            Some((why, CancelMode::Now)) => return NextAction::End(self.with_position(why.clone())),
+            Some((why, CancelMode::Drain)) if !may_send => return NextAction::End(self.with_position(why.clone())),
+            Some((_, CancelMode::Drain)) => WhenEmpty::Return,
             None if !may_send => {
                 self.source = Some(source);
-                return Next::Rest;
+                return NextAction::Wait;
             }
-            None => Patience::Wait,
+            None => WhenEmpty::Wait,
         };
         let stop = Arc::clone(&self.stop);
         let (max_messages, credit) = (self.left, self.credit.left());
-        Next::Step(source.step(Wanted { max_messages, credit, max_frame_bytes, patience, stop }))
+        NextAction::Step(source.step(StepLimits { max_messages, credit, max_frame_bytes, when_empty: patience, stop }))
     }
 
     /// Puts the frames of a completed step into the outbox. Returns a reason if the subscription has ended.
-    pub(crate) fn stepped(&mut self, id: u32, source: Source, found: Found, out: &mut Replies) -> Option<Failure> {
+    pub(crate) fn stepped(&mut self, id: u32, source: Source, found: StepResult, out: &mut Replies) -> Option<Failure> {
         let over = match found {
             // The client cancelled before this frame was ready.
-            Found::Frame { .. } if matches!(self.ending, Some((_, CancelMode::Now))) => None,
-            Found::Frame { messages, bytes, encode } => {
+            StepResult::Frame { .. } if matches!(self.ending, Some((_, CancelMode::Now))) => None,
+            StepResult::Frame { messages, bytes, encode } => {
                 self.credit.sent(messages, bytes);
                 self.left = self.left.saturating_sub(messages);
                 let failed = encode(out, id).err();
@@ -140,17 +140,17 @@ impl Subscription {
                 }
                 failed
             }
-            Found::Nothing => {
+            StepResult::Nothing => {
                 self.next = source.next();
                 match &self.ending {
                     Some((why, CancelMode::Drain)) => Some(why.clone()),
                     _ => None,
                 }
             }
-            Found::Over(failure) => Some(failure),
+            StepResult::Ended(failure) => Some(failure),
         };
         self.source = Some(source);
-        over.map(|failure| self.told(failure))
+        over.map(|failure| self.with_position(failure))
     }
 
     /// Adds credit that the client has granted.
@@ -170,7 +170,7 @@ impl Subscription {
     }
 
     /// Adds the position at which the client can resume to the reason of the subscription's end.
-    fn told(&self, failure: Failure) -> Failure {
+    fn with_position(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),
             _ => failure,

@@ -11,11 +11,11 @@ use thalweg_types::Offset;
 use thalweg_wire::Kind;
 
 use super::{
-    blocking::off_thread,
+    blocking::run_blocking,
     failure::{self, Failure},
-    records::{Page, Shown, room_for_records},
-    replies::Room,
-    step::{Found, Patience, Wanted},
+    records::{Page, RecordsFrame, room_for_records},
+    replies::FrameMemory,
+    step::{StepLimits, StepResult, WhenEmpty},
 };
 
 /// A tail of a stream, which supplies the frames of a subscription.
@@ -42,11 +42,11 @@ impl Tail {
     }
 
     /// Runs one step: waits until the stream has records to send, and returns a page of them.
-    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
+    pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         loop {
             let from = self.next;
             match self.look(&wanted).await {
-                Err(failure) => return Found::Over(failure),
+                Err(failure) => return StepResult::Ended(failure),
                 Ok(Some(shown)) => match wanted.room_for(&self.app, shown.bytes()) {
                     Some(room) => return found(shown, room),
                     None => {
@@ -54,19 +54,19 @@ impl Tail {
                         drop(shown);
                         (self.next, self.behind) = (from, true);
                         match wanted.pause().await {
-                            true => return Found::Nothing,
+                            true => return StepResult::Nothing,
                             false => continue,
                         }
                     }
                 },
-                Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
+                Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
                 Ok(None) => {}
             }
             tokio::select! {
                 biased;
-                () = wanted.stop.notified() => return Found::Nothing,
+                () = wanted.stop.notified() => return StepResult::Nothing,
                 there = self.app.db.wait_for(self.stream.id(), self.next) => if !there {
-                    return Found::Over(self.gone());
+                    return StepResult::Ended(self.stream_gone());
                 },
             }
         }
@@ -74,7 +74,7 @@ impl Tail {
 
     /// Reads a page of records; `None` if there are none. The read runs on the channel's thread at the end of the
     /// stream, where records are in memory, and otherwise on a thread that may block.
-    async fn look(&mut self, wanted: &Wanted) -> Result<Option<Shown>, Failure> {
+    async fn look(&mut self, wanted: &StepLimits) -> Result<Option<RecordsFrame>, Failure> {
         let hard_max_bytes = room_for_records(wanted.max_frame_bytes);
         let (credit_records, credit_bytes) = wanted.credit;
         let page = Page {
@@ -86,7 +86,7 @@ impl Tail {
         };
         let shown = if self.behind {
             let (app, stream) = (Arc::clone(&self.app), self.stream.clone());
-            off_thread(move || page.read(&app, &stream)).await?
+            run_blocking(move || page.read(&app, &stream)).await?
         } else {
             page.read(&self.app, &self.stream)?
         };
@@ -95,7 +95,7 @@ impl Tail {
         Ok((!shown.runs.is_empty()).then_some(shown))
     }
 
-    fn gone(&self) -> Failure {
+    fn stream_gone(&self) -> Failure {
         match self.stream.info() {
             Ok(_) => failure::stopping(),
             Err(error) => error.into(),
@@ -104,7 +104,7 @@ impl Tail {
 }
 
 /// Converts a page of records into the result of a tail's step.
-fn found(shown: Shown, room: Room) -> Found {
+fn found(shown: RecordsFrame, room: FrameMemory) -> StepResult {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
-    Found::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))
+    StepResult::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))
 }

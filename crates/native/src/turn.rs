@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use thalweg_engine::{Carried, CommandUnderWay};
+use thalweg_engine::{CommandResult, PendingCommand};
 use thalweg_serving::app::App;
 use thalweg_wire::{Frame, put_outcome};
 
@@ -18,11 +18,11 @@ pub(crate) struct Turn<'t> {
     pub subjects: &'t mut Subjects,
     /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
     /// client.
-    pub is_alone: bool,
+    pub is_sole_client: bool,
 }
 
 /// Future that completes with the reply to a request.
-pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
 /// Result of a handler: the way in which its request is answered.
 pub(crate) enum Handled {
@@ -30,13 +30,13 @@ pub(crate) enum Handled {
     Replied,
     /// The request's command is pending, and its outcome is the reply. Neither a cancel nor a timeout stops the
     /// command.
-    Write(CommandUnderWay),
+    Write(PendingCommand),
     /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with
     /// that failure.
-    Later(Later),
+    Later(PendingReply),
     /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it; after the request's
     /// timeout its reply is discarded.
-    Unstoppable(Later),
+    Unstoppable(PendingReply),
     /// A subscription has begun: its first frame is in the outbox, and the channel feeds it from this source.
     Began(Source),
     /// A subscription to subjects has begun, which [`Subjects`] feeds.
@@ -68,11 +68,11 @@ type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 /// Reply of a request that was pending.
 pub(crate) enum Reply {
     /// The reply is the outcome of a command, with the durability level reached.
-    Outcome(Carried),
+    Outcome(CommandResult),
     /// The reply is what this function puts into the outbox: one or more frames.
     Frame(Encode),
     /// The reply was encoded outside the channel's task: these frames are appended to the outbox.
-    Aside(Replies),
+    Encoded(Replies),
 }
 
 impl Reply {
@@ -92,12 +92,12 @@ impl Reply {
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),
-            Self::Aside(replies) => {
+            Self::Encoded(replies) => {
                 out.append(replies);
                 Ok(())
             }
             Self::Outcome((durability, outcome)) => {
-                let told = out.told(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
+                let told = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
                 debug_assert!(told, "clients send no commands whose outcome is not told: {outcome:?}");
                 Ok(())
             }
@@ -110,7 +110,7 @@ impl fmt::Debug for Reply {
         match self {
             Self::Outcome(carried) => f.debug_tuple("Outcome").field(carried).finish(),
             Self::Frame(_) => f.write_str("Frame"),
-            Self::Aside(replies) => f.debug_tuple("Aside").field(replies).finish(),
+            Self::Encoded(replies) => f.debug_tuple("Aside").field(replies).finish(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     request::Request,
     subscription::Source,
     turn::{Handled, Turn},
-    watching::Watching,
+    watch_source::WatchSource,
 };
 
 /// Handles a `watch` request: begins a subscription to the changes of keys.
@@ -22,7 +22,7 @@ pub(crate) fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &wire::Wa
     let watch = keyspace.watch(&keys(&watch.keys), from)?;
     let next = watch.position();
     turn.out.reply(request.id, &wire::Watching { next })?;
-    Ok(Handled::Began(Source::Watch(Box::new(Watching::new(turn.app, watch, next)))))
+    Ok(Handled::Began(Source::Watch(Box::new(WatchSource::new(turn.app, watch, next)))))
 }
 
 fn keys(keys: &wire::WatchKeys<'_>) -> WatchKeys {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_engine::{CommandUnderWay, Purpose, Wake};
+use thalweg_engine::{PendingCommand, Purpose, Wake};
 use thalweg_serving::app::App;
 use thalweg_types::{Durability, command::Outcome};
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
@@ -28,9 +28,9 @@ pub(crate) fn write_and_publish(
 ) -> Result<Handled, Failure> {
     if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
         let message = "a publish needs a commit whose outcome is known: at level `none` it is not known";
-        return Err(Failure::fix("outcome_unknown", message));
+        return Err(Failure::invalid("outcome_unknown", message));
     }
-    let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;
+    let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
     let write = propose(turn.app, wanted.level, wanted.command.0)?;
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
@@ -45,13 +45,15 @@ pub(crate) fn write_and_publish(
     Ok(Handled::Unstoppable(Box::pin(async move {
         match published.await {
             Ok(carried) => carried.map(Reply::Outcome),
-            Err(error) => Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).perhaps_done()),
+            Err(error) => {
+                Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).with_unknown_effect())
+            }
         }
     })))
 }
 
 /// Checks a client's command and proposes it. The channel commits its queued commands at the end of its turn.
-fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
+fn propose(app: &App, level: Level, command: &[u8]) -> Result<PendingCommand, Failure> {
     let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;

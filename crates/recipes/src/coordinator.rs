@@ -17,13 +17,13 @@ pub struct Contender {
 
 /// Result of writing a contender's key, by which the contender enters the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entered {
+pub enum EnterResult {
     /// The key was written at this revision, which is the contender's position.
     At(Revision),
     /// The contender's lease ended before the key was written.
     LeaseEnded,
     /// A key of this name exists already.
-    Taken,
+    Exists,
 }
 
 /// The key or keys that a watch observes.
@@ -37,7 +37,7 @@ pub enum Watched<'a> {
 
 /// Result of waiting for a watch to report changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Noticed {
+pub enum WatchResult {
     /// The timeout has passed without a change of the watched keys.
     Nothing,
     /// Keys that were written, deleted or have expired, in the order of these changes.
@@ -47,9 +47,9 @@ pub enum Noticed {
 }
 
 /// A watch that reports changes since its creation.
-pub trait Watching {
-    /// Waits until watched keys change, at most for `timeout`. Can return [`Noticed::Nothing`] earlier.
-    fn wait(&mut self, timeout: Duration) -> Noticed;
+pub trait KeyWatch {
+    /// Waits until watched keys change, at most for `timeout`. Can return [`WatchResult::Nothing`] earlier.
+    fn wait(&mut self, timeout: Duration) -> WatchResult;
 }
 
 /// The operations of a keyspace that the recipes need. Clones are handles of the same keyspace.
@@ -60,7 +60,7 @@ pub trait Coordinator: Clone {
     /// Error of a failed operation.
     type Error: std::error::Error;
     /// Type of the watches that this database creates.
-    type Watch: Watching;
+    type Watch: KeyWatch;
 
     /// Maximum time after which a waiting contender reads the key again whose removal it waits for. The end
     /// of a lease hides its keys before they are removed, and watches report only the removal. Each check
@@ -85,7 +85,7 @@ pub trait Coordinator: Clone {
     fn revoke(&self, lease: LeaseId) -> Result<(), Self::Error>;
 
     /// Writes a key and attaches it to the lease, unless the key exists already.
-    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error>;
+    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<EnterResult, Self::Error>;
 
     /// Returns a key's revision and value, or `None` if it does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<(Revision, Vec<u8>)>, Self::Error>;

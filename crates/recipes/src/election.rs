@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    coordinator::{Coordinator, Noticed, Watched, Watching},
+    coordinator::{Coordinator, KeyWatch, WatchResult, Watched},
     error::RecipeError,
     hold::{FencingToken, Hold},
     lock::{Acquire, Lock},
-    place::contenders,
-    standing::prefix_of,
+    queue_entry::contenders,
+    queue_order::prefix_of,
 };
 
 /// Pause of an observer before it creates another watch after one has ended.
@@ -99,7 +99,7 @@ impl<C: Coordinator> Observer<C> {
                 return Ok(None);
             }
             let Some(watch) = &mut self.watch else { continue };
-            if watch.wait(left.min(C::LOOK_EVERY)) == Noticed::Unknown {
+            if watch.wait(left.min(C::LOOK_EVERY)) == WatchResult::Unknown {
                 self.watch = None;
                 std::thread::sleep(PAUSE.min(left));
             }

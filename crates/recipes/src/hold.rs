@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use thalweg_types::{LeaseId, Revision, command::Expect};
 
-use crate::{coordinator::Coordinator, error::RecipeError, place::Place};
+use crate::{coordinator::Coordinator, error::RecipeError, queue_entry::QueueEntry};
 
 /// Number that identifies one holder of a lock, slot or leadership: a later holder's token is higher. A
 /// resource that stores the highest token it has seen, and rejects lower ones, is safe from a holder that
@@ -33,74 +33,74 @@ impl fmt::Display for FencingToken {
 /// hold releases it.
 #[derive(Debug)]
 pub struct Hold<C: Coordinator> {
-    place: Place<C>,
+    entry: QueueEntry<C>,
 }
 
 impl<C: Coordinator> Hold<C> {
-    pub(crate) fn new(place: Place<C>) -> Self {
-        Self { place }
+    pub(crate) fn new(entry: QueueEntry<C>) -> Self {
+        Self { entry }
     }
 
     /// Name of the lock, semaphore or election that is held.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.place.name()
+        self.entry.name()
     }
 
     /// Fencing token of the hold: a number that is higher than the tokens of earlier holders.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        FencingToken(self.place.revision.0)
+        FencingToken(self.entry.revision.0)
     }
 
     /// Key of the holder in the keyspace, which exists while the lock, slot or leadership is held.
     #[must_use]
     pub fn key(&self) -> &[u8] {
-        &self.place.key
+        &self.entry.key
     }
 
     /// Condition on [`key`](Self::key) that is true while the hold lasts. A commit with this condition in the
     /// same space fails if the hold is lost.
     #[must_use]
     pub fn expect(&self) -> Expect<'static> {
-        Expect::Revision(Revision(self.place.revision.0))
+        Expect::Revision(Revision(self.entry.revision.0))
     }
 
     /// Lease to which the hold's key is attached.
     #[must_use]
     pub fn lease(&self) -> LeaseId {
-        self.place.lease
+        self.entry.lease
     }
 
     /// Database that stores the key of the hold.
     #[must_use]
     pub fn coordinator(&self) -> &C {
-        &self.place.coordinator
+        &self.entry.coordinator
     }
 
     /// Time for which the hold certainly still lasts, by this side's clock; zero afterwards.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.place.keeping.remaining(self.place.coordinator.now())
+        self.entry.keeping.remaining(self.entry.coordinator.now())
     }
 
     /// Time until the next keepalive of the hold is due.
     #[must_use]
     pub fn keep_alive_in(&self) -> Duration {
-        self.place.keeping.due_in(self.place.coordinator.now())
+        self.entry.keeping.due_in(self.entry.coordinator.now())
     }
 
     pub(crate) fn until(&self) -> Duration {
-        self.place.keeping.until()
+        self.entry.keeping.until()
     }
 
     /// Returns an error unless the hold certainly still lasts by the local clock, without a request to the
     /// database; see [`remaining`](Self::remaining).
     pub fn check(&self) -> Result<(), RecipeError<C::Error>> {
-        if self.place.keeping.is_live(self.place.coordinator.now()) {
+        if self.entry.keeping.is_live(self.entry.coordinator.now()) {
             Ok(())
         } else {
-            Err(RecipeError::Lost { lease: self.place.lease })
+            Err(RecipeError::Lost { lease: self.entry.lease })
         }
     }
 
@@ -111,7 +111,7 @@ impl<C: Coordinator> Hold<C> {
     /// [`RecipeError::Lost`] if the hold is lost, or if its state could not be determined in time. After any
     /// other error, the caller should retry while time [remains](Self::remaining).
     pub fn keep_alive(&mut self) -> Result<Duration, RecipeError<C::Error>> {
-        self.place.keep_alive()?;
+        self.entry.keep_alive()?;
         Ok(self.remaining())
     }
 
@@ -121,6 +121,6 @@ impl<C: Coordinator> Hold<C> {
     /// # Errors
     /// If the release fails, the lease ends on its own because it is no longer kept alive.
     pub fn release(mut self) -> Result<(), RecipeError<C::Error>> {
-        self.place.leave()
+        self.entry.leave()
     }
 }

@@ -1,7 +1,7 @@
 //! A thread that keeps a hold (an acquired lock, slot or leadership) alive, and reports its loss.
 //!
 //! A hold that could not be kept alive in time counts as lost too. A keepalive request that hangs cannot hide
-//! the loss, because [`Kept::is_lost`] compares the clock with the end of the known lifetime.
+//! the loss, because [`KeptHold::is_lost`] compares the clock with the end of the known lifetime.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A hold that a background thread keeps alive. Dropping this value releases the hold.
 #[derive(Debug)]
-pub struct Kept<C: Coordinator + Send + Sync + 'static>
+pub struct KeptHold<C: Coordinator + Send + Sync + 'static>
 where
     C::Error: Send,
 {
@@ -42,8 +42,8 @@ where
 {
     /// Starts a thread that keeps the hold alive and detects its loss.
     #[must_use]
-    pub fn keep(self) -> Kept<C> {
-        Kept::start(self)
+    pub fn keep(self) -> KeptHold<C> {
+        KeptHold::start(self)
     }
 }
 
@@ -71,7 +71,7 @@ impl Shared {
     }
 }
 
-impl<C: Coordinator + Send + Sync + 'static> Kept<C>
+impl<C: Coordinator + Send + Sync + 'static> KeptHold<C>
 where
     C::Error: Send,
 {
@@ -145,7 +145,7 @@ where
     }
 }
 
-impl<C: Coordinator + Send + Sync + 'static> Drop for Kept<C>
+impl<C: Coordinator + Send + Sync + 'static> Drop for KeptHold<C>
 where
     C::Error: Send,
 {

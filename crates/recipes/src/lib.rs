@@ -22,7 +22,7 @@
 //!
 //! All calls block. Async code should call them on a thread that may block, for example of the runtime's
 //! blocking pool. [`Hold::keep`] keeps a hold alive on a separate thread. Its result has the method
-//! [`Kept::is_lost`], which only reads a clock and can be called anywhere.
+//! [`KeptHold::is_lost`], which only reads a clock and can be called anywhere.
 //!
 //! Invariants: a contender never rewrites its key; a holder holds until its key is gone; for all conditions
 //! and reads, a key is gone from the moment its lease ends, even before it is removed.
@@ -32,14 +32,14 @@ mod election;
 mod error;
 mod hold;
 mod keeper;
-mod keeping;
+mod lease_schedule;
 mod lock;
-mod place;
-mod standing;
+mod queue_entry;
+mod queue_order;
 
-pub use coordinator::{Contender, Coordinator, Entered, Noticed, Watched, Watching};
+pub use coordinator::{Contender, Coordinator, EnterResult, KeyWatch, WatchResult, Watched};
 pub use election::{Election, Leader, Observer};
 pub use error::RecipeError;
 pub use hold::{FencingToken, Hold};
-pub use keeper::Kept;
+pub use keeper::KeptHold;
 pub use lock::{Acquire, Lock, Semaphore};

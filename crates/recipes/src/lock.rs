@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use thalweg_types::limits::MAX_RECIPE_NAME_BYTES;
 
-use crate::{coordinator::Coordinator, error::RecipeError, hold::Hold, place::Place};
+use crate::{coordinator::Coordinator, error::RecipeError, hold::Hold, queue_entry::QueueEntry};
 
 /// Options of acquiring a lock, a slot or the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Default for Acquire<'_> {
 impl Acquire<'_> {
     /// Returns options that acquire the lock, slot or leadership only if it is free now.
     #[must_use]
-    pub fn now_or_never() -> Self {
+    pub fn without_waiting() -> Self {
         Self { wait: Some(Duration::ZERO), ..Self::default() }
     }
 }
@@ -57,7 +57,7 @@ impl<C: Coordinator> Lock<C> {
 
     /// Waits until this contender is first in the queue, and acquires the lock.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
-        let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
+        let mut place = QueueEntry::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(1, how.wait)?;
         Ok(Hold::new(place))
     }
@@ -84,7 +84,7 @@ impl<C: Coordinator> Semaphore<C> {
 
     /// Waits until one of the semaphore's slots is free for this contender, and acquires the slot.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
-        let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
+        let mut place = QueueEntry::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(self.slots, how.wait)?;
         Ok(Hold::new(place))
     }

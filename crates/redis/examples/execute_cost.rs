@@ -9,7 +9,7 @@ use std::{hint::black_box, ops::Bound};
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use thalweg_redis::{
-    Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value, execute, find,
+    Collection, CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Store, StoreError, Value, execute, find,
     store::{Visit, VisitKeys},
     wire::{Protocol, Writer},
 };
@@ -33,17 +33,17 @@ impl Read for Fixed {
     fn now(&self) -> u64 {
         1_000_000
     }
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         let kind = if Self::is_hash(key) { Kind::Hash } else { Kind::String };
-        Ok(Some(Look { kind, deadline: None, version: 1, len: self.string.len() }))
+        Ok(Some(KeyInfo { kind, deadline: None, version: 1, len: self.string.len() }))
     }
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let value = if Self::is_hash(key) {
             Value::Collection(Collection { id: CollectionId(1), kind: Kind::Hash, meta: self.meta.clone() })
         } else {
             Value::String(self.string.clone())
         };
-        Ok(Some(Found { value, deadline: None, version: 1 }))
+        Ok(Some(KeyValue { value, deadline: None, version: 1 }))
     }
     fn len(&self) -> Result<u64, StoreError> {
         Ok(1)

@@ -54,7 +54,7 @@ impl Keys {
     pub const BEHIND_STREAMS: Self = Self { behind: Some("streams"), ..Self::NONE };
 
     /// Returns the keys among the arguments.
-    fn among<'a, 'k>(self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
+    fn keys_in<'a, 'k>(self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let first = usize::try_from(self.first).unwrap_or_default();
         let end = match usize::try_from(self.last) {
             Ok(last) => (last + 1).min(args.len()),
@@ -200,7 +200,7 @@ impl Command {
             Ok(Some(subcommand)) => subcommand.keys,
             _ => self.keys,
         };
-        keys.among(args)
+        keys.keys_in(args)
     }
 
     /// Returns the flags of the command, or of the subcommand that checked arguments select.

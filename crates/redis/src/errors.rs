@@ -11,21 +11,21 @@ use crate::{Reply, store::StoreError};
 
 /// Reason why a command ends early.
 #[derive(Debug)]
-pub enum Stop {
+pub enum CommandEnd {
     /// The client made a mistake; contains the error reply.
     Refused(Reply),
     /// The store failed, so the command has no reply.
     Failed(StoreError),
 }
 
-impl Stop {
+impl CommandEnd {
     /// Creates a `Refused` with an error reply.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Refused(Reply::error(text))
     }
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for CommandEnd {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(reply) => Self::Refused(reply),
@@ -34,14 +34,14 @@ impl From<StoreError> for Stop {
     }
 }
 
-impl From<Reply> for Stop {
+impl From<Reply> for CommandEnd {
     fn from(reply: Reply) -> Self {
         Self::Refused(reply)
     }
 }
 
 /// Result of a command's function.
-pub type Answer = Result<Reply, Stop>;
+pub type Answer = Result<Reply, CommandEnd>;
 
 /// A key holds another kind of value than the command is for.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -66,9 +66,9 @@ pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds string
 pub const REPLY_TOO_LARGE: &str =
     "ERR the reply would be too large: request fewer items at a time, for example with SCAN, HSCAN or ranges";
 
-/// Returns a [`Stop`] that ends the command with this error reply.
-pub(crate) fn refused(text: &'static str) -> Stop {
-    Stop::Refused(Reply::Error(Cow::Borrowed(text)))
+/// Returns a [`CommandEnd`] that ends the command with this error reply.
+pub(crate) fn refused(text: &'static str) -> CommandEnd {
+    CommandEnd::Refused(Reply::Error(Cow::Borrowed(text)))
 }
 
 /// A key or field exceeds [`MAX_KEY_BYTES`]. Thalweg's own error.
@@ -83,12 +83,12 @@ pub fn wrong_arity(command: &str) -> Reply {
 }
 
 /// A time to live is not positive, or its deadline is too late to represent.
-pub(crate) fn bad_expire_time(args: &[&[u8]]) -> Stop {
-    Stop::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
+pub(crate) fn bad_expire_time(args: &[&[u8]]) -> CommandEnd {
+    CommandEnd::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
 }
 
 /// An option or a pair of arguments is incomplete.
-pub(crate) fn incomplete(args: &[&[u8]]) -> Stop {
+pub(crate) fn incomplete(args: &[&[u8]]) -> CommandEnd {
     wrong_arity(&own_name(args)).into()
 }
 

@@ -9,7 +9,7 @@ use thalweg_types::limits::MAX_KEY_BYTES;
 use crate::{
     Reply,
     command::{Command, Run},
-    errors::{Answer, Stop, key_too_long, unknown_command, wrong_arity},
+    errors::{Answer, CommandEnd, key_too_long, unknown_command, wrong_arity},
     store::{Read, Store, StoreError},
     table::find,
 };
@@ -35,7 +35,7 @@ pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) 
     reply_of(match command.run {
         Run::Read(read) => read(&*store, args),
         Run::Write(write) => write(store, args),
-        Run::Session => Err(not_here(command)),
+        Run::Session => Err(not_supported(command)),
     })
 }
 
@@ -43,7 +43,7 @@ pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) 
 pub fn run_read(read: &dyn Read, command: &Command, args: &[&[u8]]) -> Result<Reply, StoreError> {
     reply_of(match command.run {
         Run::Read(run) => run(read, args),
-        Run::Write(_) | Run::Session => Err(not_here(command)),
+        Run::Write(_) | Run::Session => Err(not_supported(command)),
     })
 }
 
@@ -55,14 +55,14 @@ pub fn execute<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<Reply
     }
 }
 
-fn not_here(command: &Command) -> Stop {
-    Stop::error(format!("ERR '{}' is not available here", command.name))
+fn not_supported(command: &Command) -> CommandEnd {
+    CommandEnd::error(format!("ERR '{}' is not available here", command.name))
 }
 
 fn reply_of(answer: Answer) -> Result<Reply, StoreError> {
     match answer {
-        Ok(reply) | Err(Stop::Refused(reply)) => Ok(reply),
-        Err(Stop::Failed(error)) => Err(error),
+        Ok(reply) | Err(CommandEnd::Refused(reply)) => Ok(reply),
+        Err(CommandEnd::Failed(error)) => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parsing of times to live and deadlines, for several families of commands.
 
 use crate::{
-    errors::{Stop, bad_expire_time},
+    errors::{CommandEnd, bad_expire_time},
     number::integer,
     store::MAX_DEADLINE_MILLIS,
 };
@@ -33,7 +33,7 @@ pub(crate) enum Since {
 
 /// Returns the deadline of a key that the command `args` writes with such an option. The argument must be a positive
 /// number.
-pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args: &[&[u8]]) -> Result<u64, Stop> {
+pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args: &[&[u8]]) -> Result<u64, CommandEnd> {
     let (given, now) = (integer(argument)?, i64::try_from(now).unwrap_or(i64::MAX));
     match unit.millis(given, since, now) {
         Some(deadline) if given > 0 && deadline > 0 => Ok(bounded(deadline.unsigned_abs())),

@@ -7,12 +7,12 @@
 
 use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
 
-use crate::errors::Stop;
+use crate::errors::CommandEnd;
 
 /// Rejects a pattern whose matching could take too long.
-pub(crate) fn check(pattern: &[u8]) -> Result<(), Stop> {
+pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     if pattern.len() > MAX_REDIS_PATTERN_BYTES {
-        return Err(Stop::error(format!("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")));
+        return Err(CommandEnd::error(format!("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::{
     Reply,
     command::{Command, Keys},
-    errors::{Answer, Stop, incomplete},
+    errors::{Answer, CommandEnd, incomplete},
     flags::Flags,
     store::{Read, Store},
     value::{ReplyBudget, check_value},
@@ -45,13 +45,13 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 
 /// Reads a field of a hash that may not exist.
-fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, Stop> {
+fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, CommandEnd> {
     check_field(args[2])?;
     Hash::find(read, args[1])?.map_or(Ok(None), |hash| hash.get(read, args[2]))
 }
 
 /// Sets all fields. Returns the number of new ones.
-fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, Stop> {
+fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, CommandEnd> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
         return Err(incomplete(args));

@@ -32,10 +32,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("exists", -2, READ, Keys::ALL, exists),
     Command::read("touch", -2, READ, Keys::ALL, exists),
     Command::read("type", 2, READ, Keys::ONE, kind),
-    Command::read("ttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Seconds, Now)),
-    Command::read("pttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Milliseconds, Now)),
-    Command::read("expiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Seconds, Epoch)),
-    Command::read("pexpiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Milliseconds, Epoch)),
+    Command::read("ttl", 2, READ, Keys::ONE, |read, args| expire::reply_deadline(read, args, Seconds, Now)),
+    Command::read("pttl", 2, READ, Keys::ONE, |read, args| expire::reply_deadline(read, args, Milliseconds, Now)),
+    Command::read("expiretime", 2, READ, Keys::ONE, |read, args| expire::reply_deadline(read, args, Seconds, Epoch)),
+    Command::read("pexpiretime", 2, READ, Keys::ONE, |read, args| {
+        expire::reply_deadline(read, args, Milliseconds, Epoch)
+    }),
     Command::write("expire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Seconds, Now)),
     Command::write("pexpire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Milliseconds, Now)),
     Command::write("expireat", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Seconds, Epoch)),

@@ -36,11 +36,11 @@ mod value;
 pub mod wire;
 
 pub use command::{Command, Run};
-pub use errors::{Answer, Stop};
+pub use errors::{Answer, CommandEnd};
 pub use execute::{admit, execute, run, run_read};
 pub use flags::Flags;
 pub use store::{
-    Collection, CollectionId, Found, Kind, Look, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
+    Collection, CollectionId, KeyInfo, KeyValue, Kind, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
 };
 pub use table::find;
 pub use thalweg_types::reply::Reply;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use rustc_apfloat::{Float, Round, ieee::X87DoubleExtended};
 
-use crate::errors::{NOT_A_FLOAT, Stop, refused};
+use crate::errors::{CommandEnd, NOT_A_FLOAT, refused};
 
 /// Maximum bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
@@ -24,7 +24,7 @@ const DECIMALS: usize = 17;
 pub struct LongDouble(X87DoubleExtended);
 
 /// Parses an argument or a value that must be a number.
-pub(crate) fn float(text: &[u8]) -> Result<LongDouble, Stop> {
+pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
     LongDouble::parse(text).ok_or_else(|| refused(NOT_A_FLOAT))
 }
 

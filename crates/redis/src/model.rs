@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::store::{
-    Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
+    Collection, CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
 };
 
 /// A store in memory.
@@ -20,7 +20,7 @@ pub struct Model {
     /// Time that [`Read::now`] returns.
     pub now: u64,
     /// Keys by name.
-    keys: BTreeMap<Vec<u8>, Found>,
+    keys: BTreeMap<Vec<u8>, KeyValue>,
     parts: BTreeMap<(CollectionId, Vec<u8>), Bytes>,
     last_version: u64,
     last_collection: u64,
@@ -33,7 +33,7 @@ impl Model {
         Self { now, ..Self::default() }
     }
 
-    fn live(&self, key: &[u8]) -> Option<&Found> {
+    fn live(&self, key: &[u8]) -> Option<&KeyValue> {
         self.keys.get(key).filter(|found| found.deadline.is_none_or(|deadline| deadline > self.now))
     }
 
@@ -42,7 +42,7 @@ impl Model {
         self.last_version
     }
 
-    fn forget(&mut self, key: &[u8]) -> Option<Found> {
+    fn forget(&mut self, key: &[u8]) -> Option<KeyValue> {
         let found = self.keys.remove(key)?;
         if let Value::Collection(collection) = &found.value {
             self.parts.retain(|(id, _), _| *id != collection.id);
@@ -51,12 +51,12 @@ impl Model {
     }
 }
 
-fn look(found: &Found) -> Look {
+fn look(found: &KeyValue) -> KeyInfo {
     let (kind, len) = match &found.value {
         Value::String(bytes) => (Kind::String, bytes.len()),
         Value::Collection(collection) => (collection.kind, collection.meta.len()),
     };
-    Look { kind, deadline: found.deadline, version: found.version, len }
+    KeyInfo { kind, deadline: found.deadline, version: found.version, len }
 }
 
 impl Read for Model {
@@ -64,11 +64,11 @@ impl Read for Model {
         self.now
     }
 
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         Ok(self.live(key).map(look))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         Ok(self.live(key).cloned())
     }
 
@@ -131,7 +131,7 @@ impl<'a> Store<'a> for Model {
             self.forget(key);
         }
         let version = self.version();
-        self.keys.insert(key.to_vec(), Found { value, deadline, version });
+        self.keys.insert(key.to_vec(), KeyValue { value, deadline, version });
         if deadline.is_some_and(|deadline| deadline <= self.now) {
             self.forget(key);
         }

@@ -3,7 +3,7 @@
 //!
 //! Does not own floating point; see [`crate::long_double`].
 
-use crate::errors::{NOT_AN_INTEGER, Stop, refused};
+use crate::errors::{CommandEnd, NOT_AN_INTEGER, refused};
 
 /// Length of the longest decimal `i64`: a sign and nineteen digits.
 pub(crate) const MAX_DIGITS: usize = 20;
@@ -31,17 +31,17 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
 }
 
 /// Parses an argument that must be an integer.
-pub(crate) fn integer(argument: &[u8]) -> Result<i64, Stop> {
+pub(crate) fn integer(argument: &[u8]) -> Result<i64, CommandEnd> {
     parse_integer(argument).ok_or_else(|| refused(NOT_AN_INTEGER))
 }
 
 /// Parses an argument that must be an integer between two inclusive bounds.
-pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64, Stop> {
+pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64, CommandEnd> {
     let value = integer(argument)?;
     if (min..=max).contains(&value) {
         Ok(value)
     } else {
-        Err(Stop::error(format!("ERR value is out of range, value must between {min} and {max}")))
+        Err(CommandEnd::error(format!("ERR value is out of range, value must between {min} and {max}")))
     }
 }
 

@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    errors::{SYNTAX, Stop, refused},
+    errors::{CommandEnd, SYNTAX, refused},
     expiry::is,
     glob,
     number::integer,
@@ -22,7 +22,7 @@ const DEFAULT_COUNT: usize = 10;
 
 /// Command of a page. Only `Keys` has the option TYPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum PageCommand {
     Keys,
     Fields,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    pub(crate) fn parse(of: Of, options: &[&'a [u8]]) -> Result<Self, Stop> {
+    pub(crate) fn parse(of: PageCommand, options: &[&'a [u8]]) -> Result<Self, CommandEnd> {
         let mut page = Self { count: DEFAULT_COUNT, pattern: None, kind: None };
         let mut rest = options;
         while let [option, after @ ..] = rest {
@@ -48,7 +48,7 @@ impl<'a> Page<'a> {
                     glob::check(argument)?;
                     page.pattern = Some(argument);
                 }
-                _ if is(option, "type") && of == Of::Keys => page.kind = Some(argument),
+                _ if is(option, "type") && of == PageCommand::Keys => page.kind = Some(argument),
                 _ => return Err(refused(SYNTAX)),
             }
             rest = after;
@@ -62,7 +62,7 @@ impl<'a> Page<'a> {
     }
 }
 
-fn count(argument: &[u8]) -> Result<usize, Stop> {
+fn count(argument: &[u8]) -> Result<usize, CommandEnd> {
     match integer(argument)? {
         count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS)),
         _ => Err(refused(SYNTAX)),
@@ -71,7 +71,7 @@ fn count(argument: &[u8]) -> Result<usize, Stop> {
 
 /// A page that is being filled.
 #[derive(Debug)]
-pub(crate) struct Filling<'a> {
+pub(crate) struct PageBuilder<'a> {
     page: Page<'a>,
     looked: usize,
     budget: ReplyBudget,
@@ -80,7 +80,7 @@ pub(crate) struct Filling<'a> {
     ended_early: bool,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> PageBuilder<'a> {
     pub(crate) fn new(page: Page<'a>) -> Self {
         Self {
             page,
@@ -94,7 +94,7 @@ impl<'a> Filling<'a> {
 
     /// Visits the next name. Adds it to the page, with its value if there is one, if it is `wanted` and
     /// matches.
-    pub(crate) fn look(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
+    pub(crate) fn visit(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
         let full = self.looked >= self.page.count && !self.last.is_empty();
         let matched = !full && wanted && self.page.matches(name);
         let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));

@@ -71,7 +71,7 @@ impl Kind {
 
 /// A key's properties without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct KeyInfo {
     /// Kind of the value.
     pub kind: Kind,
     /// Deadline in milliseconds since the Unix epoch; `None` without one.
@@ -104,7 +104,7 @@ pub enum Value {
 
 /// An existing key with its value and deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct KeyValue {
     /// Value of the key.
     pub value: Value,
     /// Deadline in milliseconds since the Unix epoch; `None` without one.
@@ -125,7 +125,7 @@ pub enum NewValue<'a> {
 /// Visitor of rows (name, value); `Break` ends the visit.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 /// Visitor of keys; `Break` ends the visit.
-pub type VisitKeys<'v> = dyn FnMut(&[u8], &Look) -> ControlFlow<()> + 'v;
+pub type VisitKeys<'v> = dyn FnMut(&[u8], &KeyInfo) -> ControlFlow<()> + 'v;
 
 /// Operations that reading commands need. Object-safe.
 pub trait Read {
@@ -141,9 +141,9 @@ pub trait Read {
         true
     }
     /// Returns a key's properties without its value; `None` if it does not exist.
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError>;
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError>;
     /// Returns a key with its value; `None` if it does not exist.
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError>;
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
     /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
     /// Returns true if no keys are stored.

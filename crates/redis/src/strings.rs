@@ -11,12 +11,12 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 use crate::{
     Reply,
     command::{Command, Keys},
-    errors::{Answer, Stop, TOO_LARGE, incomplete, refused},
+    errors::{Answer, CommandEnd, TOO_LARGE, incomplete, refused},
     expiry::Unit,
     flags::Flags,
     number::integer,
     store::{NewValue, Read, Store, Value},
-    value::{ReplyBudget, bulk_or_null, check_value, look_string, put_argument, put_made, string},
+    value::{ReplyBudget, bulk_or_null, check_value, put_argument, put_computed, string, string_info},
 };
 
 mod counters;
@@ -87,7 +87,7 @@ fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
 }
 
 /// Returns the keys and values of MSET, after checking all of them.
-fn pairs<'s, 'a>(args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, Stop> {
+fn pairs<'s, 'a>(args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, CommandEnd> {
     let pairs = args[1..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
         return Err(incomplete(args));
@@ -136,12 +136,12 @@ fn append<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     let mut new = Vec::with_capacity(len);
     new.extend_from_slice(&old);
     new.extend_from_slice(args[2]);
-    put_made(store, args[1], new, deadline)?;
+    put_computed(store, args[1], new, deadline)?;
     Ok(length(len))
 }
 
 fn strlen(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    Ok(length(look_string(read, args[1])?.map_or(0, |look| look.len)))
+    Ok(length(string_info(read, args[1])?.map_or(0, |look| look.len)))
 }
 
 fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {

@@ -7,12 +7,12 @@ use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_
 
 use crate::{
     Reply,
-    errors::{REPLY_TOO_LARGE, Stop, TOO_LARGE, WRONG_TYPE, refused},
-    store::{Kind, Look, NewValue, Read, Store, Value},
+    errors::{CommandEnd, REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
+    store::{KeyInfo, Kind, NewValue, Read, Store, Value},
 };
 
 /// Reads a string with its deadline. Returns `None` for a missing key; rejects a key of another kind.
-pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>, Stop> {
+pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>, CommandEnd> {
     match read.get(key)? {
         None => Ok(None),
         Some(found) => match found.value {
@@ -24,7 +24,7 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
 
 /// Reads a string's properties without its bytes. Returns `None` for a missing key; rejects a key of another
 /// kind.
-pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Look>, Stop> {
+pub(crate) fn string_info(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<KeyInfo>, CommandEnd> {
     match read.look(key)? {
         Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
         look => Ok(look),
@@ -37,7 +37,7 @@ pub(crate) fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
 }
 
 /// Rejects a value longer than the maximum.
-pub(crate) fn check_value(bytes: usize) -> Result<(), Stop> {
+pub(crate) fn check_value(bytes: usize) -> Result<(), CommandEnd> {
     if bytes > MAX_VALUE_BYTES { Err(refused(TOO_LARGE)) } else { Ok(()) }
 }
 
@@ -47,18 +47,18 @@ pub(crate) fn put_argument<'a>(
     key: &'a [u8],
     value: &'a [u8],
     deadline: Option<u64>,
-) -> Result<(), Stop> {
+) -> Result<(), CommandEnd> {
     check_value(value.len())?;
     Ok(store.put(key, NewValue::String(Cow::Borrowed(value)), deadline)?)
 }
 
 /// Writes computed bytes as a string.
-pub(crate) fn put_made<'a>(
+pub(crate) fn put_computed<'a>(
     store: &mut dyn Store<'a>,
     key: &'a [u8],
     value: Vec<u8>,
     deadline: Option<u64>,
-) -> Result<(), Stop> {
+) -> Result<(), CommandEnd> {
     check_value(value.len())?;
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
@@ -77,7 +77,7 @@ impl ReplyBudget {
     }
 
     /// Counts a value, and returns an error if it no longer fits.
-    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Stop> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), CommandEnd> {
         self.fits(bytes);
         self.check()
     }
@@ -103,7 +103,7 @@ impl ReplyBudget {
     }
 
     /// Returns an error if a value did not fit.
-    pub(crate) fn check(&self) -> Result<(), Stop> {
+    pub(crate) fn check(&self) -> Result<(), CommandEnd> {
         if self.is_exceeded() { Err(refused(REPLY_TOO_LARGE)) } else { Ok(()) }
     }
 }

@@ -86,12 +86,12 @@ impl SpaceClock {
 
     /// Timestamp for the next entry. Reads stay at it until the guard is dropped, which happens when the
     /// entry is applied or abandoned. Only the holder of the writer role calls this.
-    pub(crate) fn stamp_frozen(&self) -> (SpaceTime, Frozen<'_>) {
+    pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);
         let before = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, freeze);
         let before = before.unwrap_or_else(|word| word);
-        (ticked.max(unpack(before)), Frozen(self))
+        (ticked.max(unpack(before)), FrozenTime(self))
     }
 
     /// The anchor plus the time since then.
@@ -113,9 +113,9 @@ impl ReadTime for SpaceClock {
 
 /// Keeps reads at an entry's timestamp; see [`SpaceClock::stamp_frozen`].
 #[derive(Debug)]
-pub(crate) struct Frozen<'a>(&'a SpaceClock);
+pub(crate) struct FrozenTime<'a>(&'a SpaceClock);
 
-impl Drop for Frozen<'_> {
+impl Drop for FrozenTime<'_> {
     fn drop(&mut self) {
         self.0.word.fetch_and(!FROZEN, Ordering::SeqCst);
     }

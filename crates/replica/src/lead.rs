@@ -33,7 +33,7 @@ pub(crate) fn take_lead(
 ) -> Result<Term, OpenError> {
     let applied = machine.applied();
     if applied.lsn.0 == 0 {
-        return found(log, machine, (space, node), time);
+        return found_space(log, machine, (space, node), time);
     }
     let membership = machine.membership()?.ok_or(OpenError::NoGroup { what: "membership" })?;
     let malformed = |what| OpenError::Malformed { lsn: applied.lsn, what };
@@ -57,7 +57,12 @@ pub(crate) fn take_lead(
     Ok(term)
 }
 
-fn found(log: &Log, machine: &Machine, (space, node): (SpaceId, NodeId), time: SpaceTime) -> Result<Term, OpenError> {
+fn found_space(
+    log: &Log,
+    machine: &Machine,
+    (space, node): (SpaceId, NodeId),
+    time: SpaceTime,
+) -> Result<Term, OpenError> {
     let membership = Membership::of_one(node).encode();
     let vote = Vote { term: FIRST_TERM, node, committed: true }.encode();
     let (membership_part, vote_part) = ([IoSlice::new(&membership)], [IoSlice::new(&vote)]);

@@ -160,8 +160,8 @@ impl Queue {
     }
 
     /// Wakes the thread that waits for the oldest proposal. Returns false if no thread waits for it.
-    pub(crate) fn nudge_front(&self) -> bool {
-        self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.nudge_thread())
+    pub(crate) fn wake_front(&self) -> bool {
+        self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.wake_thread())
     }
 
     pub(crate) fn bytes_and_len(&self) -> (usize, usize) {

@@ -46,7 +46,7 @@ pub fn replay(
     }
     if let Some(membership) = machine.membership()? {
         let lsn = from;
-        alone(&membership.payload, lsn)?;
+        check_single_member(&membership.payload, lsn)?;
     }
     let valid = Valid::of(log, space);
     let mut replayed = Replayed::default();
@@ -73,7 +73,7 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
     let next_lsn: Lsn = record.lsn.next();
     match record.kind {
         RecordKind::Entry => {
-            follows(machine, record)?;
+            check_follows(machine, record)?;
             let entry = Entry {
                 term: record.term,
                 index: record.index,
@@ -86,14 +86,14 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
         }
         RecordKind::Membership => {
             if record.index > Index::ZERO {
-                follows(machine, record)?;
+                check_follows(machine, record)?;
             }
-            alone(&record.payload, record.lsn)?;
+            check_single_member(&record.payload, record.lsn)?;
             let id = LogId { term: record.term, index: record.index };
             machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
         }
         RecordKind::Blank => {
-            follows(machine, record)?;
+            check_follows(machine, record)?;
             machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
         }
         RecordKind::Move => {
@@ -105,7 +105,7 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
         }
         RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn)?,
         RecordKind::Truncate => {
-            takes_back_nothing_applied(machine, record)?;
+            check_truncation(machine, record)?;
             machine.skip(next_lsn, None)?;
         }
     }
@@ -113,7 +113,7 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
 }
 
 /// Checks that an entry directly follows the last one. Not for the membership at index 0.
-fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let applied = machine.applied();
     if record.index != applied.index.next() {
         return Err(OpenError::Gap { last: applied.index, found: record.index });
@@ -125,7 +125,7 @@ fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
 }
 
 /// Checks that a truncation voids only entries that the state has not applied.
-fn takes_back_nothing_applied(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.
     let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
@@ -135,7 +135,7 @@ fn takes_back_nothing_applied(machine: &Machine, record: &LogRecord) -> Result<(
     Ok(())
 }
 
-fn alone(membership: &[u8], lsn: Lsn) -> Result<(), OpenError> {
+fn check_single_member(membership: &[u8], lsn: Lsn) -> Result<(), OpenError> {
     let membership = Membership::decode(membership).ok_or(OpenError::Malformed { lsn, what: "membership" })?;
     match membership.sole_voter() {
         Some(_) => Ok(()),

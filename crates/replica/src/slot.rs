@@ -61,7 +61,7 @@ impl Slot {
 
     /// Wakes a waiting thread without an answer, so that it takes the writer role. Returns false if a task
     /// waits.
-    pub(crate) fn nudge_thread(&self) -> bool {
+    pub(crate) fn wake_thread(&self) -> bool {
         match &*self.lock() {
             State::Thread(thread) => {
                 thread.unpark();

@@ -28,7 +28,7 @@ use std::{
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
 use thalweg_state::{
-    machine::{Entry, Machine, Moved},
+    machine::{Entry, LocalOutcome, Machine},
     membership::LogId,
 };
 use thalweg_types::{
@@ -38,7 +38,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    clock::{Frozen, SpaceClock},
+    clock::{FrozenTime, SpaceClock},
     error::{OpenError, ProposeError},
     lead::take_lead,
     queue::{Pending, Queue, WhenFull},
@@ -152,7 +152,7 @@ impl Solo {
         let applied = machine.applied();
         let space_clock = Arc::new(SpaceClock::anchor(clock, applied.time));
         let term = take_lead(&log, &machine, (options.space, options.node), space_clock.stamp())?;
-        machine.read_by(space_clock.clone());
+        machine.set_read_clock(space_clock.clone());
         let next = machine.applied().index.next();
         let shared = Shared {
             log,
@@ -224,7 +224,7 @@ impl Solo {
                 return answer;
             }
             match shared.try_role() {
-                Some(role) => shared.lead(role),
+                Some(role) => shared.commit_queued(role),
                 None => thread::park(),
             }
         }
@@ -293,7 +293,7 @@ impl Solo {
         if !self.shared.queue.is_empty()
             && let Some(role) = self.shared.try_role()
         {
-            self.shared.lead(role);
+            self.shared.commit_queued(role);
         }
         self.commit_queued();
     }
@@ -315,7 +315,7 @@ impl Solo {
 
     /// Copies bytes forward: logs the move and applies it. Returns `Void` if the state no longer points at
     /// the source.
-    pub fn relocate(&self, payload: &[u8]) -> Result<Moved, ProposeError> {
+    pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
         shared.check()?;
@@ -392,7 +392,7 @@ impl Solo {
             }
         }
         while !shared.queue.is_empty() {
-            shared.lead(shared.role());
+            shared.commit_queued(shared.role());
         }
         // Waits until an earlier holder of the role has finished with the log and the state.
         drop(shared.role());
@@ -423,13 +423,13 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
 
 /// The held writer role. Releasing it, also after an error or a panic, wakes a thread to lead if the queue is
 /// not empty.
-struct Held<'a> {
+struct RoleGuard<'a> {
     shared: &'a Shared,
     /// `None` only during the drop.
     role: Option<MutexGuard<'a, Role>>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for RoleGuard<'_> {
     type Target = Role;
 
     fn deref(&self) -> &Role {
@@ -437,16 +437,16 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for RoleGuard<'_> {
     fn deref_mut(&mut self) -> &mut Role {
         self.role.as_deref_mut().expect("held until dropped")
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {
         drop(self.role.take());
-        self.shared.hand_over();
+        self.shared.wake_next_leader();
     }
 }
 
@@ -454,7 +454,7 @@ impl Shared {
     /// Commits the queue, or sleeps until there is work. Returns false when the thread must end.
     fn committer_step(&self) -> bool {
         if !self.queue.is_empty() {
-            self.lead(self.role());
+            self.commit_queued(self.role());
             return true;
         }
         if self.stopping.load(Ordering::SeqCst) {
@@ -469,18 +469,18 @@ impl Shared {
         true
     }
 
-    fn role(&self) -> Held<'_> {
+    fn role(&self) -> RoleGuard<'_> {
         let role = self.role.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned.into_inner()));
-        Held { shared: self, role: Some(role) }
+        RoleGuard { shared: self, role: Some(role) }
     }
 
-    fn try_role(&self) -> Option<Held<'_>> {
+    fn try_role(&self) -> Option<RoleGuard<'_>> {
         let role = match self.role.try_lock() {
             Ok(role) => role,
             Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(Held { shared: self, role: Some(role) })
+        Some(RoleGuard { shared: self, role: Some(role) })
     }
 
     /// An entry may be in the log but not in the state, so no other entry with its index may follow.
@@ -492,7 +492,7 @@ impl Shared {
 
     /// Commits one entry from the queue, releases the role, then wakes the proposers. So the next holder
     /// writes while their threads wake.
-    fn lead(&self, mut role: Held<'_>) {
+    fn commit_queued(&self, mut role: RoleGuard<'_>) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entry(&mut taken);
         let answers = self.commit_many(&mut role, &taken);
@@ -506,8 +506,8 @@ impl Shared {
     }
 
     /// Ensures after a release of the role that a thread leads if the queue is not empty.
-    fn hand_over(&self) {
-        if self.queue.is_empty() || self.queue.nudge_front() {
+    fn wake_next_leader(&self) {
+        if self.queue.is_empty() || self.queue.wake_front() {
             return;
         }
         if let Some(committer) = self.committer.get() {
@@ -619,7 +619,7 @@ impl Shared {
 
     /// Time for the next record. If keys have deadlines, reads stay at this time until the guard is dropped.
     /// Without deadlines no read uses the time, and this costs nothing.
-    fn stamp(&self) -> (SpaceTime, Option<Frozen<'_>>) {
+    fn stamp(&self) -> (SpaceTime, Option<FrozenTime<'_>>) {
         if !self.machine.has_deadlines() {
             return (self.clock.stamp(), None);
         }

@@ -40,7 +40,7 @@ impl Valid {
 
     /// Adds the truncations that the log has gained, and keeps the known ones after `from`. A reader that
     /// still holds a freed segment needs the truncations of the other segments that were freed with it.
-    pub fn go_on(&mut self, log: &Log, from: Lsn) {
+    pub fn update(&mut self, log: &Log, from: Lsn) {
         self.merge(&log.truncations(), from);
     }
 

@@ -30,7 +30,7 @@ use super::{
     client::Unblock,
     database::{Appended, Database},
     failure::Failure,
-    session::{Flow, Session},
+    session::{CommandProgress, Session},
     wait::Wait,
 };
 
@@ -45,24 +45,24 @@ impl Session {
         command: &'static Command,
         arguments: &[&[u8]],
         out: &mut Outbox,
-    ) -> Option<Flow> {
+    ) -> Option<CommandProgress> {
         if !arguments.iter().any(|argument| argument.eq_ignore_ascii_case(b"block")) {
             return None;
         }
         if !self.burst.is_empty() {
-            return Some(Flow::Again);
+            return Some(CommandProgress::Again);
         }
         let begun = self.store().read(|read| Blocked::begin(read, arguments));
         let blocked = match begun {
             Ok(blocked) => blocked?,
             Err(failure) => {
                 self.error(&failure.0, out);
-                return Some(Flow::Done);
+                return Some(CommandProgress::Done);
             }
         };
         let Some(held) = self.resp.app.admission.tails.take(1) else {
             self.error("BUSY too many reads that wait: retry later", out);
-            return Some(Flow::Done);
+            return Some(CommandProgress::Done);
         };
         let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
         let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
@@ -89,7 +89,7 @@ impl Session {
         arguments: &[&[u8]],
         wait: Box<Wait>,
         out: &mut Outbox,
-    ) -> Flow {
+    ) -> CommandProgress {
         let done = match (self.store(), command.run) {
             (Database::Batched(_), Run::Write(_)) => {
                 if let Some(flow) = self.enter(1, 0, out) {
@@ -97,7 +97,7 @@ impl Session {
                 }
                 self.push(command, arguments, false);
                 self.may_block = Some(wait);
-                return Flow::Send;
+                return CommandProgress::Send;
             }
             (Database::Immediate(database), _) => {
                 database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
@@ -109,7 +109,7 @@ impl Session {
             Ok(reply) => self.answer(&reply, out),
             Err(failure) => self.error(&failure.0, out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Polls a blocked read. Returns true if there was progress.
@@ -119,19 +119,19 @@ impl Session {
         self.muted = wait.muted;
         if let Some(unblock) = unblock {
             self.set_blocked(None);
-            self.answer(&told_to_stop(unblock), out);
+            self.answer(&unblocked_reply(unblock), out);
             return true;
         }
         let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
         if wait.waiter.poll(cx).is_ready() || was_told {
-            self.look_again(out);
+            self.retry_read(out);
             return true;
         }
         if let Some(recheck) = &mut wait.recheck
             && recheck.as_mut().poll(cx).is_ready()
         {
             recheck.as_mut().reset(Instant::now() + RECHECK);
-            self.look_for_the_end(out);
+            self.check_group_exists(out);
             return true;
         }
         let is_over = wait.until.as_mut().is_some_and(|until| matches!(until.as_mut().poll(cx), Poll::Ready(())));
@@ -143,7 +143,7 @@ impl Session {
     }
 
     /// Ends the wait if the stream or group no longer exists.
-    fn look_for_the_end(&mut self, out: &mut Outbox) {
+    fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         let reply = match self.store().read(|read| wait.blocked.poll(read)) {
             Ok(Found::Waiting | Found::Ready) => return,
@@ -154,7 +154,7 @@ impl Session {
         self.answer(&reply, out);
     }
 
-    fn look_again(&mut self, out: &mut Outbox) {
+    fn retry_read(&mut self, out: &mut Outbox) {
         let Some(mut wait) = self.blocked.take() else { return };
         // The old notifications have fired; new ones cover all changes that the check below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
@@ -173,7 +173,7 @@ impl Session {
                 let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
                 match thalweg_redis::admit(&arguments) {
                     Ok(command) => {
-                        if self.try_to_read(command, &arguments, wait, out) == Flow::Send {
+                        if self.try_to_read(command, &arguments, wait, out) == CommandProgress::Send {
                             self.send_burst();
                         }
                     }
@@ -186,7 +186,7 @@ impl Session {
 }
 
 /// Returns the reply to a read ended by `CLIENT UNBLOCK`.
-fn told_to_stop(why: Unblock) -> Reply {
+fn unblocked_reply(why: Unblock) -> Reply {
     match why {
         Unblock::Timeout => Reply::NullArray,
         Unblock::Error => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),

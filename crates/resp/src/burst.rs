@@ -69,7 +69,7 @@ pub(crate) struct Burst {
     /// Bytes of all [`Slot::Held`], concatenated.
     pub held: Vec<u8>,
     /// Keys whose waiting readers are notified once the burst is applied.
-    pub touched: super::waiting::Touched,
+    pub touched: super::waiting::TouchedKeys,
 }
 
 impl Burst {

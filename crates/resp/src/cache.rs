@@ -1,6 +1,6 @@
 //! A cache as a database of Redis clients: strings only, in memory, with deadlines.
 //!
-//! Owns: [`Cached`], a view of one of the node's caches. Does not own the cache: other protocols read and write the
+//! Owns: [`CacheDatabase`], a view of one of the node's caches. Does not own the cache: other protocols read and write the
 //! same entries, and a full cache evicts the least recently used ones.
 //!
 //! A read locks one shard of the cache per key. A writing Redis client locks the database against other writing Redis
@@ -27,7 +27,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_broker::{Cache, CacheEntry, CacheError, Expiry, Moment, Update};
 use thalweg_redis::{
-    Collection, CollectionId, Found, Kind, Look, NewValue, Read, Reply, Store, StoreError, Value,
+    Collection, CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Reply, Store, StoreError, Value,
     errors::STRINGS_ONLY,
     store::{Visit, VisitKeys},
 };
@@ -43,7 +43,7 @@ const PAGE_BYTES: usize = 1024 * 1024;
 const MAX_DRIFT_NANOS: u64 = 500_000_000;
 
 /// A cache that serves as a database; see the module's documentation.
-pub struct Cached {
+pub struct CacheDatabase {
     cache: Arc<Cache>,
     now: Box<dyn Fn() -> Moment + Send + Sync>,
     /// Lock that serializes writing Redis clients.
@@ -53,9 +53,9 @@ pub struct Cached {
     seeds: AtomicU64,
 }
 
-impl fmt::Debug for Cached {
+impl fmt::Debug for CacheDatabase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cached").field("cache", &self.cache).finish_non_exhaustive()
+        f.debug_struct("CacheDatabase").field("cache", &self.cache).finish_non_exhaustive()
     }
 }
 
@@ -64,7 +64,7 @@ fn wall_nanos() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Cached {
+impl CacheDatabase {
     /// Creates a database over a cache, whose clock `now` reads. `seed` starts the sequence of random seeds.
     pub fn new(cache: Arc<Cache>, now: impl Fn() -> Moment + Send + Sync + 'static, seed: u64) -> Self {
         let began = wall_nanos().saturating_sub(now().nanos());
@@ -103,7 +103,7 @@ impl Cached {
 
 /// View of the database at one point in time.
 struct CacheView<'c> {
-    cached: &'c Cached,
+    cached: &'c CacheDatabase,
     now: Moment,
     /// Start of the cache's clock, computed at the first use.
     began: OnceCell<u64>,
@@ -130,13 +130,13 @@ impl CacheView<'_> {
         Some(Expiry::At(Moment::from_nanos(nanos)))
     }
 
-    fn look_of(&self, entry: &CacheEntry) -> Look {
+    fn look_of(&self, entry: &CacheEntry) -> KeyInfo {
         let deadline = self.deadline_of(entry.deadline);
-        Look { kind: Kind::String, deadline, version: entry.version.0, len: entry.value.len() }
+        KeyInfo { kind: Kind::String, deadline, version: entry.version.0, len: entry.value.len() }
     }
 
     /// Looks at a key without counting it as used.
-    fn peek(&self, key: &[u8]) -> Option<Look> {
+    fn peek(&self, key: &[u8]) -> Option<KeyInfo> {
         let look = |entry: Option<&CacheEntry>| (Update::Keep, entry.map(|entry| self.look_of(entry)));
         self.cached.cache.update(self.now, key, look).ok()?.1
     }
@@ -180,14 +180,14 @@ impl Read for CacheView<'_> {
         false
     }
 
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         Ok(self.cached.cache.read(self.now, key, |entry| self.look_of(entry)))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let found = |entry: &CacheEntry| (bytes_of(&entry.value), entry.version.0, entry.deadline);
         let found = self.cached.cache.read(self.now, key, found);
-        Ok(found.map(|(value, version, deadline)| Found {
+        Ok(found.map(|(value, version, deadline)| KeyValue {
             value: Value::String(value),
             deadline: self.deadline_of(deadline),
             version,
@@ -301,23 +301,23 @@ mod tests {
     use super::*;
 
     /// Creates a database over a cache, with its clock.
-    fn cached(max_bytes: u64) -> (Arc<Cached>, Arc<AtomicU64>) {
+    fn cached(max_bytes: u64) -> (Arc<CacheDatabase>, Arc<AtomicU64>) {
         let clock = Arc::new(AtomicU64::new(1_000_000_000));
         let of = Arc::clone(&clock);
         let cache = Arc::new(Cache::new(CacheConfig { max_bytes, seed: 7 }).unwrap());
         let now = move || Moment::from_nanos(of.load(Ordering::Relaxed));
-        (Arc::new(Cached::new(cache, now, 1)), clock)
+        (Arc::new(CacheDatabase::new(cache, now, 1)), clock)
     }
 
     fn words(text: &str) -> Vec<&[u8]> {
         text.split(' ').map(str::as_bytes).collect()
     }
 
-    fn run(cached: &Cached, text: &str) -> Reply {
+    fn run(cached: &CacheDatabase, text: &str) -> Reply {
         cached.write(|store| execute(store, &words(text)).unwrap())
     }
 
-    fn look(cached: &Cached, text: &str) -> Reply {
+    fn look(cached: &CacheDatabase, text: &str) -> Reply {
         let args = words(text);
         let command = admit(&args).unwrap();
         cached.read(|read| run_read(read, command, &args).unwrap())

@@ -55,7 +55,7 @@ pub(crate) struct Client {
     /// Address at which the server accepted it.
     pub local: SocketAddr,
     /// Names that the client has set.
-    pub said: Mutex<ClientNames>,
+    pub names: Mutex<ClientNames>,
     /// Number of the selected database.
     pub database: AtomicU64,
     /// RESP version, 2 or 3.
@@ -135,24 +135,24 @@ impl Client {
     }
 
     /// Records the time and the name of the last command.
-    pub(crate) fn heard(&self, now: Instant, last: &'static str) {
+    pub(crate) fn record_command(&self, now: Instant, last: &'static str) {
         self.heard.store((now - self.since).as_millis() as u64, Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
     }
 
     /// Returns the names that the client has set.
-    pub(crate) fn said(&self) -> ClientNames {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn names(&self) -> ClientNames {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the names that the client has set.
-    pub(crate) fn say(&self, change: impl FnOnce(&mut ClientNames)) {
-        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn update_names(&self, change: impl FnOnce(&mut ClientNames)) {
+        change(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Appends the client's line of `CLIENT LIST`.
     pub(crate) fn describe(&self, out: &mut String, now: Instant) {
-        let ClientNames { name, library, library_version } = self.said();
+        let ClientNames { name, library, library_version } = self.names();
         let age = now.saturating_duration_since(self.since);
         let idle = (age.as_millis() as u64).saturating_sub(self.heard.load(Relaxed)) / 1000;
         let queued = self.queued.load(Relaxed);
@@ -198,7 +198,7 @@ impl Clients {
             id: self.last.fetch_add(1, Relaxed) + 1,
             peer,
             local,
-            said: Mutex::default(),
+            names: Mutex::default(),
             database: AtomicU64::new(0),
             protocol: AtomicU64::new(2),
             queued: AtomicUsize::new(0),

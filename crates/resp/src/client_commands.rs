@@ -10,7 +10,7 @@ use thalweg_transport::Outbox;
 
 use super::{
     client::{Client, MAX_NAME_BYTES, Unblock},
-    session::{Flow, Quiet, Session},
+    session::{CommandProgress, ReplyMode, Session},
 };
 
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -48,30 +48,31 @@ const HELP: &[&str] = &[
 ];
 
 /// Handles `CLIENT`: reads and changes the state of connections.
-pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "help" => session.answer(&help(HELP), out),
         "unblock" => unblock(session, arguments, out),
         "id" => {
             let id = session.client().id as i64;
-            session.say(out, |writer| writer.integer(id));
+            session.write_reply(out, |writer| writer.integer(id));
         }
         "getname" => {
-            let said = session.client().said().name;
-            session.say(out, |writer| if said.is_empty() { writer.null() } else { writer.bulk(said.as_bytes()) });
+            let said = session.client().names().name;
+            session
+                .write_reply(out, |writer| if said.is_empty() { writer.null() } else { writer.bulk(said.as_bytes()) });
         }
         // The server tracks no keys for client-side caching.
-        "getredir" => session.say(out, |writer| writer.integer(-1)),
+        "getredir" => session.write_reply(out, |writer| writer.integer(-1)),
         "setname" => {
             if set_name(session, arguments[2], out) {
-                session.say(out, |writer| writer.ok());
+                session.write_reply(out, |writer| writer.ok());
             }
         }
         "setinfo" => set_info(session, arguments[2], arguments[3], out),
         "info" => {
             let mut text = String::new();
             session.client().describe(&mut text, Instant::now());
-            session.say(out, |writer| writer.verbatim(&text));
+            session.write_reply(out, |writer| writer.verbatim(&text));
         }
         "list" => list(session, &arguments[2..], out),
         "kill" => return kill(session, &arguments[2..], out),
@@ -80,13 +81,13 @@ pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
         // uses, so both settings are accepted without effect.
         "no-evict" | "no-touch" => {
             match [&b"on"[..], b"off"].iter().any(|known| arguments[2].eq_ignore_ascii_case(known)) {
-                true => session.say(out, |writer| writer.ok()),
+                true => session.write_reply(out, |writer| writer.ok()),
                 false => session.error(SYNTAX, out),
             }
         }
         _ => session.answer(&wrong_subcommand("CLIENT", arguments[1]), out),
     }
-    Flow::Done
+    CommandProgress::Done
 }
 
 fn unblock(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
@@ -101,7 +102,7 @@ fn unblock(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let Some(id) = number(arguments[2]) else { return session.error(NOT_AN_INTEGER, out) };
     let client = u64::try_from(id).ok().and_then(|id| session.resp.clients.of(id));
     let was_blocked = client.is_some_and(|client| client.unblock(how));
-    session.say(out, |writer| writer.integer(was_blocked.into()));
+    session.write_reply(out, |writer| writer.integer(was_blocked.into()));
 }
 
 fn visible(text: &[u8]) -> Option<String> {
@@ -112,7 +113,7 @@ fn visible(text: &[u8]) -> Option<String> {
 /// Sets the client's name. Answers an invalid name with an error and returns false.
 pub(crate) fn set_name(session: &mut Session, name: &[u8], out: &mut Outbox) -> bool {
     match visible(name) {
-        Some(name) => session.client().say(|said| said.name = name),
+        Some(name) => session.client().update_names(|said| said.name = name),
         None => {
             session.error(BAD_NAME, out);
             return false;
@@ -131,19 +132,19 @@ fn set_info(session: &mut Session, option: &[u8], value: &[u8], out: &mut Outbox
         let text = format!("ERR {} cannot contain spaces, newlines or special characters.", shown.to_lowercase());
         return session.error(&text, out);
     };
-    session.client().say(|said| if is_name { said.library = value } else { said.library_version = value });
-    session.say(out, |writer| writer.ok());
+    session.client().update_names(|said| if is_name { said.library = value } else { said.library_version = value });
+    session.write_reply(out, |writer| writer.ok());
 }
 
 fn reply(session: &mut Session, mode: &[u8], out: &mut Outbox) {
     if mode.eq_ignore_ascii_case(b"on") {
-        (session.quiet, session.muted) = (Quiet::No, false);
-        session.say(out, |writer| writer.ok());
+        (session.reply_mode, session.muted) = (ReplyMode::No, false);
+        session.write_reply(out, |writer| writer.ok());
     } else if mode.eq_ignore_ascii_case(b"off") {
-        session.quiet = Quiet::Off;
+        session.reply_mode = ReplyMode::Off;
     } else if mode.eq_ignore_ascii_case(b"skip") {
-        if session.quiet == Quiet::No {
-            session.quiet = Quiet::Next;
+        if session.reply_mode == ReplyMode::No {
+            session.reply_mode = ReplyMode::Next;
         }
     } else {
         session.error(SYNTAX, out);
@@ -210,7 +211,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
             client.describe(&mut text, now);
         }
     }
-    session.say(out, |writer| writer.verbatim(&text));
+    session.write_reply(out, |writer| writer.verbatim(&text));
 }
 
 /// Filter for the clients to end.
@@ -258,12 +259,12 @@ fn filter(options: &[&[u8]]) -> Result<Filter, String> {
     Ok(filter)
 }
 
-fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> Flow {
+fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> CommandProgress {
     let filter = match filter(options) {
         Ok(filter) => filter,
         Err(text) => {
             session.error(&text, out);
-            return Flow::Done;
+            return CommandProgress::Done;
         }
     };
     let is_meant = |client: &Arc<Client>| {
@@ -279,9 +280,9 @@ fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> Flow {
     meant.iter().filter(|client| client.id != me).for_each(|client| client.kill());
     match (filter.is_old_form, meant.len()) {
         (true, 0) => session.error("ERR No such client", out),
-        (true, _) => session.say(out, |writer| writer.ok()),
-        (false, count) => session.say(out, |writer| writer.integer(count as i64)),
+        (true, _) => session.write_reply(out, |writer| writer.ok()),
+        (false, count) => session.write_reply(out, |writer| writer.integer(count as i64)),
     }
     // The reply is sent before the connection ends.
-    if kills_me { Flow::End } else { Flow::Done }
+    if kills_me { CommandProgress::End } else { CommandProgress::Done }
 }

@@ -11,11 +11,11 @@ pub(crate) struct Commands {
     bytes: Vec<u8>,
     /// End of each argument in `bytes`.
     ends: Vec<u32>,
-    list: Vec<Kept>,
+    list: Vec<QueuedCommand>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct QueuedCommand {
     command: &'static Command,
     arguments: u32,
 }
@@ -26,7 +26,7 @@ const IDLE_BYTES: usize = 4 * 1024;
 impl Commands {
     /// Appends a command with its arguments, the name first.
     pub(crate) fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
-        let kept = Kept { command, arguments: arguments.len() as u32 };
+        let kept = QueuedCommand { command, arguments: arguments.len() as u32 };
         for argument in arguments {
             self.bytes.extend_from_slice(argument);
             // Callers limit the size far below 4 GiB.

@@ -22,9 +22,9 @@ use std::{
 
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     limits::MAX_TURNS,
-    served::{Alarm, Received, Served},
+    served_socket::{Alarm, Received, ServedSocket},
     spare,
 };
 use thalweg_transport::{Channel, Outbox};
@@ -36,38 +36,38 @@ const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 
 /// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The session takes requests.
     Open,
-    /// The session takes no more requests; pending ones are answered and sent. After that the [socket](Served) lingers.
+    /// The session takes no more requests; pending ones are answered and sent. After that the [socket](ServedSocket) lingers.
     Finishing,
 }
 
 /// A connection with its pending work.
 pub(crate) struct Connection {
     session: Session,
-    socket: Served,
+    socket: ServedSocket,
     input: Input,
     out: Outbox,
     /// Memory reservation for the request that is arriving, if it is a large one.
-    arriving: Option<Held>,
+    arriving: Option<Reservation>,
     arriving_bytes: usize,
     /// Slot of a client that has not authenticated yet.
-    place: Option<Held>,
-    phase: Phase,
+    place: Option<Reservation>,
+    phase: ConnectionPhase,
     /// Arrival of the oldest command whose reply is not sent yet.
     turn_since: Option<Instant>,
 }
 
 impl Connection {
     /// Creates the task of a connection. `place` is its slot before authentication, if this client must authenticate.
-    pub(crate) fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
+    pub(crate) fn new(session: Session, io: Channel, place: Option<Reservation>) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
         let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
         let write_timeout = app.config.write_timeout.0;
-        let socket = Served::new(io, "Redis client", app.stopping.clone(), write_timeout, pause);
+        let socket = ServedSocket::new(io, "Redis client", app.stopping.clone(), write_timeout, pause);
         Self {
             session,
             socket,
@@ -76,7 +76,7 @@ impl Connection {
             arriving: None,
             arriving_bytes: 0,
             place,
-            phase: Phase::Open,
+            phase: ConnectionPhase::Open,
             turn_since: None,
         }
     }
@@ -88,7 +88,7 @@ impl Connection {
         }
         self.socket.begin();
         for _ in 0..MAX_TURNS {
-            let mut moved = self.look_at_clocks(cx);
+            let mut moved = self.check_timeouts(cx);
             moved |= self.session.settle(cx, &mut self.out);
             if self.receive(cx) {
                 moved = true;
@@ -100,7 +100,7 @@ impl Connection {
             if self.socket.is_over() {
                 return Poll::Ready(());
             }
-            if !moved || self.is_at_rest() {
+            if !moved || self.is_idle() {
                 return Poll::Pending;
             }
         }
@@ -111,16 +111,16 @@ impl Connection {
 
     /// Returns true if another turn would certainly find nothing to do, because everything was read, done or proposed,
     /// and sent. This is the case after most requests.
-    fn is_at_rest(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
-        let is_quiet = self.phase == Phase::Open && !self.socket.has_alarms() && !self.session.wants_a_turn();
+        let is_quiet = self.phase == ConnectionPhase::Open && !self.socket.has_alarms() && !self.session.has_work();
         is_quiet && self.socket.is_drained() && all_taken && self.out.is_empty()
     }
 
     fn count(&mut self) {
         let resp = &self.session.resp;
-        if let Some(last) = self.session.tally.tell(&resp.metrics) {
-            self.session.client().heard(self.socket.now, last);
+        if let Some(last) = self.session.tally.report(&resp.metrics) {
+            self.session.client().record_command(self.socket.now, last);
         }
         if let Some(since) = self.turn_since
             && self.out.is_empty()
@@ -137,11 +137,11 @@ impl Connection {
         if self.socket.lingers() {
             return self.socket.linger(cx);
         }
-        let mut moved = self.pump();
+        let mut moved = self.run_received();
         // The second read mostly finds nothing and registers the task's waker with the socket.
         for _ in 0..2 {
-            let is_full = !self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
-            if self.phase != Phase::Open || self.socket.is_drained() || is_full {
+            let is_full = !self.needs_input() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
+            if self.phase != ConnectionPhase::Open || self.socket.is_drained() || is_full {
                 return moved;
             }
             match self.socket.read(cx, self.input.buffer_or(spare::take)) {
@@ -149,7 +149,7 @@ impl Connection {
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
                     // Blocking reads are dropped: the client can't receive their replies.
-                    self.phase = Phase::Finishing;
+                    self.phase = ConnectionPhase::Finishing;
                     self.session.stop_waiting();
                     moved = true;
                 }
@@ -157,7 +157,7 @@ impl Connection {
                     self.session.resp.metrics.received(read);
                     self.socket.now = Instant::now();
                     self.turn_since = self.turn_since.or(Some(self.socket.now));
-                    self.pump();
+                    self.run_received();
                     moved = true;
                 }
                 Received::Lost => return true,
@@ -167,23 +167,23 @@ impl Connection {
     }
 
     /// Returns true if the session can do nothing before more bytes arrive.
-    fn is_hungry(&self) -> bool {
+    fn needs_input(&self) -> bool {
         self.session.listens() && self.out.is_empty() && !self.input.is_unread()
     }
 
     /// Passes the received commands to the session.
-    fn pump(&mut self) -> bool {
-        if self.phase != Phase::Open {
+    fn run_received(&mut self) -> bool {
+        if self.phase != ConnectionPhase::Open {
             return false;
         }
-        let moved = self.session.pump(&mut self.input, &mut self.out);
+        let moved = self.session.run_received(&mut self.input, &mut self.out);
         if self.session.trust == Trust::Known {
             self.place = None;
         }
         if self.session.is_ending {
-            self.phase = Phase::Finishing;
+            self.phase = ConnectionPhase::Finishing;
         }
-        let is_partial = self.input.pending_bytes() > 0 && self.is_hungry();
+        let is_partial = self.input.pending_bytes() > 0 && self.needs_input();
         let since = self.socket.partial_since.filter(|_| !moved).or(Some(self.socket.now));
         self.socket.partial_since = since.filter(|_| is_partial);
         self.admit();
@@ -198,7 +198,7 @@ impl Connection {
             return;
         }
         let more = wanted.saturating_sub(self.arriving_bytes) as u64;
-        if more == 0 || self.phase != Phase::Open {
+        if more == 0 || self.phase != ConnectionPhase::Open {
             return;
         }
         let bytes = &self.session.resp.app.admission.body_bytes;
@@ -212,7 +212,7 @@ impl Connection {
         if has_room {
             self.arriving_bytes = wanted;
         } else {
-            self.leave("BUSY requests use too much memory: connect again and retry later");
+            self.close_with_error("BUSY requests use too much memory: connect again and retry later");
         }
     }
 
@@ -221,13 +221,13 @@ impl Connection {
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let metrics = &self.session.resp.metrics;
         let moved = self.socket.write(cx, &mut self.out, |written| metrics.sent(written));
-        let may_close = self.phase == Phase::Finishing && self.out.is_empty() && !self.session.is_busy();
+        let may_close = self.phase == ConnectionPhase::Finishing && self.out.is_empty() && !self.session.is_busy();
         may_close && self.socket.close(cx) || moved
     }
 
     // ----- ends
 
-    fn look_at_clocks(&mut self, cx: &mut Context<'_>) -> bool {
+    fn check_timeouts(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
             moved = true;
@@ -236,7 +236,7 @@ impl Connection {
                 Alarm::Tick => self.tick(),
                 Alarm::Stop => {
                     self.session.stop_waiting();
-                    self.phase = Phase::Finishing;
+                    self.phase = ConnectionPhase::Finishing;
                 }
             }
         }
@@ -249,20 +249,20 @@ impl Connection {
         }
         let config = &self.session.resp.app.config;
         let (body_timeout, header_timeout) = (config.body_timeout.0, config.header_timeout.0);
-        if self.phase == Phase::Open && self.socket.partial_for() >= body_timeout {
-            self.leave("ERR Protocol error: the request was incomplete for too long");
+        if self.phase == ConnectionPhase::Open && self.socket.partial_for() >= body_timeout {
+            self.close_with_error("ERR Protocol error: the request was incomplete for too long");
         }
-        if self.phase == Phase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
+        if self.phase == ConnectionPhase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
-            self.leave("NOAUTH Authentication required: no AUTH within the time limit");
+            self.close_with_error("NOAUTH Authentication required: no AUTH within the time limit");
         }
         self.socket.ticked(&mut self.out);
     }
 
     /// Ends the connection; the reason is its last reply.
-    fn leave(&mut self, why: &str) {
+    fn close_with_error(&mut self, why: &str) {
         tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
-        self.session.farewell(why, &mut self.out);
-        self.phase = Phase::Finishing;
+        self.session.end_with_reply(why, &mut self.out);
+        self.phase = ConnectionPhase::Finishing;
     }
 }

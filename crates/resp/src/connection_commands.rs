@@ -16,9 +16,9 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 
 use super::{
-    about, client_commands, config_commands,
+    client_commands, config_commands, introspection,
     pubsub::Kind,
-    session::{Flow, Quiet, Session},
+    session::{CommandProgress, ReplyMode, Session},
 };
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -30,17 +30,22 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
 
 impl Session {
     /// Runs a command of the connection.
-    pub(super) fn session_command(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(super) fn session_command(
+        &mut self,
+        command: &Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
         let joins = matches!(
             command.name,
             "ping" | "echo" | "select" | "time" | "multi" | "exec" | "discard" | "role" | "wait"
         );
         if !joins && !self.burst.is_empty() {
-            return Flow::Again;
+            return CommandProgress::Again;
         }
         match command.name {
             "ping" => return self.ping(arguments, out),
-            "echo" => self.say(out, |writer| writer.bulk(arguments[1])),
+            "echo" => self.write_reply(out, |writer| writer.bulk(arguments[1])),
             "select" => self.select(arguments[1], out),
             "time" => self.time(out),
             "role" => {
@@ -54,14 +59,14 @@ impl Session {
             "watch" => return self.watch(&arguments[1..], out),
             "unwatch" => {
                 self.unwatch();
-                self.say(out, |writer| writer.ok());
+                self.write_reply(out, |writer| writer.ok());
             }
             "hello" => self.hello(arguments, out),
             "auth" => self.auth(arguments, out),
             "reset" => self.reset(out),
             "quit" => {
-                self.say(out, |writer| writer.ok());
-                return Flow::End;
+                self.write_reply(out, |writer| writer.ok());
+                return CommandProgress::End;
             }
             "subscribe" => return self.subscribe(Kind::Channel, &arguments[1..], out),
             "psubscribe" => return self.subscribe(Kind::Pattern, &arguments[1..], out),
@@ -73,30 +78,30 @@ impl Session {
             "pubsub" => self.pubsub(arguments, out),
             "client" => return client_commands::client(self, arguments, out),
             "config" => config_commands::config(self, arguments, out),
-            "command" => about::command(self, arguments, out),
-            "info" => about::info(self, arguments, out),
+            "command" => introspection::command(self, arguments, out),
+            "info" => introspection::info(self, arguments, out),
             other => {
                 let text = format!("ERR '{other}' is not supported on this connection");
                 self.error(&text, out);
             }
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
-    fn ping(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    fn ping(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         match arguments {
             [_] if self.is_subscriber_only() => self.ping_subscriber(b"", out),
             [_, text] if self.is_subscriber_only() => self.ping_subscriber(text, out),
-            [_] => self.say(out, |writer| writer.simple("PONG")),
-            [_, text] => self.say(out, |writer| writer.bulk(text)),
+            [_] => self.write_reply(out, |writer| writer.simple("PONG")),
+            [_, text] => self.write_reply(out, |writer| writer.bulk(text)),
             _ => self.error("ERR wrong number of arguments for 'ping' command", out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     fn time(&mut self, out: &mut Outbox) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.say(out, |writer| {
+        self.write_reply(out, |writer| {
             writer.array(2);
             writer.bulk(now.as_secs().to_string().as_bytes());
             writer.bulk(now.subsec_micros().to_string().as_bytes());
@@ -134,7 +139,7 @@ impl Session {
             Ok(None) => self.error("ERR DB index is out of range", out),
             Ok(Some(index)) => {
                 self.enter_database(index);
-                self.say(out, |writer| writer.ok());
+                self.write_reply(out, |writer| writer.ok());
             }
         }
     }
@@ -166,7 +171,7 @@ impl Session {
         };
         if self.is_password(user, password) {
             self.authenticated();
-            self.say(out, |writer| writer.ok());
+            self.write_reply(out, |writer| writer.ok());
         } else {
             self.error(WRONG_PASSWORD, out);
         }
@@ -209,7 +214,7 @@ impl Session {
         let text = |text: &str| Reply::bulk(text.as_bytes());
         let fields = [
             ("server", text("redis")),
-            ("version", text(about::REDIS_VERSION)),
+            ("version", text(introspection::REDIS_VERSION)),
             ("proto", Reply::Integer(self.protocol.number())),
             ("id", Reply::Integer(self.client().id as i64)),
             ("mode", text("standalone")),
@@ -230,9 +235,9 @@ impl Session {
         self.end_transaction();
         self.enter_database(0);
         self.speak(Protocol::Resp2);
-        (self.quiet, self.muted) = (Quiet::No, false);
+        (self.reply_mode, self.muted) = (ReplyMode::No, false);
         self.trust = self.resp.first_trust();
-        self.client().say(|said| said.name.clear());
-        self.say(out, |writer| writer.simple("RESET"));
+        self.client().update_names(|said| said.name.clear());
+        self.write_reply(out, |writer| writer.simple("RESET"));
     }
 }

@@ -7,13 +7,13 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
 use thalweg_redis::{Read, Reply, StoreError};
 
-use super::{cache::Cached, commands::Commands, failure::Failure};
+use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
 /// Result of commands of a [`Batched`] database: their replies in order, or `None` if a watched key had changed and
 /// nothing was done.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
 /// Pending commands. Dropping the future does not undo them.
-pub(crate) type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub(crate) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A key and the version that it must have; 0 means that it must not exist.
 pub(crate) type Watched = (Box<[u8]>, u64);
 
@@ -39,7 +39,7 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// result counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands, which all run without interruption by others, or not at all if a watched key has changed.
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay;
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
     /// Returns a future that completes after an append to this stream by a client of another protocol; `None` if there
     /// are no such clients.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
@@ -51,7 +51,7 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) enum Database {
     /// Database whose commands run immediately: a cache.
-    Immediate(Arc<Cached>),
+    Immediate(Arc<CacheDatabase>),
     /// Database whose writes are answered later.
     Batched(Arc<dyn Batched>),
 }

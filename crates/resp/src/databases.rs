@@ -7,7 +7,7 @@ use thalweg_engine::WriteError;
 use thalweg_serving::{app::App, config::RespDatabase};
 use thalweg_types::classified;
 
-use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
+use super::{cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabase, native_streams::NativeStreams};
 
 /// A database with its number.
 #[derive(Clone, Debug)]
@@ -68,18 +68,18 @@ impl Databases {
                     let keyspace = match app.db.blocking().find_keyspace(name) {
                         Some(found) => found,
                         None => {
-                            let created = app.db.create_keyspace(name, &Durable::config()).await;
+                            let created = app.db.create_keyspace(name, &KeyspaceDatabase::config()).await;
                             created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?.0
                         }
                     };
-                    Database::Batched(Arc::new(Durable::new(&app.db, &keyspace, app.config.durability)))
+                    Database::Batched(Arc::new(KeyspaceDatabase::new(&app.db, &keyspace, app.config.durability)))
                 }
                 RespDatabase::Cache(name) => {
                     let created = app.views.cache(name, None);
                     let (cache, _) =
                         created.map_err(|error| DatabaseError::Cache { number, name: name.clone(), error })?;
                     let (clock, seed) = (Arc::clone(app), app.new_number());
-                    Database::Immediate(Arc::new(Cached::new(cache.cache, move || clock.views.now(), seed)))
+                    Database::Immediate(Arc::new(CacheDatabase::new(cache.cache, move || clock.views.now(), seed)))
                 }
                 RespDatabase::Streams => {
                     Database::Batched(Arc::new(NativeStreams::new(&app.db, app.config.durability)))

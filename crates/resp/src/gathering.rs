@@ -31,17 +31,17 @@ const MAX_GATHERING: Duration = Duration::from_millis(1);
 const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
-    static GATHERED: Gathered = const { Gathered { commands: Cell::new(0), committer: RefCell::new(None) } };
+    static GATHERED: ProposedCommands = const { ProposedCommands { commands: Cell::new(0), committer: RefCell::new(None) } };
 }
 
 /// Commands that this thread has proposed and not yet committed.
-struct Gathered {
+struct ProposedCommands {
     commands: Cell<u64>,
     /// Waker of the committing task; `None` on other threads.
     committer: RefCell<Option<Waker>>,
 }
 
-impl Gathered {
+impl ProposedCommands {
     fn poll_some(&self, cx: &Context<'_>) -> Poll<()> {
         if self.commands.get() > 0 {
             return Poll::Ready(());

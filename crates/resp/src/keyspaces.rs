@@ -9,20 +9,20 @@ use thalweg_types::{
 
 use super::{
     commands::Commands,
-    database::{Batched, UnderWay, Watched},
+    database::{Batched, PendingOutcome, Watched},
     failure::Failure,
     gathering,
 };
 
 /// A keyspace that serves as a database; see the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Durable {
+pub(crate) struct KeyspaceDatabase {
     db: AsyncDatabase,
     keyspace: KeyspaceId,
     level: Durability,
 }
 
-impl Durable {
+impl KeyspaceDatabase {
     /// Creates a database whose writes are answered at `level`, but at least at `os`: below that their outcome is
     /// unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
@@ -53,12 +53,12 @@ impl Durable {
     }
 }
 
-impl Batched for Durable {
+impl Batched for KeyspaceDatabase {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay {
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         let (command, purpose) = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),

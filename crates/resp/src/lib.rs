@@ -34,7 +34,6 @@
 
 #![warn(unreachable_pub)]
 
-mod about;
 mod blocking;
 mod burst;
 pub mod cache;
@@ -49,6 +48,7 @@ mod database;
 pub mod databases;
 mod failure;
 pub mod gathering;
+mod introspection;
 mod keyspaces;
 pub mod listen;
 pub mod metrics;

@@ -8,7 +8,7 @@ use std::{future::poll_fn, sync::Arc, time::Instant};
 
 use thalweg_redis::wire::Trust;
 use thalweg_serving::{
-    accepting::{accept_until, drain, turn_away},
+    accepting::{accept_until, drain, reject_connection},
     threads::Threads,
 };
 use thalweg_transport::Channel;
@@ -40,7 +40,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
     let must_authenticate = resp.first_trust() == Trust::Unknown;
     let place = must_authenticate.then(|| admission.handshakes.take(1));
     let Some(held) = admission.connections.take(1).filter(|_| !matches!(place, Some(None))) else {
-        return turn_away(stream, b"-ERR max number of clients reached\r\n");
+        return reject_connection(stream, b"-ERR max number of clients reached\r\n");
     };
     // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };

@@ -124,11 +124,11 @@ impl Tally {
     pub(crate) fn command(&mut self, command: &'static Command) {
         match self.last {
             Some((last, _)) if std::ptr::eq(last, command) => self.count += 1,
-            _ => self.another(command),
+            _ => self.count_command(command),
         }
     }
 
-    fn another(&mut self, command: &'static Command) {
+    fn count_command(&mut self, command: &'static Command) {
         if let Some((_, place)) = self.last.replace((command, place(command)))
             && self.count > 0
         {
@@ -143,7 +143,7 @@ impl Tally {
     }
 
     /// Adds the counts to the metrics. Returns the last command, if there was one since the previous call.
-    pub(crate) fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
+    pub(crate) fn report(&mut self, metrics: &Metrics) -> Option<&'static str> {
         for (place, count) in self.told.drain(..) {
             metrics.commands(place, count);
         }
@@ -159,9 +159,9 @@ impl Tally {
 
 /// Collector that encodes the metrics for a scrape.
 #[derive(Debug)]
-pub struct Scraped(pub Arc<Metrics>);
+pub struct RespCollector(pub Arc<Metrics>);
 
-impl Collector for Scraped {
+impl Collector for RespCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &*self.0;
         let to = &mut encoder;

@@ -11,7 +11,7 @@
 use thalweg_engine::{Ack, AsyncDatabase, Stream, WriteError};
 use thalweg_redis::{
     Command, Read, Reply, StoreError, run_read,
-    streams::native::{Trimmed, Write, id_of},
+    streams::native::{TrimBound, Write, id_of},
 };
 use thalweg_types::{
     Action, Classified, Durability, SpaceTime,
@@ -22,7 +22,7 @@ use thalweg_types::{
 
 use super::{
     commands::Commands,
-    database::{Appended as Told, Batched, UnderWay, Watched},
+    database::{Appended as Told, Batched, PendingOutcome, Watched},
     failure::Failure,
 };
 
@@ -48,7 +48,7 @@ impl Batched for NativeStreams {
         act(&self.db.blocking().redis_streams()).map_err(Failure::from)
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay {
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         if !watched.is_empty() {
             return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
         }
@@ -56,7 +56,7 @@ impl Batched for NativeStreams {
         commands.each(|command, arguments| {
             wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
         });
-        let doing = Doing { db: self.db.clone(), level: self.level };
+        let doing = StreamCommands { db: self.db.clone(), level: self.level };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
             done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))
@@ -78,19 +78,19 @@ impl Batched for NativeStreams {
 type Request = (&'static Command, Vec<Vec<u8>>);
 
 /// Append that is part of a commit.
-struct Appended {
+struct PendingAppend {
     reply: usize,
     stream: Stream,
-    trim: Option<Trimmed>,
+    trim: Option<TrimBound>,
     batch: RecordBatch,
 }
 
-struct Doing {
+struct StreamCommands {
     db: AsyncDatabase,
     level: Durability,
 }
 
-impl Doing {
+impl StreamCommands {
     async fn all(&self, wanted: Vec<Request>) -> Vec<Reply> {
         let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
         for (command, arguments) in &wanted {
@@ -105,7 +105,7 @@ impl Doing {
                                 bytes = 0;
                             }
                             bytes += needed;
-                            run.push(Appended { reply: replies.len(), stream, trim, batch });
+                            run.push(PendingAppend { reply: replies.len(), stream, trim, batch });
                             // Placeholder until the commit fills in the id.
                             Reply::Null
                         }
@@ -153,7 +153,7 @@ impl Doing {
     }
 
     /// Commits appends and sets their replies. If they are rejected together, commits each one alone.
-    async fn commit(&self, run: &mut Vec<Appended>, replies: &mut [Reply]) {
+    async fn commit(&self, run: &mut Vec<PendingAppend>, replies: &mut [Reply]) {
         if run.is_empty() {
             return;
         }
@@ -172,15 +172,15 @@ impl Doing {
         run.clear();
     }
 
-    async fn append(&self, run: &[Appended]) -> Result<Ack, WriteError> {
+    async fn append(&self, run: &[PendingAppend]) -> Result<Ack, WriteError> {
         let mut commit = CommitBuilder::new();
-        for Appended { stream, batch, .. } in run {
+        for PendingAppend { stream, batch, .. } in run {
             commit.append(stream.id(), None, batch)?;
         }
         self.db.commit(&commit, self.level).await
     }
 
-    async fn answer(&self, run: &[Appended], ack: &Ack, replies: &mut [Reply]) {
+    async fn answer(&self, run: &[PendingAppend], ack: &Ack, replies: &mut [Reply]) {
         let mut time = None;
         for (one, appended) in run.iter().zip(&ack.appends) {
             // All appends have the time of their entry. If trimming removed it already, the stream's last time is used.
@@ -195,7 +195,7 @@ impl Doing {
     }
 
     /// Trims a stream. Returns the number of removed records.
-    async fn trim(&self, stream: &Stream, trim: Trimmed) -> Reply {
+    async fn trim(&self, stream: &Stream, trim: TrimBound) -> Reply {
         let first = trim.first_id().map(|id| stream.offset_of_id(id)).transpose();
         let (first, info) = match (first, stream.info()) {
             (Ok(first), Ok(info)) => (first, info),

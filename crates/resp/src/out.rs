@@ -5,14 +5,14 @@ use thalweg_redis::wire::Out;
 use thalweg_transport::Outbox;
 
 /// Destination of encoded replies.
-pub(crate) enum To<'a> {
+pub(crate) enum ReplyTarget<'a> {
     /// The client's outbox.
     Outbox(&'a mut Outbox),
     /// Buffer for replies that are kept or discarded.
     Buffer(&'a mut Vec<u8>),
 }
 
-impl Out for To<'_> {
+impl Out for ReplyTarget<'_> {
     #[inline]
     fn buffer(&mut self) -> &mut Vec<u8> {
         match self {

@@ -6,7 +6,7 @@ use thalweg_transport::Outbox;
 
 use super::{
     pubsub::publishing::{Room, Run, receivers, try_publish},
-    session::{Flow, Session},
+    session::{CommandProgress, Session},
 };
 
 /// Error of a publish in a transaction, which can't wait for a subscriber whose policy blocks publishers.
@@ -15,43 +15,43 @@ const BLOCKED: &str =
 
 impl Session {
     /// Handles `PUBLISH` and `SPUBLISH` outside of transactions: gathers the messages.
-    pub(crate) fn publish(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(crate) fn publish(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if !self.burst.is_empty() {
-            return Flow::Again;
+            return CommandProgress::Again;
         }
         let (channel, payload) = (arguments[1], arguments[2]);
         if self.muted {
             self.flush_published(out);
             return self.publish_alone(arguments, out);
         }
-        if self.publishing.joins(channel, payload) {
-            return Flow::Done;
+        if self.publishing.try_join(channel, payload) {
+            return CommandProgress::Done;
         }
         self.flush_published(out);
         if self.publishing.is_blocked() {
-            return Flow::Again;
+            return CommandProgress::Again;
         }
         match self.publishing.begin(channel, payload) {
             Ok(run) => self.publishing.run = Some(run),
             Err(text) => self.error(&text, out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Handles a publish within a transaction or without a reply: publishes immediately or not at all.
-    pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let batch = self.publishing.begin(arguments[1], arguments[2]).and_then(Run::finish);
         match batch.map(|batch| (try_publish(&self.resp.app.views, &batch, None), batch)) {
             Ok((Some(published), batch)) => {
                 let count = receivers(published, batch.subject(), &self.resp.subscriptions);
                 // A client that is its own subscriber gets the message before the reply.
                 self.deliver(out);
-                self.say(out, |writer| writer.integer(count));
+                self.write_reply(out, |writer| writer.integer(count));
             }
             Ok((None, _)) => self.error(BLOCKED, out),
             Err(text) => self.error(&text, out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Publishes the gathered messages and answers them, or keeps them until subscribers have room.
@@ -88,7 +88,7 @@ impl Session {
         self.deliver(out);
         let was_muted = std::mem::replace(&mut self.muted, false);
         for _ in 0..messages {
-            self.say(out, |writer| writer.integer(count));
+            self.write_reply(out, |writer| writer.integer(count));
         }
         self.muted = was_muted;
         true

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_serving::admission::{Bound, Held};
+use thalweg_serving::admission::{Bound, Reservation};
 
 use super::commands::Commands;
 
@@ -14,7 +14,7 @@ pub(crate) struct Transaction {
     /// True if one of the commands was rejected: `EXEC` then discards the transaction.
     pub is_refused: bool,
     /// Memory reservation for a large transaction.
-    held: Option<Held>,
+    held: Option<Reservation>,
     held_bytes: usize,
 }
 

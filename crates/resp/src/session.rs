@@ -6,7 +6,7 @@
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
 //! * While a burst is pending or the client is blocked in a read, the session handles no further command.
-//! * A command that can't run yet ([`Flow::Again`]) has had no effect.
+//! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use thalweg_redis::{
     wire::{Input, Protocol, Request, Trust, Writer},
 };
 use thalweg_serving::{
-    admission::Held,
+    admission::Reservation,
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
 };
 use thalweg_transport::Outbox;
@@ -28,10 +28,10 @@ use super::{
     burst::{Burst, Slot},
     client::{Client, Registered},
     cursors::{INVALID_CURSOR, cursor_argument},
-    database::{Database, Outcome, UnderWay},
+    database::{Database, Outcome, PendingOutcome},
     failure::Failure,
     metrics::Tally,
-    out::To,
+    out::ReplyTarget,
     pubsub::{Publishing, Subscriber},
     queued::{Transaction, Watch},
     wait::Wait,
@@ -39,7 +39,7 @@ use super::{
 
 /// Progress of a command after an attempt to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum CommandProgress {
     /// The command is done, or its reply has a slot in the burst.
     Done,
     /// The command must wait for the end of the burst. It has had no effect.
@@ -52,7 +52,7 @@ pub(crate) enum Flow {
 
 /// Replies that the client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quiet {
+pub(crate) enum ReplyMode {
     /// The client wants all replies.
     No,
     /// The client wants no replies until it turns them on.
@@ -75,17 +75,17 @@ pub(crate) struct Session {
     pub trust: Trust,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
-    pub(super) quiet: Quiet,
+    pub(super) reply_mode: ReplyMode,
     /// True if the client wants no reply to the current command.
     pub(super) muted: bool,
     pub(super) burst: Burst,
-    under_way: Option<PendingBurst>,
+    pending: Option<PendingBurst>,
     /// Blocking read in which the client waits.
     pub(super) blocked: Option<Box<Wait>>,
     /// Wait to begin if the blocking read, which is alone in the burst, finds nothing.
     pub(super) may_block: Option<Box<Wait>>,
     /// True once the client has disconnected or the server stops: no blocking read begins any more.
-    waits_no_more: bool,
+    is_blocking_forbidden: bool,
     /// Channel and pattern subscriptions of the client.
     pub(super) subscriber: Subscriber,
     /// Messages that the client publishes.
@@ -94,13 +94,13 @@ pub(crate) struct Session {
     pub is_ending: bool,
     scratch: Vec<u8>,
     /// Memory reservation for large replies that the client has not read.
-    replies: Option<Held>,
+    replies: Option<Reservation>,
     pub(super) tally: Tally,
 }
 
 struct PendingBurst {
-    commands: UnderWay,
-    _held: Held,
+    commands: PendingOutcome,
+    _held: Reservation,
 }
 
 impl std::fmt::Debug for PendingBurst {
@@ -120,13 +120,13 @@ impl Session {
             database: 0,
             transaction: None,
             watched: Vec::new(),
-            quiet: Quiet::No,
+            reply_mode: ReplyMode::No,
             muted: false,
             burst: Burst::default(),
-            under_way: None,
+            pending: None,
             blocked: None,
             may_block: None,
-            waits_no_more: false,
+            is_blocking_forbidden: false,
             subscriber: Subscriber::default(),
             publishing: Publishing::default(),
             is_ending: false,
@@ -143,29 +143,29 @@ impl Session {
 
     /// Returns true if the session may handle the next command.
     pub(crate) fn listens(&self) -> bool {
-        self.under_way.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
+        self.pending.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
     }
 
     /// Returns true if a reply is pending.
     pub(crate) fn is_busy(&self) -> bool {
-        self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
+        self.pending.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
     /// Returns true if a burst is pending in the log.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+        self.pending.is_some()
     }
 
     /// Returns true if there may be work after all replies are sent: messages to deliver or to publish, or a memory
     /// reservation of large replies to release.
-    pub(crate) fn wants_a_turn(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
     }
 
     /// Ends the blocking read without a reply, since the client can't receive it, and prevents new waits: a read in
     /// progress answers with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
-        self.waits_no_more = true;
+        self.is_blocking_forbidden = true;
         self.set_blocked(None);
     }
 
@@ -177,14 +177,14 @@ impl Session {
     // ----- commands
 
     /// Handles the received commands as far as possible. Returns true if there was progress.
-    pub(crate) fn pump(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
+    pub(crate) fn run_received(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES {
             let flow = match input.next(self.trust) {
                 Ok(None) => break,
                 Ok(Some(request)) => {
                     let (flow, bytes) = (self.command(&request, out), request.wire_bytes());
-                    if flow == Flow::Again {
+                    if flow == CommandProgress::Again {
                         input.unread(bytes);
                     }
                     flow
@@ -198,46 +198,46 @@ impl Session {
                     let mut text = b"ERR ".to_vec();
                     text.extend_from_slice(&error.text());
                     self.tally.error();
-                    self.muted = self.quiet == Quiet::Off;
-                    self.say(out, |writer| writer.error(&text));
-                    Flow::End
+                    self.muted = self.reply_mode == ReplyMode::Off;
+                    self.write_reply(out, |writer| writer.error(&text));
+                    CommandProgress::End
                 }
             };
             moved = true;
             match flow {
-                Flow::Done => {}
-                Flow::Again | Flow::Send => self.send_burst(),
-                Flow::End => self.is_ending = true,
+                CommandProgress::Done => {}
+                CommandProgress::Again | CommandProgress::Send => self.send_burst(),
+                CommandProgress::End => self.is_ending = true,
             }
         }
         self.flush_published(out);
-        if self.under_way.is_none() && !self.burst.is_empty() {
+        if self.pending.is_none() && !self.burst.is_empty() {
             self.send_burst();
             moved = true;
         }
         moved
     }
 
-    fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> Flow {
-        let was = self.quiet;
-        self.muted = was != Quiet::No;
+    fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> CommandProgress {
+        let was = self.reply_mode;
+        self.muted = was != ReplyMode::No;
         let flow = request.with(|arguments| self.dispatch(arguments, out));
-        if flow != Flow::Again && was == Quiet::Next && self.quiet == Quiet::Next {
-            self.quiet = Quiet::No;
+        if flow != CommandProgress::Again && was == ReplyMode::Next && self.reply_mode == ReplyMode::Next {
+            self.reply_mode = ReplyMode::No;
         }
         flow
     }
 
     #[inline]
-    fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
-        if self.subscriber.has_news() {
+    fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
+        if self.subscriber.may_deliver() {
             // Messages that arrived before the command are sent before its reply.
             self.deliver(out);
         }
         if self.publishing.is_gathering() && !is_publish(arguments[0]) {
             self.flush_published(out);
             if self.publishing.is_blocked() {
-                return Flow::Again;
+                return CommandProgress::Again;
             }
         }
         let command = match thalweg_redis::admit(arguments) {
@@ -260,18 +260,18 @@ impl Session {
             Run::Session => self.session_command(command, arguments, out),
             Run::Read(_) | Run::Write(_) => self.data_command(command, arguments, out),
         };
-        if flow != Flow::Again {
+        if flow != CommandProgress::Again {
             self.tally.command(command);
         }
         flow
     }
 
     /// Rejects an unknown command or wrong arguments. Within a transaction this discards the transaction.
-    fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
+    fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> CommandProgress {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
             tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the Redis port");
-            return Flow::End;
+            return CommandProgress::End;
         }
         if arguments[0].eq_ignore_ascii_case(b"exec")
             && let Reply::Error(text) = reply
@@ -284,11 +284,11 @@ impl Session {
             transaction.is_refused = true;
         }
         self.answer(reply, out);
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Answers with an error. Within a transaction this discards the transaction.
-    pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> Flow {
+    pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
         }
@@ -297,7 +297,7 @@ impl Session {
 
     /// Handles a command on keys in the selected database.
     #[inline]
-    fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if matches!(command.name, "xread" | "xreadgroup")
             && let Some(flow) = self.blocking_command(command, arguments, out)
         {
@@ -321,7 +321,7 @@ impl Session {
         arguments: &[&[u8]],
         is_scan: bool,
         out: &mut Outbox,
-    ) -> Flow {
+    ) -> CommandProgress {
         let is_read = matches!(command.run, Run::Read(_));
         let reply = match (self.store(), command.run) {
             (Database::Immediate(database), Run::Write(_)) => {
@@ -344,7 +344,7 @@ impl Session {
             Ok(reply) => self.answer(&reply, out),
             Err(failure) => self.error(&failure.0, out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Reserves memory for a large reply. Without room the reply is not sent; only reads come here, so nothing has
@@ -358,31 +358,37 @@ impl Session {
         bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
     }
 
-    fn replies_held(&mut self) -> &mut Held {
-        self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.nothing())
+    fn replies_held(&mut self) -> &mut Reservation {
+        self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.empty_reservation())
     }
 
     /// Adds a command to the burst.
     #[inline]
-    fn join(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool, out: &mut Outbox) -> Flow {
+    fn join(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        is_scan: bool,
+        out: &mut Outbox,
+    ) -> CommandProgress {
         let bytes = arguments.iter().map(|argument| 4 + argument.len()).sum();
         if let Some(flow) = self.enter(1, bytes, out) {
             return flow;
         }
         self.push(command, arguments, is_scan);
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Prepares the burst for commands of this database and size; returns the flow to follow if they can't join now.
-    pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<Flow> {
+    pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
             if !self.resp.app.admission.requests.has_room() {
                 self.error("BUSY too many requests in flight: retry later", out);
-                return Some(Flow::Done);
+                return Some(CommandProgress::Done);
             }
             self.burst.database = self.database;
         } else if self.burst.database != self.database || !self.burst.has_room(commands, bytes) {
-            return Some(Flow::Again);
+            return Some(CommandProgress::Again);
         }
         None
     }
@@ -400,7 +406,7 @@ impl Session {
 
     /// Proposes the burst. Its reply slots stay until its outcome is known.
     pub(super) fn send_burst(&mut self) {
-        if self.burst.is_empty() || self.under_way.is_some() {
+        if self.burst.is_empty() || self.pending.is_some() {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
@@ -408,7 +414,7 @@ impl Session {
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
-        self.under_way = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
+        self.pending = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
     }
 
     /// Continues pending work. Returns true if there was progress.
@@ -424,9 +430,9 @@ impl Session {
             moved |= self.deliver(out);
         }
         loop {
-            if let Some(under_way) = &mut self.under_way {
-                let Poll::Ready(outcome) = under_way.commands.as_mut().poll(cx) else { return moved };
-                self.under_way = None;
+            if let Some(pending) = &mut self.pending {
+                let Poll::Ready(outcome) = pending.commands.as_mut().poll(cx) else { return moved };
+                self.pending = None;
                 let before = out.len();
                 self.settled(outcome, out);
                 let large = out.len() - before;
@@ -450,7 +456,7 @@ impl Session {
         if outcome.is_ok() {
             self.resp.waiting.changed(self.burst.database, &self.burst.touched);
         }
-        self.burst.touched = super::waiting::Touched::default();
+        self.burst.touched = super::waiting::TouchedKeys::default();
         if let Some(wait) = self.may_block.take()
             && matches!(outcome.as_ref().map(|replies| replies.as_deref()), Ok(Some([Reply::NullArray])))
         {
@@ -485,14 +491,14 @@ impl Session {
                 }
                 Slot::Outcome { is_scan, muted } => {
                     self.muted = *muted;
-                    let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(nothing_came);
+                    let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(missing_reply);
                     let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
                     self.answer(&reply, out);
                 }
                 Slot::Group { len, muted } => {
                     self.muted = *muted;
                     match &instead {
-                        None => self.say(out, |writer| writer.array(*len as usize)),
+                        None => self.write_reply(out, |writer| writer.array(*len as usize)),
                         Some(reply) => {
                             self.answer(reply, out);
                             at += *len as usize;
@@ -507,7 +513,7 @@ impl Session {
                     self.muted = *muted;
                     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
                     if let Ok(command) = thalweg_redis::admit(&arguments) {
-                        if self.session_command(command, &arguments, out) == Flow::End {
+                        if self.session_command(command, &arguments, out) == CommandProgress::End {
                             self.is_ending = true;
                         }
                         self.tally.command(command);
@@ -521,16 +527,16 @@ impl Session {
 
     /// Writes part of the reply to the current command: to the client, or behind the replies that wait.
     #[inline]
-    pub(super) fn say(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<To<'_>>)) {
+    pub(super) fn write_reply(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<ReplyTarget<'_>>)) {
         if self.muted {
             self.scratch.clear();
-            write(&mut Writer::new(To::Buffer(&mut self.scratch), self.protocol));
+            write(&mut Writer::new(ReplyTarget::Buffer(&mut self.scratch), self.protocol));
             self.scratch.shrink_to(4096);
         } else if self.burst.is_empty() {
-            write(&mut Writer::new(To::Outbox(out), self.protocol));
+            write(&mut Writer::new(ReplyTarget::Outbox(out), self.protocol));
         } else {
             let before = self.burst.held.len();
-            write(&mut Writer::new(To::Buffer(&mut self.burst.held), self.protocol));
+            write(&mut Writer::new(ReplyTarget::Buffer(&mut self.burst.held), self.protocol));
             self.burst.hold(self.burst.held.len() - before);
         }
     }
@@ -541,17 +547,17 @@ impl Session {
         if matches!(reply, Reply::Error(_)) {
             self.tally.error();
         }
-        self.say(out, |writer| writer.reply(reply));
+        self.write_reply(out, |writer| writer.reply(reply));
     }
 
     /// Writes an error reply, with which the command is done.
-    pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> Flow {
+    pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         self.error(text, out);
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Writes the last reply and ends the session.
-    pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
+    pub(crate) fn end_with_reply(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
         self.muted = false;
         self.is_ending = true;
@@ -561,11 +567,11 @@ impl Session {
     /// Writes an error reply.
     pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
         self.tally.error();
-        self.say(out, |writer| writer.error(text.as_bytes()));
+        self.write_reply(out, |writer| writer.error(text.as_bytes()));
     }
 
     pub(super) fn set_blocked(&mut self, wait: Option<Box<Wait>>) {
-        let wait = wait.filter(|_| !self.waits_no_more);
+        let wait = wait.filter(|_| !self.is_blocking_forbidden);
         self.client().set_blocked(wait.is_some());
         self.blocked = wait;
     }
@@ -588,6 +594,6 @@ fn ends_queueing(name: &str) -> bool {
 }
 
 /// Returns the error for a missing reply; unreachable, since a database replies to each command.
-fn nothing_came() -> Reply {
+fn missing_reply() -> Reply {
     Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

@@ -6,7 +6,8 @@ use thalweg_redis::wire::Trust;
 use thalweg_serving::app::App;
 
 use super::{
-    client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry, waiting::Waiting,
+    client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry,
+    waiting::WaitingClients,
 };
 
 /// State of the Redis protocol that all its connections share.
@@ -21,7 +22,7 @@ pub struct Resp {
     /// Cursors of scans in progress.
     pub(crate) cursors: Cursors,
     /// Clients waiting for changes of keys.
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) waiting: Arc<WaitingClients>,
     /// Table of channel subscriptions of all clients.
     pub(crate) subscriptions: Registry,
     /// Number that differs after each start of the server.

@@ -11,9 +11,9 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 
 use super::{
-    out::To,
+    out::ReplyTarget,
     pubsub::{Delivery, Kind},
-    session::{Flow, Session},
+    session::{CommandProgress, Session},
 };
 
 /// Reply to `PUBSUB HELP`.
@@ -54,7 +54,7 @@ impl Session {
         command: &Command,
         arguments: &[&[u8]],
         out: &mut Outbox,
-    ) -> Option<Flow> {
+    ) -> Option<CommandProgress> {
         if is_for_subscribers(command.name) {
             return None;
         }
@@ -71,7 +71,7 @@ impl Session {
 
     /// Answers a `PING` of a RESP2 subscriber in the format of a message.
     pub(crate) fn ping_subscriber(&mut self, text: &[u8], out: &mut Outbox) {
-        self.say(out, |writer| {
+        self.write_reply(out, |writer| {
             writer.array(2);
             writer.bulk(b"pong");
             writer.bulk(text);
@@ -79,38 +79,38 @@ impl Session {
     }
 
     /// Handles `SUBSCRIBE`, `PSUBSCRIBE` and `SSUBSCRIBE`: subscribes to each name and confirms it.
-    pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         for name in names {
             let client = Arc::clone(&self.registered.client);
             match self.subscriber.subscribe(&self.resp.app.views, &self.resp.subscriptions, &client, kind, name) {
-                Ok(()) => self.told(SUBSCRIBED[kind as usize], Some(name), kind, out),
+                Ok(()) => self.confirm(SUBSCRIBED[kind as usize], Some(name), kind, out),
                 Err(text) => self.error(&text, out),
             }
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE` for the given names, or for all names of the kind.
-    pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         // Earlier messages are delivered before the confirmation, after which none may follow.
         if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
-            return Flow::End;
+            return CommandProgress::End;
         }
         let all = if names.is_empty() { self.subscriber.names(kind) } else { Vec::new() };
         let all: Vec<&[u8]> = if names.is_empty() { all.iter().map(|name| &**name).collect() } else { names.to_vec() };
         for name in &all {
             self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
-            self.told(UNSUBSCRIBED[kind as usize], Some(name), kind, out);
+            self.confirm(UNSUBSCRIBED[kind as usize], Some(name), kind, out);
         }
         if all.is_empty() {
-            self.told(UNSUBSCRIBED[kind as usize], None, kind, out);
+            self.confirm(UNSUBSCRIBED[kind as usize], None, kind, out);
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Confirms a change of subscriptions. This is a message and no reply, so it is sent even if replies are off.
-    fn told(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
-        let mut writer = Writer::new(To::Outbox(out), self.protocol);
+    fn confirm(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
+        let mut writer = Writer::new(ReplyTarget::Outbox(out), self.protocol);
         writer.push(3);
         writer.bulk(what.as_bytes());
         match name {

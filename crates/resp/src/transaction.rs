@@ -26,7 +26,7 @@ use super::{
     database::{Database, Outcome, Watched},
     failure::Failure,
     queued::{Transaction, Watch},
-    session::{Flow, Session},
+    session::{CommandProgress, Session},
 };
 
 /// Maximum size in bytes of the commands of a transaction.
@@ -57,22 +57,27 @@ fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreErro
 
 impl Session {
     /// Handles `MULTI`: begins a transaction.
-    pub(super) fn multi(&mut self, out: &mut Outbox) -> Flow {
+    pub(super) fn multi(&mut self, out: &mut Outbox) -> CommandProgress {
         if self.transaction.is_some() {
             return self.fail("ERR MULTI calls can not be nested", out);
         }
         self.transaction = Some(Transaction::default());
         self.client().queued.store(1, Ordering::Relaxed);
-        self.say(out, |writer| writer.ok());
-        Flow::Done
+        self.write_reply(out, |writer| writer.ok());
+        CommandProgress::Done
     }
 
     /// Queues a command of the transaction that `MULTI` began.
-    pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(super) fn queue(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
         if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
             return self.refuse("ERR a transaction uses one database: SELECT it before MULTI", out);
         }
-        let Some(transaction) = &mut self.transaction else { return Flow::Done };
+        let Some(transaction) = &mut self.transaction else { return CommandProgress::Done };
         let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
         if transaction.commands.len() >= MAX_REDIS_COMMANDS
             || transaction.commands.bytes() + bytes + 8 * arguments.len() > MAX_TRANSACTION_BYTES
@@ -87,18 +92,18 @@ impl Session {
         transaction.commands.push(command, arguments.iter().copied());
         let queued = transaction.commands.len() + 1;
         self.client().queued.store(queued, Ordering::Relaxed);
-        self.say(out, |writer| writer.simple("QUEUED"));
-        Flow::Done
+        self.write_reply(out, |writer| writer.simple("QUEUED"));
+        CommandProgress::Done
     }
 
     /// Handles `DISCARD`: ends the transaction without running it.
-    pub(super) fn discard(&mut self, out: &mut Outbox) -> Flow {
+    pub(super) fn discard(&mut self, out: &mut Outbox) -> CommandProgress {
         if self.transaction.is_none() {
             return self.fail("ERR DISCARD without MULTI", out);
         }
         self.end_transaction();
-        self.say(out, |writer| writer.ok());
-        Flow::Done
+        self.write_reply(out, |writer| writer.ok());
+        CommandProgress::Done
     }
 
     /// Ends the transaction and unwatches all keys.
@@ -117,12 +122,12 @@ impl Session {
     }
 
     /// Handles `WATCH`: records the versions of keys, which `EXEC` compares.
-    pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> Flow {
+    pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if self.transaction.is_some() {
             return self.fail("ERR WATCH inside MULTI is not allowed", out);
         }
         if !self.burst.is_empty() {
-            return Flow::Again;
+            return CommandProgress::Again;
         }
         if self.watched.len() + keys.len() > MAX_REDIS_WATCHED_KEYS {
             return self.fail(&format!("ERR at most {MAX_REDIS_WATCHED_KEYS} keys can be watched: UNWATCH some"), out);
@@ -143,15 +148,15 @@ impl Session {
             Ok(watched) => {
                 self.watched.extend(watched);
                 self.client().watched.store(self.watched.len(), Ordering::Relaxed);
-                self.say(out, |writer| writer.ok());
+                self.write_reply(out, |writer| writer.ok());
             }
             Err(failure) => self.error(&failure.0, out),
         }
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Handles `EXEC`: runs the queued commands, unless a watched key has changed.
-    pub(super) fn exec(&mut self, out: &mut Outbox) -> Flow {
+    pub(super) fn exec(&mut self, out: &mut Outbox) -> CommandProgress {
         let Some(transaction) = &self.transaction else {
             return self.fail("ERR EXEC without MULTI", out);
         };
@@ -162,44 +167,44 @@ impl Session {
         let writes = transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)));
         let is_batched = matches!(self.store(), Database::Batched(_)) && (writes || !self.burst.is_empty());
         if !self.burst.is_empty() && (!is_batched || !self.watched.is_empty()) {
-            return Flow::Again;
+            return CommandProgress::Again;
         }
         if is_batched
             && let Some(flow) =
                 self.enter(transaction_len(&self.transaction), transaction_bytes(&self.transaction), out)
         {
-            if flow == Flow::Done {
+            if flow == CommandProgress::Done {
                 // The transaction was rejected and answered with an error.
                 self.end_transaction();
             }
             return flow;
         }
-        let watched = match self.watched_here() {
+        let watched = match self.watched_keys() {
             Ok(Some(watched)) => watched,
             Ok(None) => {
                 self.end_transaction();
                 self.answer(&Reply::NullArray, out);
-                return Flow::Done;
+                return CommandProgress::Done;
             }
             Err(failure) => {
                 self.end_transaction();
                 return self.fail(&failure.0, out);
             }
         };
-        let Some(transaction) = self.end_transaction() else { return Flow::Done };
+        let Some(transaction) = self.end_transaction() else { return CommandProgress::Done };
         let plan = self.plan(&transaction.commands);
         if is_batched {
             return self.exec_in_burst(plan, watched);
         }
-        let outcome = self.exec_at_once(&plan.keys, &watched);
+        let outcome = self.exec_immediate(&plan.keys, &watched);
         let muted = self.muted;
         self.write_slots(&plan.slots, &[], outcome, out);
         self.muted = muted;
-        Flow::Done
+        CommandProgress::Done
     }
 
     /// Returns the watched keys of this database; `None` if a key of another database has changed.
-    fn watched_here(&self) -> Result<Option<Vec<Watched>>, Failure> {
+    fn watched_keys(&self) -> Result<Option<Vec<Watched>>, Failure> {
         let mut here = Vec::new();
         for Watch { database, key, version } in &self.watched {
             if *database == self.database {
@@ -241,7 +246,7 @@ impl Session {
         Plan { keys, slots }
     }
 
-    fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> Flow {
+    fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> CommandProgress {
         plan.keys.each(|command, arguments| {
             self.push(command, arguments, false);
             // The plan has the slot of its reply.
@@ -249,13 +254,13 @@ impl Session {
         });
         self.burst.slots.extend(plan.slots);
         if watched.is_empty() {
-            return Flow::Done;
+            return CommandProgress::Done;
         }
         self.burst.watched = watched;
-        Flow::Send
+        CommandProgress::Send
     }
 
-    fn exec_at_once(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
+    fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
         match self.store() {
             Database::Immediate(database) => {
                 let outcome = database.write(|store| match are_unchanged(&*store, watched)? {

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use thalweg_redis::streams::block::Blocked;
-use thalweg_serving::admission::Held;
+use thalweg_serving::admission::Reservation;
 use tokio::time::Sleep;
 
 use super::{database::Appended, waiting::Waiter};
@@ -24,5 +24,5 @@ pub(crate) struct Wait {
     /// True if the client wants no reply.
     pub muted: bool,
     /// Slot of the read under the limit on tails.
-    pub _held: Held,
+    pub _held: Reservation,
 }

@@ -42,7 +42,7 @@ impl Bell {
 
 /// Keys that a burst may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Touched {
+pub(crate) enum TouchedKeys {
     /// Any key: the keys are unknown, because no client was waiting when the burst was built.
     #[default]
     Any,
@@ -50,18 +50,18 @@ pub(crate) enum Touched {
     Keys(Vec<u64>),
 }
 
-type Place = (usize, u64);
+type WaitedKey = (usize, u64);
 
 /// Table of all waiting clients.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    bells: Mutex<HashMap<Place, Vec<Arc<Bell>>>>,
+pub(crate) struct WaitingClients {
+    bells: Mutex<HashMap<WaitedKey, Vec<Arc<Bell>>>>,
     /// Number of waiting clients, which is mostly 0; then writers skip the table.
     count: AtomicUsize,
     random: RandomState,
 }
 
-impl Waiting {
+impl WaitingClients {
     /// Number of waiting clients.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
@@ -69,52 +69,54 @@ impl Waiting {
 
     /// Registers for changes of keys of a database, from now on.
     pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
-        let places: Vec<Place> = keys.map(|key| (database, self.random.hash_one(key))).collect();
+        let keys: Vec<WaitedKey> = keys.map(|key| (database, self.random.hash_one(key))).collect();
         let bell = Arc::new(Bell::default());
         self.count.fetch_add(1, Ordering::AcqRel);
         let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        for place in &places {
+        for place in &keys {
             bells.entry(*place).or_default().push(Arc::clone(&bell));
         }
         drop(bells);
-        Waiter { waiting: Arc::clone(self), places, bell }
+        Waiter { waiting: Arc::clone(self), keys, bell }
     }
 
     /// Records the keys that a command touches, if any client waits.
-    pub(crate) fn touch(&self, touched: &mut Touched, is_first: bool, command: &Command, arguments: &[&[u8]]) {
+    pub(crate) fn touch(&self, touched: &mut TouchedKeys, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
-            *touched = Touched::Any;
+            *touched = TouchedKeys::Any;
             return;
         }
         if is_first {
-            *touched = Touched::Keys(Vec::new());
+            *touched = TouchedKeys::Keys(Vec::new());
         }
-        let Touched::Keys(keys) = touched else { return };
+        let TouchedKeys::Keys(keys) = touched else { return };
         if command.keys == Keys::NONE && command.subcommands.is_empty() {
             // The command changes keys that it does not name, possibly all.
-            *touched = Touched::Any;
-        } else if gives(command, arguments) {
+            *touched = TouchedKeys::Any;
+        } else if may_end_waits(command, arguments) {
             keys.extend(command.keys_of(arguments).map(|key| self.random.hash_one(key)));
         }
     }
 
     /// Notifies the clients waiting for keys that have changed. The change must be visible before the call.
-    pub(crate) fn changed(&self, database: usize, touched: &Touched) {
+    pub(crate) fn changed(&self, database: usize, touched: &TouchedKeys) {
         if self.count() == 0 {
             return;
         }
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = |waiters: &Vec<Arc<Bell>>| waiters.iter().for_each(|bell| bell.ring());
         match touched {
-            Touched::Any => bells.iter().filter(|((of, _), _)| *of == database).for_each(|(_, waiters)| ring(waiters)),
-            Touched::Keys(keys) => keys.iter().filter_map(|key| bells.get(&(database, *key))).for_each(ring),
+            TouchedKeys::Any => {
+                bells.iter().filter(|((of, _), _)| *of == database).for_each(|(_, waiters)| ring(waiters));
+            }
+            TouchedKeys::Keys(keys) => keys.iter().filter_map(|key| bells.get(&(database, *key))).for_each(ring),
         }
     }
 }
 
 /// Returns true if a command can end the wait of readers: it adds an entry, or removes the stream or group. As in
 /// Redis, resetting a group wakes no reader.
-fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
+fn may_end_waits(command: &Command, arguments: &[&[u8]]) -> bool {
     match command.name {
         "xack" | "xautoclaim" | "xclaim" | "xdel" | "xreadgroup" | "xsetid" | "xtrim" => false,
         "xgroup" => arguments.get(1).is_some_and(|name| name.eq_ignore_ascii_case(b"destroy")),
@@ -125,8 +127,8 @@ fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
 /// Registration of a waiting client. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    waiting: Arc<Waiting>,
-    places: Vec<Place>,
+    waiting: Arc<WaitingClients>,
+    keys: Vec<WaitedKey>,
     bell: Arc<Bell>,
 }
 
@@ -145,7 +147,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut bells = self.waiting.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        for place in &self.places {
+        for place in &self.keys {
             if let Some(waiters) = bells.get_mut(place) {
                 waiters.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
                 if waiters.is_empty() {
@@ -170,20 +172,20 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_key_is_told_of_its_changes_only() {
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(WaitingClients::default());
         let set = thalweg_redis::find(b"set").unwrap();
         let touch = |key: &'static [u8]| {
-            let mut touched = Touched::Any;
+            let mut touched = TouchedKeys::Any;
             waiting.touch(&mut touched, true, set, &[b"set", key, b"v"]);
             touched
         };
-        assert_eq!(touch(b"a"), Touched::Any, "nobody waits");
+        assert_eq!(touch(b"a"), TouchedKeys::Any, "nobody waits");
         let a = waiting.register(0, [&b"a"[..], b"b"].into_iter());
         let c = waiting.register(0, [&b"c"[..]].into_iter());
         let other = waiting.register(1, [&b"a"[..]].into_iter());
         waiting.changed(0, &touch(b"b"));
         assert_eq!([rung(&a), rung(&a), rung(&c), rung(&other)], [true, false, false, false]);
-        waiting.changed(0, &Touched::Any);
+        waiting.changed(0, &TouchedKeys::Any);
         assert_eq!([rung(&a), rung(&c), rung(&other)], [true, true, false]);
         drop((a, c, other));
         assert_eq!((waiting.count(), waiting.bells.lock().unwrap().len()), (0, 0));

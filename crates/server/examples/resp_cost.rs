@@ -16,7 +16,7 @@ use thalweg_redis::{
     Run, admit, run, run_read,
     wire::{Input, Protocol, Trust, Writer},
 };
-use thalweg_server::resp::cache::Cached;
+use thalweg_server::resp::cache::CacheDatabase;
 
 const KEYS: u64 = 100_000;
 const BURST: usize = 16;
@@ -41,7 +41,12 @@ fn bursts(command: &str, value: &str) -> Vec<Vec<u8>> {
     (0..BURSTS).map(|_| (0..BURST).map(|_| one()).collect::<String>().into_bytes()).collect()
 }
 
-fn measure(cached: &Cached, what: &str, bursts: &[Vec<u8>], act: impl Fn(&Cached, &[&[u8]], &mut Vec<u8>)) {
+fn measure(
+    cached: &CacheDatabase,
+    what: &str,
+    bursts: &[Vec<u8>],
+    act: impl Fn(&CacheDatabase, &[&[u8]], &mut Vec<u8>),
+) {
     let (mut input, mut out) = (Input::new(), Vec::new());
     let begin = cpu_nanos();
     for burst in bursts {
@@ -56,7 +61,7 @@ fn measure(cached: &Cached, what: &str, bursts: &[Vec<u8>], act: impl Fn(&Cached
 }
 
 /// Executes a command as a session does.
-fn command(cached: &Cached, arguments: &[&[u8]], out: &mut Vec<u8>) {
+fn command(cached: &CacheDatabase, arguments: &[&[u8]], out: &mut Vec<u8>) {
     let command = admit(arguments).expect("a command");
     let reply = match command.run {
         Run::Write(_) => cached.write(|store| run(store, command, arguments)),
@@ -68,7 +73,7 @@ fn command(cached: &Cached, arguments: &[&[u8]], out: &mut Vec<u8>) {
 fn main() {
     let cache = Arc::new(Cache::new(CacheConfig { max_bytes: 256 << 20, seed: 1 }).expect("large enough"));
     let began = Instant::now();
-    let cached = Cached::new(cache, move || began.elapsed().into(), 1);
+    let cached = CacheDatabase::new(cache, move || began.elapsed().into(), 1);
     println!("{KEYS} keys, bursts of {BURST}, CPU time of one thread");
     for value in ["xxx".to_owned(), "x".repeat(512)] {
         println!("values of {} bytes", value.len());

@@ -15,7 +15,7 @@ pub use thalweg_native as native;
 pub use thalweg_resp as resp;
 pub use thalweg_serving::{
     app,
-    config::{self, Config, ConfigError, Given, Layers, Resolved},
+    config::{self, Config, ConfigError, ConfigLayer, Layers, Resolved},
     error,
     status::node_status,
 };

@@ -264,8 +264,8 @@ fn collectors(
     let db = app.db.blocking();
     vec![
         Box::new(Node(db.clone())),
-        Box::new(native::metrics::Scraped(Arc::clone(native))),
-        Box::new(resp::metrics::Scraped(Arc::clone(resp))),
+        Box::new(native::metrics::NativeCollector(Arc::clone(native))),
+        Box::new(resp::metrics::RespCollector(Arc::clone(resp))),
         Box::new(Groups(db.clone())),
         Box::new(Subjects(Arc::clone(&app.views))),
         Box::new(Caches(Arc::clone(&app.views))),

@@ -76,7 +76,7 @@ impl Failures {
 
 /// Closes a connection that exceeds the limit on connections. Before that, sends the reason `why` if the
 /// socket accepts it without waiting.
-pub fn turn_away(stream: TcpStream, why: &[u8]) {
+pub fn reject_connection(stream: TcpStream, why: &[u8]) {
     // The write bypasses the runtime, which does not know yet whether the new socket is writable.
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write(why);

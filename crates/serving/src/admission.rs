@@ -19,7 +19,7 @@ use crate::{config::Config, limits::COUNTED_REPLY_BYTES};
 #[derive(Debug)]
 pub struct Bound {
     used: AtomicU64,
-    shed: AtomicU64,
+    rejected: AtomicU64,
     limit: u64,
 }
 
@@ -27,18 +27,18 @@ impl Bound {
     /// Creates a bound whose amount in use is at most `limit`.
     #[must_use]
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { used: AtomicU64::new(0), shed: AtomicU64::new(0), limit })
+        Arc::new(Self { used: AtomicU64::new(0), rejected: AtomicU64::new(0), limit })
     }
 
     /// Takes `amount` of the bound. If less than that is free, returns `None` and counts a shed request.
-    pub fn take(self: &Arc<Self>, amount: u64) -> Option<Held> {
-        let mut held = Held { bound: Arc::clone(self), amount: 0 };
+    pub fn take(self: &Arc<Self>, amount: u64) -> Option<Reservation> {
+        let mut held = Reservation { bound: Arc::clone(self), amount: 0 };
         held.grow(amount).then_some(held)
     }
 
     /// Takes `amount` of the bound for a caller that waits and tries again. If less than that is free,
     /// returns `None` and counts no shed request.
-    pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Held> {
+    pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Reservation> {
         // Another thread may take the room after the check. Then `take` counts a shed request, as elsewhere.
         (self.used().saturating_add(amount) <= self.limit).then(|| self.take(amount)).flatten()
     }
@@ -49,7 +49,7 @@ impl Bound {
     pub fn has_room(&self) -> bool {
         let room = self.used() < self.limit;
         if !room {
-            self.shed.fetch_add(1, Ordering::Relaxed);
+            self.rejected.fetch_add(1, Ordering::Relaxed);
         }
         room
     }
@@ -57,14 +57,14 @@ impl Bound {
     /// Takes 1 of the bound, even above the limit, for work that was admitted while less than the limit was
     /// in use. So the amount in use may exceed the limit by the number of simultaneous admissions: at most 1
     /// for each serving thread.
-    pub fn count(self: &Arc<Self>) -> Held {
+    pub fn count(self: &Arc<Self>) -> Reservation {
         self.used.fetch_add(1, Ordering::Relaxed);
-        Held { bound: Arc::clone(self), amount: 1 }
+        Reservation { bound: Arc::clone(self), amount: 1 }
     }
 
     /// Creates a guard that holds nothing of the bound yet.
-    pub fn nothing(self: &Arc<Self>) -> Held {
-        Held { bound: Arc::clone(self), amount: 0 }
+    pub fn empty_reservation(self: &Arc<Self>) -> Reservation {
+        Reservation { bound: Arc::clone(self), amount: 0 }
     }
 
     /// Returns the amount that is in use.
@@ -75,8 +75,8 @@ impl Bound {
 
     /// Returns how many times work was rejected because of this bound.
     #[must_use]
-    pub fn shed(&self) -> u64 {
-        self.shed.load(Ordering::Relaxed)
+    pub fn rejections(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
     }
 
     /// Returns the limit of the bound.
@@ -89,18 +89,18 @@ impl Bound {
 /// Guard that holds an amount of a [`Bound`], such as a number of requests or bytes. Dropping the guard
 /// releases the amount.
 #[derive(Debug)]
-pub struct Held {
+pub struct Reservation {
     bound: Arc<Bound>,
     amount: u64,
 }
 
-impl Held {
+impl Reservation {
     /// Takes `amount` more of the bound. Returns false and takes nothing if less than that is free.
     pub fn grow(&mut self, amount: u64) -> bool {
         let before = self.bound.used.fetch_add(amount, Ordering::Relaxed);
         if before.saturating_add(amount) > self.bound.limit {
             self.bound.used.fetch_sub(amount, Ordering::Relaxed);
-            self.bound.shed.fetch_add(1, Ordering::Relaxed);
+            self.bound.rejected.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         self.amount += amount;
@@ -134,7 +134,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.bound.used.fetch_sub(self.amount, Ordering::Relaxed);
     }
@@ -189,28 +189,28 @@ impl Admission {
     }
 
     /// Counts the bytes of a large reply as [`reply`](Self::reply) does, but never rejects the reply.
-    pub fn told(&self, bytes: Bytes) -> Bytes {
+    pub fn count_reply(&self, bytes: Bytes) -> Bytes {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return bytes;
         }
-        let mut held = self.reply_bytes.nothing();
+        let mut held = self.reply_bytes.empty_reservation();
         held.count(bytes.len() as u64);
         counted(bytes, held)
     }
 }
 
-/// Attaches a guard, such as a [`Held`], to bytes. The guard is dropped with the last reference to any part
+/// Attaches a guard, such as a [`Reservation`], to bytes. The guard is dropped with the last reference to any part
 /// of the bytes.
 pub fn counted<H: Send + Sync + 'static>(bytes: Bytes, held: H) -> Bytes {
-    Bytes::from_owner(Counted { bytes, _held: held })
+    Bytes::from_owner(CountedBytes { bytes, _held: held })
 }
 
-struct Counted<H> {
+struct CountedBytes<H> {
     bytes: Bytes,
     _held: H,
 }
 
-impl<H> AsRef<[u8]> for Counted<H> {
+impl<H> AsRef<[u8]> for CountedBytes<H> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -243,11 +243,11 @@ mod tests {
         assert!(bound.take(5).is_none());
         assert!(first.grow(4));
         assert!(!first.grow(1));
-        assert_eq!((bound.used(), bound.shed()), (10, 2));
+        assert_eq!((bound.used(), bound.rejections()), (10, 2));
         assert!(!bound.has_room());
         drop(first);
         assert!(bound.has_room());
-        assert_eq!((bound.used(), bound.shed()), (0, 3));
+        assert_eq!((bound.used(), bound.rejections()), (0, 3));
         let counted: Vec<_> = (0..11).map(|_| bound.count()).collect();
         assert_eq!((bound.used(), bound.has_room()), (11, false));
         drop(counted);

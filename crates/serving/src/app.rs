@@ -23,7 +23,7 @@ use crate::{
     error::{self, ApiError},
     limits::MAX_READING_BYTES,
     metrics::Connections,
-    solitude::Solitude,
+    sole_client::SoleClientMode,
     views::Views,
 };
 
@@ -39,7 +39,7 @@ pub struct App {
     /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
-    pub solitude: Solitude,
+    pub sole_client: SoleClientMode,
     /// Permits for the bytes that reads on blocking threads may request at a time; one permit is one byte.
     reading: Arc<Semaphore>,
     /// Receiver whose value becomes true when the server stops.
@@ -60,7 +60,7 @@ impl App {
             db: db.with_durability(config.durability).to_async(),
             admission: Admission::new(&config),
             native_connections: Arc::default(),
-            solitude: Solitude::new(Instant::now()),
+            sole_client: SoleClientMode::new(Instant::now()),
             reading: Arc::new(Semaphore::new(MAX_READING_BYTES as usize)),
             stopping,
             views: Arc::new(Views::new(&config)),
@@ -74,7 +74,7 @@ impl App {
 
     /// Waits until a read on a blocking thread may request about `bytes` bytes. Dropping the result permits
     /// other reads.
-    pub async fn place_to_read(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub async fn read_permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
         // The semaphore is never closed.
         Arc::clone(&self.reading).acquire_many_owned(bytes).await.ok()

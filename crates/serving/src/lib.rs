@@ -2,7 +2,7 @@
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`] and [`limits`], the
 //! bounds on work and memory; [`error`], the codes and messages of failed requests; [`metrics`], counters and
-//! collectors; [`threads`], [`accepting`] and [`served`], the life of a connection from listener to close; [`views`],
+//! collectors; [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close; [`views`],
 //! subjects and caches.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
@@ -17,8 +17,8 @@ pub mod error;
 pub mod fetching;
 pub mod limits;
 pub mod metrics;
-pub mod served;
-pub mod solitude;
+pub mod served_socket;
+pub mod sole_client;
 pub mod spare;
 pub mod status;
 pub mod threads;

@@ -15,8 +15,8 @@ pub fn server_status(app: &App) -> Value {
         "connections": app.admission.connections.used(),
         "requests_in_flight": app.admission.requests.used(),
         "tails": app.admission.tails.used(),
-        "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.reply_bytes.shed() + app.admission.scans.shed()
-            + app.admission.tails.shed() + app.admission.connections.shed(),
+        "shed": app.admission.requests.rejections() + app.admission.body_bytes.rejections() + app.admission.reply_bytes.rejections() + app.admission.scans.rejections()
+            + app.admission.tails.rejections() + app.admission.connections.rejections(),
     });
     let subjects = app.views.broker.stats();
     object["subjects"] = json!({

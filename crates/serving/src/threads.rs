@@ -46,9 +46,9 @@ struct Worker {
 /// Slot of a connection on one of the serving threads, counted to balance the threads. Dropping it frees the
 /// slot.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct ThreadSlot(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ThreadSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -85,11 +85,11 @@ impl Threads {
     /// Returns the runtime of the thread with the fewest connections, and a slot for one more connection on
     /// that thread.
     #[must_use]
-    pub fn place(&self) -> (&Handle, Place) {
+    pub fn place(&self) -> (&Handle, ThreadSlot) {
         let least = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
         let worker = least.unwrap_or(&self.workers[0]);
         worker.connections.fetch_add(1, Ordering::Relaxed);
-        (&worker.runtime, Place(Arc::clone(&worker.connections)))
+        (&worker.runtime, ThreadSlot(Arc::clone(&worker.connections)))
     }
 
     /// Stops the serving threads, and waits until all have ended.

@@ -24,14 +24,14 @@ pub struct Entry<'a> {
 /// Result of applying a node-local record: one that moves bytes within this node's log, or deletes rows that only this
 /// node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub enum LocalOutcome {
     /// The moved bytes are live: the state now points to their copy instead of the original.
     Applied,
     /// The move had no effect: the state no longer pointed to the original bytes, or the record's copy differs from
     /// them. The state is unchanged.
     Void,
     /// Rows that this node no longer needs were deleted.
-    Forgot {
+    SegmentForgotten {
         /// Number of rows that this record deleted.
         rows: u32,
         /// True if more rows may have to be deleted.

@@ -1,7 +1,7 @@
 //! The state in the form that another node can take over. Its rows are of three classes: the same on all nodes, of
 //! this node only, or pointing into this node's log.
 //!
-//! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`], [`Placed`]).
+//! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`], [`RelocatedBytes`]).
 //! Does not own: reading or writing rows, or the log bytes that rows point to.
 //!
 //! A row that points into the log is sent together with the bytes. Its pointer is sent without a position, because the
@@ -21,12 +21,12 @@ use crate::{
     error::MachineError,
     history::{
         rows as versions,
-        rows::{PastKey, VersionRow},
+        rows::{HistoryKey, VersionRow},
     },
     keys,
     keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
     membership::LogId,
-    row_kinds::{Carried, RowKind},
+    row_kinds::{RowKind, SnapshotForm},
     segments::{
         inline_floor,
         liveness::{BlobKind, LivenessChanges, LivenessTable},
@@ -43,23 +43,23 @@ pub enum Row<'a> {
     Plain,
     /// The row contains a pointer into the log, so a snapshot contains the row and the bytes that the pointer refers
     /// to.
-    Pointing(Pointing<'a>),
+    Pointing(PointerRow<'a>),
 }
 
 /// A row that points into the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pointing<'a> {
+pub struct PointerRow<'a> {
     /// Offset of the pointer within the row's value, in bytes.
     pub at: usize,
     /// The pointer into the log that the row contains.
     pub blob: BlobRef,
     /// Key or batch to which the bytes in the log belong.
-    pub whose: Whose<'a>,
+    pub owner: BytesOwner<'a>,
 }
 
 /// Owner of the bytes that a row points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose<'a> {
+pub enum BytesOwner<'a> {
     /// The bytes are the current value of a key, or a former value.
     Value {
         /// Keyspace of the key.
@@ -76,7 +76,7 @@ pub enum Whose<'a> {
     },
 }
 
-impl Whose<'_> {
+impl BytesOwner<'_> {
     /// Returns the owner in the form in which a move record names it. Such a record contains the bytes in a new log.
     #[must_use]
     pub fn target(&self) -> MoveTarget<'_> {
@@ -90,11 +90,11 @@ impl Whose<'_> {
 /// Classifies a row: decides if and how a snapshot sends it to another node.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     match RowKind::of(key)?.sharing().snapshot {
-        Carried::Nothing => Ok(Row::Local),
-        Carried::Row => Ok(Row::Plain),
-        Carried::Value => sort_value(key, value),
-        Carried::Version => sort_version(key, value),
-        Carried::IndexEntry => sort_index(key, value),
+        SnapshotForm::Nothing => Ok(Row::Local),
+        SnapshotForm::Row => Ok(Row::Plain),
+        SnapshotForm::Value => sort_value(key, value),
+        SnapshotForm::Version => sort_version(key, value),
+        SnapshotForm::IndexEntry => sort_index(key, value),
     }
 }
 
@@ -108,19 +108,19 @@ fn sort_value<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     let blob = value.get(at..).and_then(BlobRef::decode).ok_or_else(|| corrupt("pointer of a wrong length"))?;
     let (head, user_key) = key.split_first_chunk::<{ keys::DATA_PREFIX_LEN }>().ok_or_else(|| corrupt("short key"))?;
     let keyspace = KeyspaceId(keys::id_of(head).ok_or_else(|| corrupt("short key"))?);
-    Ok(Row::Pointing(Pointing { at, blob, whose: Whose::Value { keyspace, key: user_key.into() } }))
+    Ok(Row::Pointing(PointerRow { at, blob, owner: BytesOwner::Value { keyspace, key: user_key.into() } }))
 }
 
 fn sort_version<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     let Some(keyspace) = versions::keyspace_of_version(key) else { return Ok(Row::Plain) };
-    let of = PastKey::of_version(key)?;
+    let of = HistoryKey::of_version(key)?;
     if of.revision.is_none() {
         return Ok(Row::Plain);
     }
     let Some(blob) = VersionRow::decode(key, value)?.blob(key)? else { return Ok(Row::Plain) };
     // The pointer is at the end of the row.
     let at = value.len() - BlobRef::ENCODED_LEN;
-    Ok(Row::Pointing(Pointing { at, blob, whose: Whose::Value { keyspace, key: of.key.into() } }))
+    Ok(Row::Pointing(PointerRow { at, blob, owner: BytesOwner::Value { keyspace, key: of.key.into() } }))
 }
 
 fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
@@ -131,35 +131,35 @@ fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     }
     let stream = key.get(..5).and_then(keys::id_of).map(StreamId);
     let stream = stream.ok_or_else(|| MachineError::corrupt("stream index entry", key, "key of a wrong length"))?;
-    Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, whose: Whose::Batch { stream, first } }))
+    Ok(Row::Pointing(PointerRow { at: 0, blob: entry.blob, owner: BytesOwner::Batch { stream, first } }))
 }
 
 /// Returns the pointer with its position set to zero: a position is valid in one node's log only.
 #[must_use]
-pub fn placeless(blob: &BlobRef) -> BlobRef {
+pub fn without_position(blob: &BlobRef) -> BlobRef {
     BlobRef { generation: Generation::ZERO, offset: 0, ..*blob }
 }
 
 /// Live bytes per segment of a new log, counted while the bytes of a snapshot are written to that log.
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct RelocatedBytes {
     changes: LivenessChanges,
     base: LivenessTable,
 }
 
-impl Placed {
+impl RelocatedBytes {
     /// Counts the bytes of a row as live at position `at` of the new log, and returns the pointer to them.
-    pub fn place(&mut self, pointing: &Pointing<'_>, at: LogPosition) -> BlobRef {
+    pub fn relocate(&mut self, pointing: &PointerRow<'_>, at: LogPosition) -> BlobRef {
         let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
-        let kind = match pointing.whose {
-            Whose::Value { .. } => BlobKind::Value,
-            Whose::Batch { .. } => BlobKind::Batch,
+        let kind = match pointing.owner {
+            BytesOwner::Value { .. } => BlobKind::Value,
+            BytesOwner::Batch { .. } => BlobKind::Batch,
         };
         self.changes.raise(kind, &blob, &self.base);
         blob
     }
 
-    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`place`](Self::place) has counted
+    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`relocate`](Self::relocate) has counted
     /// them.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
@@ -221,26 +221,26 @@ mod tests {
     #[test]
     fn pointers_are_found_in_every_form() {
         let key = [&keys::data_prefix(KeyspaceId(3))[..], b"key"].concat();
-        let whose = Whose::Value { keyspace: KeyspaceId(3), key: b"key".into() };
-        assert_eq!(whose.target(), MoveTarget::Value { keyspace: KeyspaceId(3), key: b"key" });
+        let owner = BytesOwner::Value { keyspace: KeyspaceId(3), key: b"key".into() };
+        assert_eq!(owner.target(), MoveTarget::Value { keyspace: KeyspaceId(3), key: b"key" });
         for (form, at) in [(FORM_BLOB, 9), (FORM_BLOB_ENDING, 25)] {
             let mut value = vec![0; at];
             value[0] = form;
             value.extend_from_slice(&BLOB.encode());
-            let pointing = Pointing { at, blob: BLOB, whose: whose.clone() };
+            let pointing = PointerRow { at, blob: BLOB, owner: owner.clone() };
             assert_eq!(sort(&key, &value).unwrap(), Row::Pointing(pointing.clone()));
             assert!(sort(&key, &value[..value.len() - 1]).is_err());
             let key = versions::version_row(KeyspaceId(3), b"key", Revision(9));
             let version = [&[0; 25], &value[..]].concat();
-            assert_eq!(sort(&key, &version).unwrap(), Row::Pointing(Pointing { at: at + 25, ..pointing }));
+            assert_eq!(sort(&key, &version).unwrap(), Row::Pointing(PointerRow { at: at + 25, ..pointing }));
             assert!(sort(&key, &version[..version.len() - 1]).is_err());
         }
         assert_eq!(sort(&key, &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap(), Row::Plain);
         let entry = IndexEntry { blob: BLOB, count: 2, time: SpaceTime(1), bytes_before: 0, sparse: None };
         let key = keys::index_entry(StreamId(4), Offset(6));
-        let whose = Whose::Batch { stream: StreamId(4), first: Offset(6) };
+        let owner = BytesOwner::Batch { stream: StreamId(4), first: Offset(6) };
         let row = entry.encode();
-        assert_eq!(sort(&key, row.bytes()).unwrap(), Row::Pointing(Pointing { at: 0, blob: BLOB, whose }));
+        assert_eq!(sort(&key, row.bytes()).unwrap(), Row::Pointing(PointerRow { at: 0, blob: BLOB, owner }));
         assert!(sort(&key, &row.bytes()[1..]).is_err());
     }
 

@@ -92,12 +92,12 @@ impl RowKind {
             | Self::Purged
             | Self::HistoryFloor
             | Self::Verdict
-            | Self::Mark => (Carried::Nothing, Form::Nothing, false),
-            Self::IndexEntry => (Carried::IndexEntry, Form::Nothing, false),
-            Self::Meta => (Carried::Row, Form::Row, false),
-            Self::StreamHead => (Carried::Row, Form::StreamHead, false),
-            Self::Value => (Carried::Value, Form::Value, true),
-            Self::Version => (Carried::Version, Form::Version, true),
+            | Self::Mark => (SnapshotForm::Nothing, Form::Nothing, false),
+            Self::IndexEntry => (SnapshotForm::IndexEntry, Form::Nothing, false),
+            Self::Meta => (SnapshotForm::Row, Form::Row, false),
+            Self::StreamHead => (SnapshotForm::Row, Form::StreamHead, false),
+            Self::Value => (SnapshotForm::Value, Form::Value, true),
+            Self::Version => (SnapshotForm::Version, Form::Version, true),
             Self::Keyspace
             | Self::Clear
             | Self::Counts
@@ -111,7 +111,7 @@ impl RowKind {
             | Self::VersionTime
             | Self::Part
             | Self::Parcel
-            | Self::Trash => (Carried::Row, Form::Row, true),
+            | Self::Trash => (SnapshotForm::Row, Form::Row, true),
         };
         Sharing { snapshot, digest, running_hash }
     }
@@ -161,7 +161,7 @@ impl RowKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     /// Form in which a snapshot contains the row.
-    pub(crate) snapshot: Carried,
+    pub(crate) snapshot: SnapshotForm,
     /// Form in which the row enters the state digest.
     pub(crate) digest: Form,
     /// True if puts and deletes of the row enter the running hash. The meta row is excluded, because it follows from
@@ -171,7 +171,7 @@ pub(crate) struct Sharing {
 
 /// Form in which a snapshot contains a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carried {
+pub(crate) enum SnapshotForm {
     /// The snapshot does not contain the row, which belongs to this node, its log or its replication group.
     Nothing,
     /// The snapshot contains the row unchanged.

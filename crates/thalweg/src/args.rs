@@ -17,7 +17,7 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 /// Options of the commands that use a server or a directory.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
-pub struct Place {
+pub struct TargetArgs {
     /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     pub server: Option<String>,
@@ -35,7 +35,7 @@ pub struct Place {
     pub json: bool,
 }
 
-impl Place {
+impl TargetArgs {
     /// Returns the address of the server, which is unused if a directory is given.
     pub fn url(&self) -> String {
         url(self.server.as_ref())
@@ -45,7 +45,7 @@ impl Place {
 /// Options of the commands that need a server, because a directory does not store their data.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
-pub struct ServerPlace {
+pub struct ServerArgs {
     /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
@@ -57,7 +57,7 @@ pub struct ServerPlace {
     pub json: bool,
 }
 
-impl ServerPlace {
+impl ServerArgs {
     /// Returns the address of the server.
     pub fn url(&self) -> String {
         url(self.server.as_ref())
@@ -73,7 +73,7 @@ fn url(server: Option<&String>) -> String {
 #[derive(Args, Debug)]
 pub struct Plain {
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Format in which keys are typed and shown.

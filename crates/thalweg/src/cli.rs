@@ -8,8 +8,8 @@ use crate::commands::bench;
 use crate::{
     args::Plain,
     commands::{
-        backup, cache, commit, consume, coordinate, export, groups, import, keyspaces, kv, log, migrate, past, serve,
-        state, status, stream, streams, subjects, time, watch,
+        backup, cache, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log, migrate,
+        serve, state, status, stream, streams, subjects, time, watch,
     },
     failure::Failure,
     render,
@@ -60,7 +60,7 @@ pub enum Command {
     /// List the pairs of a keyspace in key order
     Scan(kv::Scan),
     /// List the versions of a key
-    History(past::History),
+    History(history::History),
     /// Print changes of keys as they happen, or since a revision
     Watch(watch::Watch),
     /// Add to a counter, and print its new value
@@ -164,7 +164,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Get(args) => kv::get(&args),
         Command::Del(args) => kv::del(&args),
         Command::Scan(args) => kv::scan(&args),
-        Command::History(args) => past::history(&args),
+        Command::History(args) => history::history(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Ttl(args) => time::ttl(&args),
         Command::Touch(args) => time::touch(&args),

@@ -37,7 +37,7 @@ pub fn note(text: &str) {
 
 /// Writes to stdout and flushes it.
 pub fn out(bytes: &[u8]) -> Result<(), Failure> {
-    gone_is_done(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
+    exit_on_broken_pipe(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
 /// Buffered lines for stdout; flushed when dropped or on request.
@@ -52,22 +52,22 @@ impl Lines {
 
     /// Adds bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        gone_is_done(self.out.write_all(bytes))
+        exit_on_broken_pipe(self.out.write_all(bytes))
     }
 
     /// Adds a line.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
-        gone_is_done(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
+        exit_on_broken_pipe(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
     /// Flushes the added lines.
     pub fn flush(&mut self) -> Result<(), Failure> {
-        gone_is_done(self.out.flush())
+        exit_on_broken_pipe(self.out.flush())
     }
 }
 
 /// Ends the process quietly if the reader of stdout has closed it (`| head`).
-fn gone_is_done(written: io::Result<()>) -> Result<(), Failure> {
+fn exit_on_broken_pipe(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         written => Ok(written?),
@@ -147,7 +147,7 @@ pub fn counted(n: u64, one: &str, many: &str) -> String {
 }
 
 /// Prints an object as JSON, or else the text.
-pub fn said(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
+pub fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     line(&if json { object.to_string() } else { text() })
 }
 

@@ -55,11 +55,11 @@ impl fmt::Display for Kind {
 /// One task owns a channel and polls it. Dropping a channel closes it and can lose bytes that the peer has
 /// not received yet. To avoid that, call [`poll_close`](Self::poll_close) first.
 pub struct Channel {
-    carrier: Carrier,
+    carrier: ChannelStream,
     peer: SocketAddr,
 }
 
-enum Carrier {
+enum ChannelStream {
     Tcp(TcpStream),
     Tls(Box<Tls>),
     Quic(Box<Quic>),
@@ -87,18 +87,18 @@ impl Channel {
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
         let peer = prepare(&stream);
-        Self { carrier: Carrier::Tcp(stream), peer }
+        Self { carrier: ChannelStream::Tcp(stream), peer }
     }
 
     /// Creates a channel from a TLS connection whose handshake is complete.
     pub(crate) fn tls(stream: TlsStream<TcpStream>) -> Self {
         let peer = prepare(stream.get_ref().0);
-        Self { carrier: Carrier::Tls(Box::new(Tls { stream, encrypted: 0 })), peer }
+        Self { carrier: ChannelStream::Tls(Box::new(Tls { stream, encrypted: 0 })), peer }
     }
 
     pub(crate) fn quic(peer: SocketAddr, send: quinn::SendStream, reader: quinn::RecvStream) -> Self {
         let quic = Quic { writer: quic::Writer::new(send), reader, closing: None };
-        Self { carrier: Carrier::Quic(Box::new(quic)), peer }
+        Self { carrier: ChannelStream::Quic(Box::new(quic)), peer }
     }
 
     /// Reads received bytes and appends them to `into`, up to its spare capacity. The caller should reserve
@@ -106,9 +106,9 @@ impl Channel {
     /// the peer sends no more bytes.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
-            Carrier::Tcp(stream) => poll_read_buf(Pin::new(stream), cx, into),
-            Carrier::Tls(tls) => poll_read_buf(Pin::new(&mut tls.stream), cx, into),
-            Carrier::Quic(quic) => poll_read_buf(Pin::new(&mut quic.reader), cx, into),
+            ChannelStream::Tcp(stream) => poll_read_buf(Pin::new(stream), cx, into),
+            ChannelStream::Tls(tls) => poll_read_buf(Pin::new(&mut tls.stream), cx, into),
+            ChannelStream::Quic(quic) => poll_read_buf(Pin::new(&mut quic.reader), cx, into),
         }
     }
 
@@ -120,9 +120,9 @@ impl Channel {
     /// A channel has one outbox: always pass the same one, and only append to it between calls.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
-            Carrier::Tcp(stream) => outbox.poll_send(stream, cx),
-            Carrier::Tls(tls) => tls.poll_write(cx, outbox),
-            Carrier::Quic(quic) => quic.writer.poll_write(cx, outbox).map(none_is_an_error(outbox)),
+            ChannelStream::Tcp(stream) => outbox.poll_send(stream, cx),
+            ChannelStream::Tls(tls) => tls.poll_write(cx, outbox),
+            ChannelStream::Quic(quic) => quic.writer.poll_write(cx, outbox).map(none_is_an_error(outbox)),
         }
     }
 
@@ -131,9 +131,9 @@ impl Channel {
     /// all bytes. Callers should apply a timeout.
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.carrier {
-            Carrier::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Carrier::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(cx),
-            Carrier::Quic(quic) => quic.poll_close(cx),
+            ChannelStream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            ChannelStream::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(cx),
+            ChannelStream::Quic(quic) => quic.poll_close(cx),
         }
     }
 
@@ -147,9 +147,9 @@ impl Channel {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.carrier {
-            Carrier::Tcp(_) => Kind::Tcp,
-            Carrier::Tls(_) => Kind::Tls,
-            Carrier::Quic(_) => Kind::Quic,
+            ChannelStream::Tcp(_) => Kind::Tcp,
+            ChannelStream::Tls(_) => Kind::Tls,
+            ChannelStream::Quic(_) => Kind::Quic,
         }
     }
 }

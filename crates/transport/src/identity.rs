@@ -115,7 +115,7 @@ impl Identity {
 
     /// TLS configuration of a server with this identity.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
-        tls::server_config(Arc::new(Current(self.clone())))
+        tls::server_config(Arc::new(CurrentIdentity(self.clone())))
     }
 
     fn key(&self) -> Arc<CertifiedKey> {
@@ -125,9 +125,9 @@ impl Identity {
 
 /// Certificate resolver that returns the identity's current certificate at each handshake.
 #[derive(Debug)]
-struct Current(Identity);
+struct CurrentIdentity(Identity);
 
-impl ResolvesServerCert for Current {
+impl ResolvesServerCert for CurrentIdentity {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.key())
     }

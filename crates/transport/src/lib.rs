@@ -59,7 +59,7 @@ pub use datagrams::{QUIC_RECEIVE_BYTES, QUIC_SEND_BYTES};
 pub use dialer::{Dialer, Endpoint};
 pub use error::{DialError, EstablishError, ListenError};
 pub use identity::{CERTIFICATE_FILE, Identity, KEY_FILE, Validity};
-pub use listener::{Incoming, ListenOptions, Listener, Stopped, TcpSecurity, listen};
+pub use listener::{Incoming, ListenOptions, Listener, StoppedListener, TcpSecurity, listen};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
 pub use quic::{MAX_QUIC_SOCKETS, QuicOptions, UNTRUSTED_WINDOW_BYTES};
 pub use timer::Timer;

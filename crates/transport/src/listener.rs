@@ -153,8 +153,8 @@ impl Listener {
                 let (stream, peer) = accepted?;
                 let stream = stream.into_std()?;
                 let how = match &self.tls {
-                    Some(acceptor) => How::Tls(stream, acceptor.clone()),
-                    None => How::Tcp(stream),
+                    Some(acceptor) => IncomingKind::Tls(stream, acceptor.clone()),
+                    None => IncomingKind::Tcp(stream),
                 };
                 return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
             }
@@ -162,7 +162,7 @@ impl Listener {
             for endpoint in &mut quic {
                 if let Poll::Ready(Some(incoming)) = Pin::as_mut(endpoint).poll(cx) {
                     let peer = incoming.remote_address();
-                    let how = How::Quic(Box::new(incoming), acceptor.clone());
+                    let how = IncomingKind::Quic(Box::new(incoming), acceptor.clone());
                     return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
                 }
             }
@@ -173,8 +173,8 @@ impl Listener {
 
     /// Stops listening: rejects new connections and keeps existing ones.
     #[must_use]
-    pub fn stop(mut self) -> Stopped {
-        Stopped { quic: std::mem::take(&mut self.quic) }.refusing()
+    pub fn stop(mut self) -> StoppedListener {
+        StoppedListener { quic: std::mem::take(&mut self.quic) }.stop_accepting()
     }
 }
 
@@ -194,12 +194,12 @@ fn refuse(endpoints: &[Endpoint]) {
 
 /// QUIC endpoints of a stopped listener, which still serve their connections.
 #[derive(Debug)]
-pub struct Stopped {
+pub struct StoppedListener {
     quic: Vec<Endpoint>,
 }
 
-impl Stopped {
-    fn refusing(self) -> Self {
+impl StoppedListener {
+    fn stop_accepting(self) -> Self {
         refuse(&self.quic);
         self
     }
@@ -254,12 +254,12 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// A connection that the listener has accepted, before its handshake. Dropping this value rejects the
 /// connection.
 pub struct Incoming {
-    how: How,
+    how: IncomingKind,
     peer: SocketAddr,
     handshake_timeout: Duration,
 }
 
-enum How {
+enum IncomingKind {
     /// A TCP socket that is not registered with a runtime yet.
     Tcp(Socket),
     /// A TCP socket that is not registered with a runtime yet, and the TLS configuration for it.
@@ -269,7 +269,7 @@ enum How {
 
 impl Incoming {
     /// Address of the client. A QUIC client can forge its address until
-    /// [`prove_address`](Self::prove_address).
+    /// [`validate_address`](Self::validate_address).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -279,9 +279,9 @@ impl Incoming {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.how {
-            How::Tcp(_) => Kind::Tcp,
-            How::Tls(..) => Kind::Tls,
-            How::Quic(..) => Kind::Quic,
+            IncomingKind::Tcp(_) => Kind::Tcp,
+            IncomingKind::Tls(..) => Kind::Tls,
+            IncomingKind::Quic(..) => Kind::Quic,
         }
     }
 
@@ -290,12 +290,12 @@ impl Incoming {
     /// progress. Returns `None` if the server has just asked the client for the proof; the client then
     /// connects again.
     #[must_use]
-    pub fn prove_address(self) -> Option<Self> {
+    pub fn validate_address(self) -> Option<Self> {
         let Self { how, peer, handshake_timeout } = self;
         let how = match how {
-            How::Quic(incoming, acceptor) if !incoming.remote_address_validated() => match incoming.retry() {
+            IncomingKind::Quic(incoming, acceptor) if !incoming.remote_address_validated() => match incoming.retry() {
                 Ok(()) => return None,
-                Err(error) => How::Quic(Box::new(error.into_incoming()), acceptor),
+                Err(error) => IncomingKind::Quic(Box::new(error.into_incoming()), acceptor),
             },
             how => how,
         };
@@ -304,8 +304,8 @@ impl Incoming {
 
     /// Rejects the connection. Over plain TCP, first sends as many bytes of the message `last` as the socket
     /// accepts immediately.
-    pub fn turn_away(self, last: &[u8]) {
-        if let How::Tcp(mut socket) = self.how {
+    pub fn reject(self, last: &[u8]) {
+        if let IncomingKind::Tcp(mut socket) = self.how {
             // A client that has already disconnected does not receive them.
             let _ = socket.write(last).and_then(|_| socket.shutdown(Shutdown::Write));
         }
@@ -324,11 +324,11 @@ impl Incoming {
 
     async fn handshake(self) -> Result<(Connection, Channel), EstablishError> {
         match self.how {
-            How::Tcp(socket) => {
+            IncomingKind::Tcp(socket) => {
                 let channel = Channel::tcp(TcpStream::from_std(socket).map_err(EstablishError::Broken)?);
                 Ok((Connection::single(&channel), channel))
             }
-            How::Tls(socket, acceptor) => {
+            IncomingKind::Tls(socket, acceptor) => {
                 let stream = TcpStream::from_std(socket).map_err(EstablishError::Broken)?;
                 let stream = acceptor.accept(stream).await.map_err(EstablishError::tls)?;
                 if stream.get_ref().1.alpn_protocol() != Some(tls::ALPN) {
@@ -337,7 +337,7 @@ impl Incoming {
                 let channel = Channel::tls(TlsStream::Server(stream));
                 Ok((Connection::single(&channel), channel))
             }
-            How::Quic(incoming, acceptor) => {
+            IncomingKind::Quic(incoming, acceptor) => {
                 let connection = acceptor.accept(*incoming).map_err(EstablishError::quic)?;
                 let connection = connection.await.map_err(EstablishError::quic)?;
                 let (send, receive) = connection.accept_bi().await.map_err(EstablishError::quic)?;

@@ -42,11 +42,11 @@ impl FromStr for Fingerprint {
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
-    what: What,
+    what: TrustAnchor,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum TrustAnchor {
     Fingerprint(Fingerprint),
     Authorities(Vec<CertificateDer<'static>>),
 }
@@ -56,7 +56,7 @@ impl Trust {
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
         let verifier = Pinned { fingerprint, provider: tls::provider() };
-        Self { config: tls::client_config(Arc::new(verifier)), what: What::Fingerprint(fingerprint) }
+        Self { config: tls::client_config(Arc::new(verifier)), what: TrustAnchor::Fingerprint(fingerprint) }
     }
 
     /// Creates a rule that trusts servers whose certificate is in a PEM file or signed by a certificate in it. The
@@ -71,7 +71,7 @@ impl Trust {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(tls::provider()))
             .build()
             .map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { config: tls::client_config(verifier), what: What::Authorities(authorities) })
+        Ok(Self { config: tls::client_config(verifier), what: TrustAnchor::Authorities(authorities) })
     }
 
     pub(crate) fn config(&self) -> &Arc<ClientConfig> {
@@ -90,8 +90,8 @@ impl Eq for Trust {}
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            What::Fingerprint(fingerprint) => write!(f, "Trust({fingerprint:?})"),
-            What::Authorities(all) => write!(f, "Trust({} authorities)", all.len()),
+            TrustAnchor::Fingerprint(fingerprint) => write!(f, "Trust({fingerprint:?})"),
+            TrustAnchor::Authorities(all) => write!(f, "Trust({} authorities)", all.len()),
         }
     }
 }

@@ -135,7 +135,7 @@ async fn a_client_that_must_prove_its_address_comes_again() {
     let accepting = async {
         let mut sent_away = 0;
         loop {
-            match listener.accept().await.unwrap().prove_address() {
+            match listener.accept().await.unwrap().validate_address() {
                 Some(incoming) => return (sent_away, incoming.establish().await.unwrap()),
                 None => sent_away += 1,
             }

@@ -34,7 +34,7 @@ mod versions;
 mod write;
 
 pub use append::{
-    AppendTerms, AppendedAt, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id,
+    AppendConditions, AppendedAt, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id,
 };
 pub use checks::{check_key, check_name, check_value};
 pub use commit::{

@@ -20,8 +20,8 @@ use thalweg_types::{
 };
 use thalweg_wire::{
     Batch, BatchWriter, CacheExpect, CacheGet, CachePut, CacheTtl, CacheValue, Checksum, ClientCommand, ClientFrame,
-    Committed, Decoder, Frame, Get, Kind, Level, List, Messages, RawFrame, RecordRun, Records, Rest, ServerFrame,
-    Session, Values, Write,
+    Committed, Decoder, Frame, Get, Kind, Level, List, Messages, RawFrame, RecordRun, Records, RemainingBytes,
+    ServerFrame, Session, Values, Write,
     batch::{put_deliver_prefix, put_publish_prefix},
     put_write,
 };
@@ -133,8 +133,8 @@ fn main() {
     let mut publish = Vec::new();
     put_publish_prefix(&mut publish, 0, plain.len()).expect("a small frame");
     publish.extend_from_slice(&plain);
-    let write_append = frame(&Write { level: Level(None), command: Rest(&append) });
-    let write_put = frame(&Write { level: Level(None), command: Rest(&put) });
+    let write_append = frame(&Write { level: Level(None), command: RemainingBytes(&append) });
+    let write_put = frame(&Write { level: Level(None), command: RemainingBytes(&put) });
     let runs = [RecordRun { first: Offset(0), time: SpaceTime(1), count: MESSAGES as u32, records: records.bytes() }];
     let read = Records {
         durability: Durability::Disk,
@@ -143,20 +143,24 @@ fn main() {
         runs: List::Items(&runs),
     };
     let read_bytes = frame(&read);
-    let get = CacheGet { cache: 1, key: Rest(b"key-0000000017") };
+    let get = CacheGet { cache: 1, key: RemainingBytes(b"key-0000000017") };
     let get_bytes = frame(&get);
-    let value = CacheValue { version: 3, remaining: u64::MAX, value: Rest(&PAYLOAD) };
+    let value = CacheValue { version: 3, remaining: u64::MAX, value: RemainingBytes(&PAYLOAD) };
     let value_bytes = frame(&value);
     let cache_put = CachePut {
         cache: 1,
         expect: CacheExpect::Any {},
         ttl: CacheTtl::After { micros: 60_000_000 },
         key: b"key-0000000017",
-        value: Rest(&PAYLOAD),
+        value: RemainingBytes(&PAYLOAD),
     };
     let cache_put_bytes = frame(&cache_put);
-    let kv_get =
-        Get { keyspace: KeyspaceId(1), revision: Revision(0), values: Values::Include, key: Rest(b"key-0000000017") };
+    let kv_get = Get {
+        keyspace: KeyspaceId(1),
+        revision: Revision(0),
+        values: Values::Include,
+        key: RemainingBytes(b"key-0000000017"),
+    };
     let kv_get_bytes = frame(&kv_get);
     let committed =
         Committed { durability: Durability::Disk, duplicate: false, revision: Revision(9), appends: List::default() };

@@ -13,7 +13,7 @@
 use bytes::Bytes;
 use thalweg_types::{
     Action, Classified,
-    codec::{EncodeError, Field, Malformed, Reader, Short},
+    codec::{EncodeError, Field, Malformed, Reader, ShortBytes},
     limits::{MAX_DELIVER_SUBSCRIPTIONS, MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES},
     message::Messages,
     record::{Record, RecordBatch, RecordError},
@@ -107,8 +107,8 @@ impl<'a> Batch<'a> {
         let mut reader = Reader::at(bytes, 0);
         let crc = reader.u32("checksum")?;
         let count = reader.u32("message count")?;
-        let Short(subject) = Field::take(&mut reader, "subject")?;
-        let Short(reply) = Field::take(&mut reader, "reply subject")?;
+        let ShortBytes(subject) = Field::take(&mut reader, "subject")?;
+        let ShortBytes(reply) = Field::take(&mut reader, "reply subject")?;
         match count {
             0 => return Err(BatchError::Empty),
             1..=MAX_PUBLISH_MESSAGES => {}
@@ -218,8 +218,8 @@ impl BatchWriter {
     pub fn with_capacity(subject: &[u8], reply: &[u8], bytes: usize) -> Result<Self, EncodeError> {
         let mut head = Vec::with_capacity(SUBJECT_AT + 4 + subject.len() + reply.len() + bytes);
         head.extend_from_slice(&[0; SUBJECT_AT]);
-        Short(subject).put(&mut head)?;
-        Short(reply).put(&mut head)?;
+        ShortBytes(subject).put(&mut head)?;
+        ShortBytes(reply).put(&mut head)?;
         let head_len = head.len();
         Ok(Self { bytes: head, count: 0, head_len, scratch: RecordBatch::new() })
     }
@@ -454,7 +454,7 @@ mod tests {
         let (mut parts, mut whole) = (Vec::new(), Vec::new());
         put_deliver_prefix(&mut parts, [3, 9].into_iter(), shared.bytes.len()).unwrap();
         parts.extend_from_slice(&shared.bytes);
-        let deliver = Deliver { subscriptions: List::Items(&[3, 9]), batch: crate::Rest(&shared.bytes) };
+        let deliver = Deliver { subscriptions: List::Items(&[3, 9]), batch: crate::RemainingBytes(&shared.bytes) };
         deliver.encode(&mut whole, 0).unwrap();
         assert_eq!(parts, whole);
 

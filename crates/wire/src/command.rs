@@ -109,7 +109,7 @@ impl<'a> ClientCommand<'a> {
                     conditions += 1;
                 }
                 let [then, otherwise] = transaction.branches()?;
-                let mut seen = Seen::default();
+                let mut seen = CheckedWrites::default();
                 for operation in then.chain(otherwise) {
                     seen.write(&operation?)?;
                 }
@@ -165,7 +165,7 @@ impl<'a> ClientCommand<'a> {
 }
 
 fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
-    let mut seen = Seen::default();
+    let mut seen = CheckedWrites::default();
     let mut conditional = false;
     for condition in commit.conditions() {
         let condition = condition?;
@@ -182,14 +182,14 @@ fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
 
 /// Summary of the writes checked so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct CheckedWrites {
     count: usize,
     brings_data: bool,
     /// True if the outcome of at least one write depends on the state.
     depends: bool,
 }
 
-impl Seen {
+impl CheckedWrites {
     fn write(&mut self, write: &Write<'_>) -> Result<(), CommandRefused> {
         self.count += 1;
         match write {
@@ -259,7 +259,7 @@ mod tests {
     use thalweg_types::{
         GroupId, KeyspaceId, LeaseId, Offset, StreamId,
         command::{
-            AppendTerms, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig, TransactionBuilder,
+            AppendConditions, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig, TransactionBuilder,
             encode_append, encode_append_with, encode_create_keyspace, encode_create_stream, encode_delete,
             encode_digest, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer,
             encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream, encode_versioned,
@@ -324,8 +324,10 @@ mod tests {
     #[test]
     fn what_clients_may_send_and_what_none_means_for_it() {
         let batch = records(&[b"r"]);
-        let stamp =
-            AppendTerms { producer: Some(ProducerStamp { id: "p", epoch: 0, sequence: 0 }), ..AppendTerms::default() };
+        let stamp = AppendConditions {
+            producer: Some(ProducerStamp { id: "p", epoch: 0, sequence: 0 }),
+            ..AppendConditions::default()
+        };
         let mut conditional = CommitBuilder::new();
         conditional.expect(KS, b"k", Expect::Absent).unwrap().delete(KS, b"k").unwrap();
         let mut touch = CommitBuilder::new();

@@ -192,7 +192,7 @@ impl Decoder {
     pub fn skip_frame(&mut self) {
         if let Some(header) = self.peek() {
             self.skipping = HEADER_BYTES + header.len as usize;
-            self.pass_over();
+            self.skip();
         }
     }
 
@@ -218,7 +218,7 @@ impl Decoder {
         (!std::mem::take(&mut self.is_large)).then_some(buffer)
     }
 
-    fn pass_over(&mut self) {
+    fn skip(&mut self) {
         let passed = self.skipping.min(self.pending_bytes());
         self.used += passed;
         self.skipping -= passed;
@@ -239,7 +239,7 @@ impl Decoder {
             return Err(error.clone());
         }
         if self.skipping > 0 {
-            self.pass_over();
+            self.skip();
         }
         let Some(header) = self.peek() else { return Ok(None) };
         if header.len > self.max_bytes {

@@ -110,7 +110,7 @@ pub struct Agreed {
 
 /// Parameters that a server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerTerms<'a> {
+pub struct ServerParameters<'a> {
     /// Largest frame that the server accepts, in bytes behind the header.
     pub max_frame_bytes: u32,
     /// Keep-alive interval. A client may request a shorter one.
@@ -133,7 +133,7 @@ pub struct ServerTerms<'a> {
     pub spaces: &'a [Space<'a>],
 }
 
-impl ServerTerms<'_> {
+impl ServerParameters<'_> {
     /// Evaluates a hello and returns the parameters of the connection.
     pub fn accept(&self, hello: &Hello<'_>) -> Result<Agreed, HandshakeError> {
         let version = common_version(hello.min_version, hello.max_version)?;
@@ -214,13 +214,13 @@ fn check_frame_limit(got: u32) -> Result<u32, HandshakeError> {
 
 /// Action that the silence on a connection requires now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub enum KeepAliveAction {
     /// Look again after this time.
     Wait(Duration),
     /// Send a ping, since this side has sent nothing for the interval.
     Ping,
     /// Give the peer up: this side has heard nothing for three intervals.
-    Gone,
+    PeerLost,
 }
 
 /// Keep-alive state of one side. Each side sends something at least once an interval, a ping if there is nothing else,
@@ -240,7 +240,7 @@ impl KeepAlive {
     }
 
     /// Records that something was received.
-    pub fn heard(&mut self, now: Duration) {
+    pub fn record_receipt(&mut self, now: Duration) {
         self.heard = now;
     }
 
@@ -251,14 +251,14 @@ impl KeepAlive {
 
     /// Returns the action that is due.
     #[must_use]
-    pub fn look(&self, now: Duration) -> Silence {
+    pub fn due_action(&self, now: Duration) -> KeepAliveAction {
         let (ping_at, gone_at) = (self.sent + self.interval, self.heard + 3 * self.interval);
         if now >= gone_at {
-            Silence::Gone
+            KeepAliveAction::PeerLost
         } else if now >= ping_at {
-            Silence::Ping
+            KeepAliveAction::Ping
         } else {
-            Silence::Wait(ping_at.min(gone_at) - now)
+            KeepAliveAction::Wait(ping_at.min(gone_at) - now)
         }
     }
 }
@@ -270,8 +270,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn terms() -> ServerTerms<'static> {
-        ServerTerms {
+    fn terms() -> ServerParameters<'static> {
+        ServerParameters {
             max_frame_bytes: 1 << 20,
             keep_alive: 30 * SECOND,
             max_requests: 100,
@@ -341,13 +341,13 @@ mod tests {
     #[test]
     fn silence_is_broken_and_then_final() {
         let mut alive = KeepAlive::new(10 * SECOND, 100 * SECOND);
-        assert_eq!(alive.look(104 * SECOND), Silence::Wait(6 * SECOND));
-        assert_eq!(alive.look(110 * SECOND), Silence::Ping);
+        assert_eq!(alive.due_action(104 * SECOND), KeepAliveAction::Wait(6 * SECOND));
+        assert_eq!(alive.due_action(110 * SECOND), KeepAliveAction::Ping);
         alive.sent(110 * SECOND);
-        assert_eq!(alive.look(110 * SECOND), Silence::Wait(10 * SECOND));
-        alive.heard(111 * SECOND);
+        assert_eq!(alive.due_action(110 * SECOND), KeepAliveAction::Wait(10 * SECOND));
+        alive.record_receipt(111 * SECOND);
         alive.sent(139 * SECOND);
-        assert_eq!(alive.look(140 * SECOND), Silence::Wait(SECOND), "it is gone before the next ping");
-        assert_eq!(alive.look(141 * SECOND), Silence::Gone);
+        assert_eq!(alive.due_action(140 * SECOND), KeepAliveAction::Wait(SECOND), "it is gone before the next ping");
+        assert_eq!(alive.due_action(141 * SECOND), KeepAliveAction::PeerLost);
     }
 }

@@ -39,5 +39,5 @@ pub use frames::*;
 pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_UNDERSTAND, put_frame};
 pub use outcome::put_outcome;
 pub use session::Session;
-pub use thalweg_types::codec::{EncodeError, Field, Level, List, Rest, Short, Structure};
+pub use thalweg_types::codec::{EncodeError, Field, Level, List, RemainingBytes, ShortBytes, Structure};
 pub use thalweg_types::message::{Headers, Message, Messages};

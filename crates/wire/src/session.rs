@@ -89,7 +89,7 @@ pub enum Route<'s, T> {
     /// The frame is the last one of a subscription.
     Ended(T),
     /// The frame reports the failure of a request without an id, for which no caller waits.
-    Unasked,
+    FailureWithoutId,
     /// The frame is about the connection, or for several subscriptions: see [`Session::delivered`].
     Channel,
 }
@@ -144,7 +144,7 @@ impl<T> Session<T> {
 
     /// Number of requests and of subscriptions in progress.
     #[must_use]
-    pub fn under_way(&self) -> (usize, usize) {
+    pub fn in_progress(&self) -> (usize, usize) {
         (self.requests, self.subscriptions)
     }
 
@@ -158,16 +158,16 @@ impl<T> Session<T> {
             Role::Control | Role::Request | Role::Subscription => return Err(unexpected),
         }
         let Some(at) = id.checked_sub(1) else {
-            return if kind == Kind::Failed { Ok(Route::Unasked) } else { Err(unexpected) };
+            return if kind == Kind::Failed { Ok(Route::FailureWithoutId) } else { Err(unexpected) };
         };
         match self.slots.get(at as usize) {
             None | Some(Slot::Free { .. }) => Err(unexpected),
             Some(Slot::Request(_)) => match kind.role() {
-                Role::Reply if !begins(kind) => Ok(Route::Reply(self.finish(at))),
+                Role::Reply if !begins_subscription(kind) => Ok(Route::Reply(self.finish(at))),
                 _ => Err(unexpected),
             },
             Some(Slot::Beginning(..)) if kind == Kind::Failed => Ok(Route::Reply(self.finish(at))),
-            Some(Slot::Beginning(..)) if begins(kind) => Ok(Route::Begun(self.begun(at))),
+            Some(Slot::Beginning(..)) if begins_subscription(kind) => Ok(Route::Begun(self.begun(at))),
             Some(Slot::Beginning(..)) => Err(unexpected),
             Some(Slot::Subscription(..)) if kind == Kind::Ended => Ok(Route::Ended(self.finish(at))),
             Some(Slot::Subscription(..)) => match (&mut self.slots[at as usize], kind.role()) {
@@ -248,7 +248,7 @@ impl<T> Session<T> {
 }
 
 /// Returns true if a reply of this kind begins a subscription.
-fn begins(kind: Kind) -> bool {
+fn begins_subscription(kind: Kind) -> bool {
     matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed)
 }
 
@@ -269,7 +269,7 @@ mod tests {
         assert!(d != a, "an id in use is not given out");
         assert_eq!(session.route(Kind::Value, a), Ok(Route::Reply("a")));
         assert_eq!(session.route(Kind::Committed, d), Ok(Route::Reply("d")));
-        assert_eq!(session.under_way(), (0, 0));
+        assert_eq!(session.in_progress(), (0, 0));
         assert_eq!(session.route(Kind::Value, a), Err(RouteError::Unexpected { kind: Kind::Value, id: a }), "twice");
     }
 
@@ -307,7 +307,7 @@ mod tests {
         ] {
             assert_eq!(session.route(kind, id), Err(RouteError::Unexpected { kind, id }));
         }
-        assert_eq!(session.route(Kind::Failed, 0), Ok(Route::Unasked));
+        assert_eq!(session.route(Kind::Failed, 0), Ok(Route::FailureWithoutId));
         assert_eq!(session.route(Kind::Goodbye, 0), Ok(Route::Channel));
         assert!(session.delivered(request, 1, 1).is_err());
         assert!(session.delivered(0, 1, 1).is_err());

@@ -10,7 +10,7 @@ use std::{
 use thalweg_types::{StreamId, command::encode_append, record::RecordBatch};
 use thalweg_wire::{
     Batch, BatchWriter, CacheExpect, CacheGet, CachePut, CacheTtl, CacheValue, Checksum, ClientCommand, ClientFrame,
-    Decoder, Frame, Level, Rest, ServerFrame, batch::put_deliver_prefix, put_write,
+    Decoder, Frame, Level, RemainingBytes, ServerFrame, batch::put_deliver_prefix, put_write,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -121,15 +121,17 @@ fn hot_frames_allocate_nothing() {
     let cache = allocations(|| {
         for _ in 0..2000 {
             out.clear();
-            CacheGet { cache: 1, key: Rest(b"key") }.encode(&mut out, 1).unwrap();
+            CacheGet { cache: 1, key: RemainingBytes(b"key") }.encode(&mut out, 1).unwrap();
             let (expect, ttl) = (CacheExpect::Any {}, CacheTtl::Never {});
-            CachePut { cache: 1, expect, ttl, key: b"key", value: Rest(&[7; 128]) }.encode(&mut out, 2).unwrap();
+            CachePut { cache: 1, expect, ttl, key: b"key", value: RemainingBytes(&[7; 128]) }
+                .encode(&mut out, 2)
+                .unwrap();
             decoder.feed(&out);
             while let Some(raw) = decoder.next_borrowed().unwrap() {
                 ClientFrame::decode(raw).unwrap();
             }
             out.clear();
-            CacheValue { version: 1, remaining: 5, value: Rest(&[7; 128]) }.encode(&mut out, 1).unwrap();
+            CacheValue { version: 1, remaining: 5, value: RemainingBytes(&[7; 128]) }.encode(&mut out, 1).unwrap();
             decoder.feed(&out);
             ServerFrame::decode(decoder.next_borrowed().unwrap().unwrap()).unwrap();
         }

@@ -16,7 +16,7 @@ use crate::{
     engine::KvSubject,
     load::turns,
     report::plots::Bar,
-    usage::{Usage, Whose},
+    usage::{MeasuredProcess, Usage},
 };
 
 /// Nothing is written for this time before a group begins.
@@ -64,14 +64,14 @@ impl Cell {
 
 /// Amount of measuring.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct MeasuringEffort {
     /// Samples of each cell.
     pub samples: u64,
     /// Cache of each store.
     pub cache_bytes: u64,
 }
 
-struct Running<'a> {
+struct RunningSubject<'a> {
     subject: &'a Subject<'a>,
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
@@ -81,16 +81,16 @@ struct Running<'a> {
 }
 
 /// Callback that runs once a turn, before the stores.
-pub type Beside<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
+pub type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
 /// Measures a group for the subjects, in turns.
 pub fn measure(
     group: Group,
     subjects: &[&Subject<'_>],
     workload: &Workload,
-    effort: Effort,
+    effort: MeasuringEffort,
     scratch: &Scratch,
-    beside: &mut Beside<'_>,
+    beside: &mut BetweenRounds<'_>,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Cell>, BenchError> {
     progress.step(&format!("{}: {}", group.name(), group.what()));
@@ -101,7 +101,7 @@ pub fn measure(
         let store = subject.open(&dir, effort.cache_bytes).map_err(|error| named(subject, error))?;
         group.prepare(&*store, workload).map_err(|error| named(subject, error))?;
         let device = device.map(|_| DeviceCounts::default());
-        running.push(Running { subject, store, micros: Vec::new(), operations: 0, device });
+        running.push(RunningSubject { subject, store, micros: Vec::new(), operations: 0, device });
     }
     wait_until_quiet();
     for sample in 0..=effort.samples {
@@ -117,7 +117,7 @@ pub fn measure(
 /// Waits until this process writes nothing any more: stores zero-fill what they will need next in the background,
 /// which is setup.
 fn wait_until_quiet() {
-    let written = || Usage::read(Whose::Own).written_bytes;
+    let written = || Usage::read(MeasuredProcess::Own).written_bytes;
     let (begun, mut last) = (Instant::now(), written());
     while begun.elapsed() < LONGEST_WAIT {
         std::thread::sleep(QUIET);
@@ -129,7 +129,7 @@ fn wait_until_quiet() {
     }
 }
 
-impl Running<'_> {
+impl RunningSubject<'_> {
     fn sample(
         &mut self,
         group: Group,

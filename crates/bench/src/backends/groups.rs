@@ -13,7 +13,7 @@ use rand::RngExt as _;
 use crate::{
     BenchError,
     data::{KEY_BYTES, Values, key},
-    engine::{Found, KvSubject, Pair},
+    engine::{KvSubject, LookupResult, Pair},
     random::generator,
 };
 
@@ -163,7 +163,7 @@ impl Group {
             Self::Writers(threads) => {
                 let next = AtomicU64::new(indices.start);
                 let put = |_| put(store, workload, next.fetch_add(1, Ordering::Relaxed));
-                at_once(threads, |_| (0..SETS_OF_A_WRITER).try_for_each(put))
+                run_threads(threads, |_| (0..SETS_OF_A_WRITER).try_for_each(put))
             }
             Self::Tasks(tasks) => {
                 let put = store.put_by_tasks(tasks as usize, indices, &workload.values);
@@ -180,7 +180,7 @@ impl Group {
             Self::Transaction(writes) => {
                 indices.step_by(writes as usize).try_for_each(|first| put_batch(store, workload, first..first + writes))
             }
-            Self::Readers(threads) => at_once(threads, |thread| {
+            Self::Readers(threads) => run_threads(threads, |thread| {
                 let mut rng = generator(workload.seed ^ (sample << 32) ^ thread);
                 (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))
             }),
@@ -203,7 +203,7 @@ const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
 /// Runs one closure per thread; the first error wins.
-fn at_once(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {
+fn run_threads(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {
     std::thread::scope(|scope| {
         let work = &work;
         let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
@@ -224,7 +224,7 @@ fn put_batch(store: &dyn KvSubject, workload: &Workload, indices: Range<u64>) ->
 
 fn get(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), BenchError> {
     match store.get(&key(index), workload.values.of(index))? {
-        Found::Right => Ok(()),
+        LookupResult::Right => Ok(()),
         found => Err(wrong("reading", format!("entry {index}: {found:?}"))),
     }
 }

@@ -4,13 +4,13 @@
 //! Owns: which groups run with which stores (`subjects`, `groups`, `cells`), their statistics, tables, plots and
 //! the words under them. Other stores can be put beside them (`peers/`).
 
-mod alone;
+mod bare_backend;
 mod cells;
-mod conclusions;
 mod device;
 mod groups;
 mod statistics;
 mod subjects;
+mod summary_sentences;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +19,7 @@ use std::{path::PathBuf, time::Duration};
 use thalweg_engine::BackendKind;
 
 use self::{
-    cells::{Beside, Cell, Effort, measure},
+    cells::{BetweenRounds, Cell, MeasuringEffort, measure},
     groups::{Group, Workload},
     subjects::Subject,
 };
@@ -142,7 +142,7 @@ pub fn run_beside(
     let mut suite = Suite {
         subjects: &subjects,
         workload: Workload { values: Values::new(options.value_bytes, options.seed), seed: options.seed },
-        effort: Effort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
+        effort: MeasuringEffort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
         scratch: &scratch,
         report: &mut report,
         progress,
@@ -185,7 +185,7 @@ impl WarmProbe {
 struct Suite<'a> {
     subjects: &'a [Subject<'a>],
     workload: Workload,
-    effort: Effort,
+    effort: MeasuringEffort,
     scratch: &'a Scratch,
     report: &'a mut Report,
     progress: &'a mut dyn Progress,
@@ -235,8 +235,8 @@ impl Suite<'_> {
         }
         self.report.tables.push(overview(&all, self.subjects));
         self.report.tables.push(details(&all));
-        self.report.checks.extend(conclusions::checks(&all, &probed));
-        self.report.notes.extend(conclusions::conclusions(&all, &probed));
+        self.report.checks.extend(summary_sentences::checks(&all, &probed));
+        self.report.notes.extend(summary_sentences::summary_sentences(&all, &probed));
         Ok(())
     }
 
@@ -251,7 +251,7 @@ impl Suite<'_> {
         &mut self,
         group: Group,
         subjects: &[&Subject<'_>],
-        beside: &mut Beside<'_>,
+        beside: &mut BetweenRounds<'_>,
     ) -> Result<Vec<Cell>, BenchError> {
         measure(group, subjects, &self.workload, self.effort, self.scratch, beside, self.progress)
     }
@@ -260,7 +260,7 @@ impl Suite<'_> {
         let sizes = std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most);
         let cells = self.sweep(sizes.map(Group::ReadsOf))?;
         self.report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
-        self.report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
+        self.report.notes.extend(summary_sentences::of_sizes(&cells, self.effort.cache_bytes));
         let axes = ("entries, log scale", "µs per read, log scale");
         self.report.plots.push(lines("sweep-data-size", axes, &cells, |cell| cell.statistics.mean)?);
         Ok(())
@@ -272,7 +272,7 @@ impl Suite<'_> {
         let cells = self.sweep(threads.map(Group::Readers))?;
         let title = "sweep over readers: random reads of 10,000 entries, µs of wall time per read";
         self.report.tables.push(sweep_table(title, &cells));
-        self.report.notes.extend(conclusions::of_readers(&cells));
+        self.report.notes.extend(summary_sentences::of_readers(&cells));
         let axes = ("threads, log scale", "reads/s of all, log scale");
         self.report.plots.push(lines("sweep-readers", axes, &cells, Cell::rate)?);
         Ok(())

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use thalweg_engine::{BackendKind, Compaction, Options};
 
-use super::alone::Alone;
+use super::bare_backend::BareBackend;
 use crate::{
     BenchError,
     engine::{self, Contender, KvSubject, Level, StoreOptions},
@@ -38,12 +38,12 @@ pub struct Subject<'a> {
     pub name: String,
     /// Cost of its writes.
     pub mode: Mode,
-    contender: Maker<'a>,
+    contender: SubjectKind<'a>,
 }
 
-enum Maker<'a> {
+enum SubjectKind<'a> {
     Engine(BackendKind),
-    Alone(Alone),
+    BareBackend(BareBackend),
     Peer(&'a dyn Contender),
 }
 
@@ -54,23 +54,23 @@ impl<'a> Subject<'a> {
     /// Creates a subject of one of our backends.
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
-            Mode::BehindLog => Maker::Engine(backend),
-            Mode::PerBatch => Maker::Alone(Alone { backend }),
+            Mode::BehindLog => SubjectKind::Engine(backend),
+            Mode::PerBatch => SubjectKind::BareBackend(BareBackend { backend }),
         };
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
     /// Creates a subject of another store, which syncs each write.
     pub fn peer(contender: &'a dyn Contender) -> Self {
-        Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: Maker::Peer(contender) }
+        Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: SubjectKind::Peer(contender) }
     }
 
     /// Describes the store's make.
     pub fn describe(&self) -> String {
         match &self.contender {
-            Maker::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),
-            Maker::Alone(alone) => alone.describe(),
-            Maker::Peer(peer) => peer.describe(),
+            SubjectKind::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),
+            SubjectKind::BareBackend(alone) => alone.describe(),
+            SubjectKind::Peer(peer) => peer.describe(),
         }
     }
 
@@ -79,13 +79,13 @@ impl<'a> Subject<'a> {
         let compaction = Compaction::Automatic;
         let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None, compaction };
         match &self.contender {
-            Maker::Engine(backend) => {
+            SubjectKind::Engine(backend) => {
                 let options = engine::engine_options(*backend, &options);
                 let options = Options { segment_bytes: SEGMENT_BYTES, spare_segments: 2, ..options };
                 engine::open(dir, options)
             }
-            Maker::Alone(alone) => alone.open(dir, &options),
-            Maker::Peer(peer) => peer.open(dir, &options),
+            SubjectKind::BareBackend(alone) => alone.open(dir, &options),
+            SubjectKind::Peer(peer) => peer.open(dir, &options),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     data::Values,
     load::{Arrivals, Pace, Rounds, Validity},
     native::{
-        CallPlan, Carrier, LoadOptions, Place, Server, ServerOptions,
+        CallPlan, LoadOptions, NativeEndpoint, Server, ServerOptions, TransportKind,
         requests::{self},
     },
     options::{only, rate_within, within},
@@ -84,7 +84,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
     let (mut report, scratch) = Report::begin_below("cache", options.server.dir.as_deref())?;
-    let server = Server::reach(&options.server, &scratch, &[], progress)?;
+    let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());
@@ -142,7 +142,7 @@ fn rounds(
 }
 
 /// Opens a cache for values of a size.
-fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
+fn open(place: &NativeEndpoint, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
     let name = format!("bench-{}-{value_bytes}", std::process::id());
     let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
     place.ask("opening a cache", &request, |frame| match frame {
@@ -151,7 +151,7 @@ fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchE
     })
 }
 
-fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
+fn drop_cache(place: &NativeEndpoint, cache: u32) -> Result<(), BenchError> {
     place.ask("dropping a cache", &DropCache { cache }, |frame| match frame {
         ServerFrame::CacheDone(_) => Some(()),
         _ => None,
@@ -186,7 +186,7 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
     });
     let what = format!("{}, {}", row.name, carrier.name());
     report.checks.push(validity.check(&what, "all answered, rightly"));
-    if carrier == Carrier::Tcp && plan.pace == Pace::Closed {
+    if carrier == TransportKind::Tcp && plan.pace == Pace::Closed {
         report.checks.push(Check::at_least(what, of_row_f, TIMES_ROW_F, " × row F"));
     }
 }

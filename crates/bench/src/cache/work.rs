@@ -5,12 +5,12 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use thalweg_transport::Outbox;
 use thalweg_wire::{
-    CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, Rest,
+    CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, RemainingBytes,
 };
 
 use crate::{
     data::{KEY_BYTES, Values, key, write_key},
-    native::{LineError, Work, body, unexpected},
+    native::{ChannelError, ChannelRequests, body, unexpected},
     random::{Generator, generator},
 };
 
@@ -62,9 +62,9 @@ impl CacheWork {
     }
 }
 
-impl Work for CacheWork {
+impl ChannelRequests for CacheWork {
     #[inline]
-    fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
+    fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError> {
         let Some(index) = self.next_key() else { return Ok(false) };
         if self.asked.len() <= slot {
             self.asked.resize(slot + 1, 0);
@@ -75,21 +75,21 @@ impl Work for CacheWork {
         let (cache, out) = (self.cache, out.buffer());
         let put = match self.operation {
             Operation::Put => {
-                let value = Rest(self.values.of(index));
+                let value = RemainingBytes(self.values.of(index));
                 CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key: &bytes, value }
                     .encode(out, id)
             }
-            Operation::Hit | Operation::Miss => CacheGet { cache, key: Rest(&bytes) }.encode(out, id),
+            Operation::Hit | Operation::Miss => CacheGet { cache, key: RemainingBytes(&bytes) }.encode(out, id),
         };
-        put.map(|()| true).map_err(LineError::protocol)
+        put.map(|()| true).map_err(ChannelError::protocol)
     }
 
     #[inline]
-    fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError> {
+    fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError> {
         let index = self.asked.get(slot).copied().unwrap_or(0);
         let wrong = |what: &str| {
             let key = String::from_utf8_lossy(&key(index)).into_owned();
-            Err(LineError::Protocol(format!("{:?} of {key}: {what}", self.operation)))
+            Err(ChannelError::Protocol(format!("{:?} of {key}: {what}", self.operation)))
         };
         match (self.operation, reply.header.kind) {
             (Operation::Put, kind) if kind == Kind::CacheStored as u16 => {
@@ -129,14 +129,14 @@ mod tests {
         decoder
     }
 
-    fn judged(operation: Operation, encode: impl FnOnce(&mut Vec<u8>)) -> Result<u64, LineError> {
+    fn judged(operation: Operation, encode: impl FnOnce(&mut Vec<u8>)) -> Result<u64, ChannelError> {
         let (mut work, mut out) = (work(operation), Outbox::new());
         assert!(work.ask(0, 1, &mut out).unwrap());
         work.judge(0, frame(encode).next_borrowed().unwrap().unwrap())
     }
 
     fn value(version: u64, value: &[u8]) -> impl FnOnce(&mut Vec<u8>) {
-        move |out| CacheValue { version, remaining: u64::MAX, value: Rest(value) }.encode(out, 1).unwrap()
+        move |out| CacheValue { version, remaining: u64::MAX, value: RemainingBytes(value) }.encode(out, 1).unwrap()
     }
 
     #[test]

@@ -12,8 +12,8 @@ use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
 
 use super::{
-    results::{Compacted, Footprint, Results, Row, Test},
-    subject::{Found, KvSubject},
+    results::{CompactionEffect, Footprint, Results, Row, Test},
+    subject::{KvSubject, LookupResult},
     timing::timed,
     workloads::{self, Context, Keys, Store},
 };
@@ -67,10 +67,10 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let (Some(overwrites), Some(tombstones), Some(large)) = (of(OVERWRITES), of(TOMBSTONES), of(LARGE)) else {
         return Vec::new();
     };
-    let saved = |what: &str, compacted: &Compacted, required| {
+    let saved = |what: &str, compacted: &CompactionEffect, required| {
         Check::at_least(format!("compaction, {what}: space saved"), 100.0 * compacted.saved(), required, " %")
     };
-    let left = |what: &str, compacted: &Compacted, bound| {
+    let left = |what: &str, compacted: &CompactionEffect, bound| {
         Check::below(format!("compaction, {what}: left, of what is alive"), compacted.per_alive(), bound, " ×")
     };
     let speed_up = ratio(&rates(RANGES_AFTER), &rates(RANGES_BEFORE));
@@ -126,7 +126,7 @@ fn compact(
     context.record(test, measure);
     let contender = context.contender.name().to_owned();
     let after = footprint(subject);
-    context.results.record_compacted(Compacted { test, contender, before, after, alive, published });
+    context.results.record_compacted(CompactionEffect { test, contender, before, after, alive, published });
     Ok(())
 }
 
@@ -164,7 +164,7 @@ fn tombstones(context: &mut Context<'_>) -> Result<(), BenchError> {
     compact(context, &*subject, TOMBSTONES, alive, "1170 → 471 KB, -60 %")?;
     for index in 0..count {
         let found = subject.get(&data::key(index), values.of(index))?;
-        let expected = if index % 2 == 0 { Found::Missing } else { Found::Right };
+        let expected = if index % 2 == 0 { LookupResult::Missing } else { LookupResult::Right };
         if found != expected {
             return Err(context.wrong("reading after deletes", format!("key {index}: {found:?}, not {expected:?}")));
         }

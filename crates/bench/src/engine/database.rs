@@ -9,12 +9,12 @@ use std::{
 use thalweg_engine::{BackendKind, Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
-use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit};
+use super::subject::{Contender, KvSubject, Level, LookupResult, Pair, StoreOptions, Visit};
 use crate::{
     BenchError,
     data::{self, Values},
     load::Clock,
-    tasks::{self, Next},
+    tasks::{self, NextStep},
 };
 
 /// The engine with one of its backends.
@@ -96,8 +96,8 @@ impl KvSubject for Store {
         let mut indices = indices;
         let next = |_, put: Option<Result<_, _>>| {
             put.transpose().map_err(BenchError::subject(NAME, "putting"))?;
-            Ok(indices.next().map_or(Next::Nothing, |index| {
-                Next::Future(database.put(keyspace, &data::key(index), values.of(index), level))
+            Ok(indices.next().map_or(NextStep::Nothing, |index| {
+                NextStep::Future(database.put(keyspace, &data::key(index), values.of(index), level))
             }))
         };
         Some(tasks::run(tasks, &Clock::start(), next))
@@ -107,12 +107,12 @@ impl KvSubject for Store {
         self.keyspace.delete(key).map(drop).map_err(BenchError::subject(NAME, "deleting"))
     }
 
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError> {
         let entry = self.keyspace.get(key).map_err(BenchError::subject(NAME, "getting"))?;
         Ok(match entry {
-            None => Found::Missing,
-            Some(entry) if entry.value == expected => Found::Right,
-            Some(_) => Found::Wrong,
+            None => LookupResult::Missing,
+            Some(entry) if entry.value == expected => LookupResult::Right,
+            Some(_) => LookupResult::Wrong,
         })
     }
 

@@ -21,7 +21,7 @@ pub(crate) use self::database::{engine_options, open, settle};
 pub use self::{
     database::Thalweg,
     results::{Results, Row, Space, Test},
-    subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit},
+    subject::{Contender, KvSubject, Level, LookupResult, Pair, StoreOptions, Visit},
     timing::{FAST_STRIDE, Measure, timed},
 };
 use self::{
@@ -35,7 +35,7 @@ use crate::{
     probe::{Probe, Sync},
     report::{Check, Table, mebibytes, number, table},
     stats::{median_of, ratio},
-    usage::{self, Cost, Usage, Whose},
+    usage::{self, Cost, MeasuredProcess, Usage},
 };
 
 /// Part of the suite.
@@ -216,7 +216,7 @@ impl Suite<'_> {
         let dir = self.scratch.fresh("probe")?;
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
         let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
-        let (before, cpu) = (Usage::read(Whose::Own), usage::thread_cpu());
+        let (before, cpu) = (Usage::read(MeasuredProcess::Own), usage::thread_cpu());
         let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(self.options.scale.min(1.0)))?;
         let operations = probed.times.count();
         let measure = Measure {
@@ -227,7 +227,7 @@ impl Suite<'_> {
             times: probed.times,
             payload_bytes: operations * data.len() as u64,
             hits: None,
-            cost: Cost { fsyncs: Some(operations), ..Usage::read(Whose::Own).since(&before) },
+            cost: Cost { fsyncs: Some(operations), ..Usage::read(MeasuredProcess::Own).since(&before) },
         };
         self.progress.step(&self.results.record(workloads::SEQUENTIAL_WRITE, Level::Disk, PROBE, measure));
         Ok(())

@@ -77,7 +77,7 @@ pub struct Footprint {
 
 /// Effect of a compaction that was asked for.
 #[derive(Clone, Debug)]
-pub struct Compacted {
+pub struct CompactionEffect {
     /// The test.
     pub test: Test,
     /// Name of the contender.
@@ -92,7 +92,7 @@ pub struct Compacted {
     pub published: &'static str,
 }
 
-impl Compacted {
+impl CompactionEffect {
     /// Returns the share of the space that the compaction freed.
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
@@ -113,7 +113,7 @@ pub struct Results {
     /// Space by group and contender, of the last round.
     pub space: Vec<Space>,
     /// Compactions by test and contender, of the last round.
-    pub compacted: Vec<Compacted>,
+    pub compacted: Vec<CompactionEffect>,
 }
 
 impl Results {
@@ -144,7 +144,7 @@ impl Results {
     }
 
     /// Records a compaction; replaces an earlier round's.
-    pub fn record_compacted(&mut self, compacted: Compacted) {
+    pub fn record_compacted(&mut self, compacted: CompactionEffect) {
         self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
         self.compacted.push(compacted);
     }

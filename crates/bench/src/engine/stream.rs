@@ -14,7 +14,7 @@ use crate::{
     BenchError,
     data::Values,
     latency::{Latencies, Quantiles},
-    usage::{Cost, Usage, Whose},
+    usage::{Cost, MeasuredProcess, Usage},
 };
 
 /// Records of a batch.
@@ -48,7 +48,7 @@ pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Resu
         .map_err(BenchError::subject(NAME, "opening"))?;
     let stream = database.stream("bench").map_err(BenchError::subject(NAME, "creating a stream"))?;
     let values = Values::new(RECORD_BYTES, seed);
-    let (before, log_before) = (Usage::read(Whose::Own), database.stats().log);
+    let (before, log_before) = (Usage::read(MeasuredProcess::Own), database.stats().log);
     let mut times = Latencies::default();
     let mut batch = RecordBatch::with_capacity((BATCH as usize) * (RECORD_BYTES + 16));
     let begun = Instant::now();
@@ -66,7 +66,7 @@ pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Resu
     let acknowledged = begun.elapsed();
     database.sync().map_err(BenchError::subject(NAME, "syncing"))?;
     let synced = begun.elapsed();
-    let mut cost = Usage::read(Whose::Own).since(&before);
+    let mut cost = Usage::read(MeasuredProcess::Own).since(&before);
     let log = database.stats().log;
     cost.fsyncs = Some(log.syncs - log_before.syncs);
     compare(&stream, batches * BATCH, &values)?;

@@ -39,7 +39,7 @@ pub struct StoreOptions {
 
 /// Result of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum LookupResult {
     /// The key has no value.
     Missing,
     /// The key has the expected value.
@@ -78,7 +78,7 @@ pub trait KvSubject: Send + Sync {
     /// Removes a key.
     fn delete(&self, key: &[u8]) -> Result<(), BenchError>;
     /// Reads a key and compares its value.
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError>;
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError>;
     /// Visits the pairs with `start <= key < end` in order.
     fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError>;
     /// Puts everything written so far into tables on disk.

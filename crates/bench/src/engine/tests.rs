@@ -61,12 +61,12 @@ impl KvSubject for Map {
         self.map.lock().unwrap().remove(key);
         Ok(())
     }
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError> {
         let lies = self.lies_in_gets.swap(false, std::sync::atomic::Ordering::Relaxed);
         Ok(match self.map.lock().unwrap().get(key) {
-            None => Found::Missing,
-            Some(value) if value == expected && !lies => Found::Right,
-            Some(_) => Found::Wrong,
+            None => LookupResult::Missing,
+            Some(value) if value == expected && !lies => LookupResult::Right,
+            Some(_) => LookupResult::Wrong,
         })
     }
     fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError> {

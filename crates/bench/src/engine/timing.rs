@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{
     BenchError,
     latency::Latencies,
-    usage::{self, Cost, Usage, Whose},
+    usage::{self, Cost, MeasuredProcess, Usage},
 };
 
 use super::subject::KvSubject;
@@ -59,7 +59,7 @@ pub fn timed(
     mut operation: impl FnMut(u64) -> Result<(), BenchError>,
 ) -> Result<Measure, BenchError> {
     usage::reset_peak();
-    let before = (Usage::read(Whose::Own), subject.fsyncs());
+    let before = (Usage::read(MeasuredProcess::Own), subject.fsyncs());
     let mut times = Latencies::default();
     let mut longest = Duration::ZERO;
     let begun = Instant::now();
@@ -79,7 +79,7 @@ pub fn timed(
     longest = longest.max(stride_began.elapsed());
     let thread_cpu = usage::thread_cpu().saturating_sub(cpu);
     let seconds = begun.elapsed().as_secs_f64();
-    let mut cost = Usage::read(Whose::Own).since(&before.0);
+    let mut cost = Usage::read(MeasuredProcess::Own).since(&before.0);
     cost.fsyncs = subject.fsyncs().zip(before.1).map(|(now, then)| now - then);
     Ok(Measure { operations, seconds, thread_cpu, times, longest, payload_bytes: 0, hits: None, cost })
 }

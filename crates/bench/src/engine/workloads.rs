@@ -10,7 +10,7 @@ use thalweg_engine::Compaction;
 
 use super::{
     results::{Results, Space, Test},
-    subject::{Contender, Found, KvSubject, Level, StoreOptions},
+    subject::{Contender, KvSubject, Level, LookupResult, StoreOptions},
     timing::{FAST_STRIDE, Measure, timed},
 };
 use crate::{
@@ -205,7 +205,7 @@ pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
         let mut measure = timed(&*subject, operations.len(), stride, |number| {
             let (index, key) = operations.at(number);
             if reads[number as usize] {
-                if subject.get(key, values.of(index))? != Found::Right {
+                if subject.get(key, values.of(index))? != LookupResult::Right {
                     bad = bad.or(Some(index));
                 }
                 Ok(())
@@ -298,8 +298,8 @@ impl Store<'_, '_> {
         let mut measure = timed(&**subject, keys.len(), FAST_STRIDE, |number| {
             let (index, key) = keys.at(number);
             let found = subject.get(key, values.of(index))?;
-            hits += u64::from(found == Found::Right);
-            if found != Found::Right {
+            hits += u64::from(found == LookupResult::Right);
+            if found != LookupResult::Right {
                 bad = Some((index, found));
             }
             Ok(())
@@ -316,7 +316,7 @@ impl Store<'_, '_> {
     fn misses(&mut self, keys: &[[u8; KEY_BYTES + 1]]) -> Result<(), BenchError> {
         let mut found = 0;
         let mut measure = timed(&*self.subject, keys.len() as u64, FAST_STRIDE, |number| {
-            found += u64::from(self.subject.get(&keys[number as usize], b"")? != Found::Missing);
+            found += u64::from(self.subject.get(&keys[number as usize], b"")? != LookupResult::Missing);
             Ok(())
         })?;
         if found > 0 {
@@ -333,7 +333,7 @@ impl Store<'_, '_> {
         for number in 0..keys.len() {
             let (index, key) = keys.at(number);
             let found = self.subject.get(key, self.values.of(index))?;
-            if found != Found::Right {
+            if found != LookupResult::Right {
                 return Err(self.context.wrong("reading everything back", format!("key {index}: {found:?}")));
             }
         }

@@ -11,7 +11,7 @@ use super::request::{Judgement, Operation, Requests};
 use crate::{
     BenchError,
     latency::Latencies,
-    load::{self, Address, Batching, Connection, Decoded, Flawed, Merge, OnLoss, Protocol, Tally},
+    load::{self, Address, BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally},
     random::Generator,
     server::{Body, Incomplete, parse},
 };
@@ -26,12 +26,12 @@ pub struct Http {
     /// Share of gets in per cent; the other requests are puts.
     pub get_percent: u8,
     /// Meaning of a get that finds nothing (keys may not have been loaded before).
-    pub missing: Missing,
+    pub missing: MissingKeyPolicy,
 }
 
 /// Meaning of a get of a key without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingKeyPolicy {
     /// The key may never have been stored.
     Allowed,
     /// The key was stored: data is lost.
@@ -142,12 +142,12 @@ impl Protocol for Http {
         (operation, index): (Operation, u64),
         (): &mut (),
         bytes: &[u8],
-    ) -> Result<Option<Decoded<Answer>>, Flawed<Answer, Fault>> {
+    ) -> Result<Option<Decoded<Answer>>, BadReply<Answer, Fault>> {
         let reply = match parse(bytes, Body::Expected) {
             Ok(reply) => reply,
             Err(Incomplete::NeedMore) => return Ok(None),
             Err(Incomplete::Malformed(what)) => {
-                return Err(Flawed { fault: Fault::Malformed(what), decoded: None });
+                return Err(BadReply { fault: Fault::Malformed(what), decoded: None });
             }
         };
         let judgement = self.requests.judge(operation, index, &reply, bytes);
@@ -156,7 +156,7 @@ impl Protocol for Http {
         match judgement {
             Judgement::Right | Judgement::Missing => Ok(Some(decoded)),
             Judgement::BadStatus | Judgement::WrongBytes => {
-                Err(Flawed { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
+                Err(BadReply { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
             }
         }
     }
@@ -177,7 +177,7 @@ impl Protocol for Http {
 
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
         let Counts { missing, bad_status, wrong_bytes, .. } = tally.own;
-        let lost = if self.missing == Missing::Lost { missing } else { 0 };
+        let lost = if self.missing == MissingKeyPolicy::Lost { missing } else { 0 };
         (bad_status + wrong_bytes + tally.lost + lost > 0).then(|| {
             format!(
                 "{bad_status} bad statuses, {wrong_bytes} wrong values, {} broken connections, {lost} stored keys not found",

@@ -91,7 +91,7 @@ fn run(load: &Plan<Http>) -> Outcome {
 fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
     let requests = Arc::new(Requests::new(Api::Entity, "test", None, Values::new(20, 1)));
     Plan {
-        protocol: Http { address, requests, get_percent, missing: Missing::Allowed },
+        protocol: Http { address, requests, get_percent, missing: MissingKeyPolicy::Allowed },
         connections: 1,
         workers: 1,
         pipeline: 1,
@@ -156,7 +156,7 @@ fn each_key_is_put_once_and_read_back_byte_for_byte() {
     assert_eq!((&outcome.validity, outcome.tally.replies), (&Validity::Good, 100));
     assert_eq!(outcome.tally.own.statuses, [(201, 100)].into());
     let mut get = load(address, open(2000.0), 100);
-    (get.connections, get.workers, get.protocol.missing) = (4, 2, Missing::Lost);
+    (get.connections, get.workers, get.protocol.missing) = (4, 2, MissingKeyPolicy::Lost);
     let outcome = run(&get);
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
     assert_eq!(outcome.tally.right, 1200);
@@ -175,7 +175,7 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
     assert!(matches!(status.validity, Validity::Errors(_)));
 
     let mut lost = load(serve(|_| Act::Answer), Pace::Each { keys: 10 }, 100);
-    lost.protocol.missing = Missing::Lost;
+    lost.protocol.missing = MissingKeyPolicy::Lost;
     assert!(matches!(run(&lost).validity, Validity::Errors(_)));
 }
 

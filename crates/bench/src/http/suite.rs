@@ -6,7 +6,7 @@ use thalweg_types::Durability;
 
 use super::{
     request::{Api, Operation, Requests},
-    run::{Counts, Http, Missing, Outcome},
+    run::{Counts, Http, MissingKeyPolicy, Outcome},
     scenario::{ApiChoice, HttpOptions, Mix, Scenario},
 };
 use crate::{
@@ -102,17 +102,17 @@ impl Suite<'_> {
         for round in 1..=self.options.rounds {
             if echo {
                 let outcome = load::run(&self.plan(&scenario.options, Kind::Echo, pace))?;
-                self.say(scenario, pace, "echo", round, &outcome);
+                self.print_round(scenario, pace, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
             let outcome = load::run(&self.plan(&scenario.options, Kind::Subject, pace))?;
-            self.say(scenario, pace, "", round, &outcome);
+            self.print_round(scenario, pace, "", round, &outcome);
             rounds.subject.push(outcome);
         }
         Ok(rounds)
     }
 
-    fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, round: u32, outcome: &Outcome) {
+    fn print_round(&mut self, scenario: &Scenario, pace: Pace, what: &str, round: u32, outcome: &Outcome) {
         let (name, pace, durability) = (&scenario.name, pace.name("/s"), scenario.durability_name());
         let figures = outcome.summary("/s");
         self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
@@ -132,7 +132,7 @@ impl Suite<'_> {
             let plan = self.plan(options, Kind::Subject, pace);
             let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
-            self.say(&scenarios[0], pace, "", 1, &outcome);
+            self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
             if trial == Trial::Pass {
                 last_good = Some(outcome);
@@ -175,7 +175,7 @@ impl Suite<'_> {
                 address: self.target.address,
                 requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
                 get_percent: options.mix.get_percent(),
-                missing: if is_stored { Missing::Lost } else { Missing::Allowed },
+                missing: if is_stored { MissingKeyPolicy::Lost } else { MissingKeyPolicy::Allowed },
             },
             connections: options.connections,
             workers: options.workers,

@@ -27,7 +27,7 @@ pub struct Connection {
 
 /// Chance that another read yields bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum More {
+pub enum MoreInput {
     /// The read filled the buffer: there may be more.
     Maybe,
     /// The kernel had less than the buffer takes: there is no more.
@@ -79,15 +79,15 @@ impl Connection {
     }
 
     /// Reads once. On a socket that waits, a timeout is an error.
-    pub fn receive(&mut self) -> io::Result<More> {
+    pub fn receive(&mut self) -> io::Result<MoreInput> {
         self.make_room()?;
         match self.socket.read(&mut self.input[self.to..]) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 self.to += count;
-                Ok(if self.to == self.input.len() { More::Maybe } else { More::No })
+                Ok(if self.to == self.input.len() { MoreInput::Maybe } else { MoreInput::No })
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(More::Maybe),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(MoreInput::Maybe),
             Err(error) => Err(error),
         }
     }

@@ -3,19 +3,19 @@
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which HTTP and RESP
 //! implement; connections, and when load is due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]), its figures
 //! ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate that meets
-//! an objective ([`find_knee`]); the threads ([`crew`]); and the reasons for which a run's figures are void
+//! an objective ([`find_knee`]); the threads ([`run_threads`]); and the reasons for which a run's figures are void
 //! ([`Validity`]). Does not own: requests and the judgement of replies, which are the protocols'; the server
 //! ([`crate::server`]); the loop of the native protocol's channels ([`crate::native::drive`]), which may be TLS or QUIC
 //! and therefore need a runtime. That loop uses the same threads, pace, clock, counts and judgement.
 
 mod address;
 mod connection;
-pub mod crew;
 mod pace;
 mod poller;
 mod protocol;
 mod rounds;
 mod run;
+pub mod run_threads;
 mod schedule;
 mod search;
 mod tally;
@@ -25,12 +25,12 @@ mod worker;
 pub use self::{
     address::Address,
     connection::Connection,
-    crew::{Clock, alone},
     pace::{Pace, Pacer},
     poller::{Event, Poller},
-    protocol::{Batching, Decoded, Flawed, OnLoss, Plan, Protocol},
+    protocol::{BadReply, Batching, Decoded, OnLoss, Plan, Protocol},
     rounds::{Outcome, Rounds, turns},
     run::run,
+    run_threads::{Clock, block_on_thread},
     schedule::{Arrivals, Schedule},
     search::{Bounds, Knee, Objective, Trial, find_knee},
     tally::{Merge, Tally},

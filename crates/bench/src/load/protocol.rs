@@ -47,7 +47,7 @@ pub struct Decoded<R> {
 
 /// A wrong reply, or bytes that are none.
 #[derive(Debug)]
-pub struct Flawed<R, F> {
+pub struct BadReply<R, F> {
     /// The fault.
     pub fault: F,
     /// The reply, if the connection can still be used: the run goes on with the next one.
@@ -95,7 +95,7 @@ pub trait Protocol: Sync {
         request: Self::Request,
         state: &mut Self::State,
         bytes: &[u8],
-    ) -> Result<Option<Decoded<Self::Reply>>, Flawed<Self::Reply, Self::Fault>>;
+    ) -> Result<Option<Decoded<Self::Reply>>, BadReply<Self::Reply, Self::Fault>>;
 
     /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds, of a
     /// right reply.

@@ -1,10 +1,10 @@
 //! One run of the worker loop: spawns the workers, merges their counts, and judges.
 
 use super::{
-    crew,
     pace::Pace,
     protocol::{OnLoss, Plan, Protocol},
     rounds::Outcome,
+    run_threads,
     tally::{Merge as _, Tally},
     validity::{Validity, saturated},
     worker::Worker,
@@ -16,7 +16,7 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let open = async |number| Worker::open(plan, number, workers);
     let mut tally = Tally::new(plan.protocol.kinds());
-    let spent = match crew::run(workers, plan.server, open, async |worker, clock| worker.run(clock)) {
+    let spent = match run_threads::run(workers, plan.server, open, async |worker, clock| worker.run(clock)) {
         Ok((brought, spent)) => {
             brought.into_iter().for_each(|counts| tally.merge(counts));
             spent

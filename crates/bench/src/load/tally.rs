@@ -83,7 +83,7 @@ impl<C> Tally<C> {
 
     /// Counts requests of a kind that were due at once and whose right replies came with one read.
     #[inline]
-    pub(super) fn replies(&mut self, together: Together, now: u64) {
+    pub(super) fn replies(&mut self, together: CoalescedReplies, now: u64) {
         if together.count > 0 {
             self.times[together.kind].record_nanos_times(now.saturating_sub(together.due), together.count);
             self.replies += together.count;
@@ -106,7 +106,7 @@ impl<C> Tally<C> {
 
 /// Replies that share a record: their requests were of one kind and due at once.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Together {
+pub(super) struct CoalescedReplies {
     pub(super) due: u64,
     pub(super) kind: usize,
     pub(super) count: u64,

@@ -11,12 +11,12 @@
 use std::{collections::VecDeque, io::ErrorKind};
 
 use super::{
-    connection::{Connection, More},
-    crew::Clock,
+    connection::{Connection, MoreInput},
     pace::Pacer,
     poller::{Event, EventFlags, Poller},
-    protocol::{Batching, Flawed, OnLoss, Plan, Protocol},
-    tally::{Tally, Together},
+    protocol::{BadReply, Batching, OnLoss, Plan, Protocol},
+    run_threads::Clock,
+    tally::{CoalescedReplies, Tally},
 };
 use crate::{
     BenchError,
@@ -114,7 +114,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
             for event in events.drain(..) {
                 self.serve(event.data.u64() as usize, event.flags);
             }
-            self.check_patience();
+            self.check_timeout();
         }
         self.count_unanswered();
         self.tally
@@ -182,7 +182,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
             sent = self.poller.report_writable(connection.socket(), number as u64, connection.is_blocked);
         }
         if let Err(error) = sent {
-            self.lose(number, format!("sending: {error}"));
+            self.handle_loss(number, format!("sending: {error}"));
         }
     }
 
@@ -212,9 +212,9 @@ impl<'a, P: Protocol> Worker<'a, P> {
                 Ok(more) => self.take_replies(number).map(|()| more),
             };
             match taken {
-                Err(problem) => return self.lose(number, problem),
-                Ok(More::No) => return,
-                Ok(More::Maybe) => {}
+                Err(problem) => return self.handle_loss(number, problem),
+                Ok(MoreInput::No) => return,
+                Ok(MoreInput::Maybe) => {}
             }
         }
     }
@@ -227,7 +227,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let was_full = inflight.len() >= plan.pipeline;
         let bytes = connection.input();
         let (mut at, mut taken, mut problem) = (0, 0, None);
-        let mut together = Together::default();
+        let mut together = CoalescedReplies::default();
         for asked in &*inflight {
             if at == bytes.len() {
                 break;
@@ -235,8 +235,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
             let (decoded, fault) = match plan.protocol.decode(asked.request, state, &bytes[at..]) {
                 Ok(Some(decoded)) => (decoded, None),
                 Ok(None) => break,
-                Err(Flawed { fault, decoded: Some(decoded) }) => (decoded, Some(fault)),
-                Err(Flawed { fault, decoded: None }) => {
+                Err(BadReply { fault, decoded: Some(decoded) }) => (decoded, Some(fault)),
+                Err(BadReply { fault, decoded: None }) => {
                     problem = Some(fault.to_string());
                     break;
                 }
@@ -258,7 +258,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
                     let kind = P::kind(asked.request);
                     if (together.due, together.kind) != (asked.due, kind) {
                         tally.replies(together, now);
-                        together = Together { due: asked.due, kind, count: 0 };
+                        together = CoalescedReplies { due: asked.due, kind, count: 0 };
                     }
                     together.count += 1;
                 }
@@ -288,7 +288,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
 
     /// Counts what was under way on a broken connection, and opens another in its place or ends the run.
     #[cold]
-    fn lose(&mut self, number: usize, problem: String) {
+    fn handle_loss(&mut self, number: usize, problem: String) {
         self.tally.lost += 1;
         self.tally.problem(|| problem);
         if P::ON_LOSS == OnLoss::End || self.tally.lost >= MAX_LOST {
@@ -313,7 +313,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     }
 
     /// Gives up when the oldest request has waited too long.
-    fn check_patience(&mut self) {
+    fn check_timeout(&mut self) {
         let limit = self.clock.now().saturating_sub(nanos(self.plan.give_up));
         let oldest = self.lanes.iter().filter_map(|lane| lane.inflight.front()).map(|asked| asked.due);
         if oldest.chain(self.pacer.scheduled()).any(|due| due < limit) {

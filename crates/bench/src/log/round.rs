@@ -17,7 +17,7 @@ use crate::{
     BenchError,
     data::Values,
     latency::Latencies,
-    usage::{Cost, Usage, Whose},
+    usage::{Cost, MeasuredProcess, Usage},
 };
 
 /// Figures of a round.
@@ -44,7 +44,7 @@ pub(super) fn run(
     let next_index = Arc::new(AtomicU64::new(u64::from(number) << 40 | 1));
     let writers = Writers { log, cell, values, time, next_index };
     let over = AtomicBool::new(false);
-    let before = (Usage::read(Whose::Own), log.stats().syncs);
+    let before = (Usage::read(MeasuredProcess::Own), log.stats().syncs);
     let (times, seconds) = std::thread::scope(|scope| {
         let janitor = scope.spawn(|| keep_clean(log, &over));
         let begun = Instant::now();
@@ -55,7 +55,7 @@ pub(super) fn run(
         join(janitor)?;
         times.map(|times| (times, seconds))
     })?;
-    let mut cost = Usage::read(Whose::Own).since(&before.0);
+    let mut cost = Usage::read(MeasuredProcess::Own).since(&before.0);
     cost.fsyncs = Some(log.stats().syncs - before.1);
     let all = Latencies::sum(&times);
     // Settling is not timed: unsynced bytes must not slow down the next measurement.

@@ -21,28 +21,32 @@ use rustls::{
 };
 use thalweg_transport::QuicOptions;
 
-use super::place::Carrier;
-use crate::{BenchError, latency::Latencies, load::alone};
+use super::endpoint::TransportKind;
+use crate::{BenchError, latency::Latencies, load::block_on_thread};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SUBJECT: &str = "a bare stream";
 
 /// Bytes per second of one stream. Nothing for TLS, which is measured against TCP.
-pub fn stream(carrier: Carrier, time: Duration) -> Result<f64, BenchError> {
+pub fn stream(carrier: TransportKind, time: Duration) -> Result<f64, BenchError> {
     match carrier {
-        Carrier::Tcp | Carrier::Tls => tcp_stream(time).map_err(BenchError::subject(SUBJECT, "sending over TCP")),
-        Carrier::Quic => quic_stream(time).map_err(BenchError::subject(SUBJECT, "sending over QUIC")),
+        TransportKind::Tcp | TransportKind::Tls => {
+            tcp_stream(time).map_err(BenchError::subject(SUBJECT, "sending over TCP"))
+        }
+        TransportKind::Quic => quic_stream(time).map_err(BenchError::subject(SUBJECT, "sending over QUIC")),
     }
 }
 
 /// Measures round trips of this many bytes there, and as few as an ack has back.
-pub fn round_trips(carrier: Carrier, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
+pub fn round_trips(carrier: TransportKind, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
     match carrier {
-        Carrier::Tcp | Carrier::Tls => {
+        TransportKind::Tcp | TransportKind::Tls => {
             tcp_round_trips(bytes, time).map_err(BenchError::subject(SUBJECT, "round trips over TCP"))
         }
-        Carrier::Quic => quic_round_trips(bytes, time).map_err(BenchError::subject(SUBJECT, "round trips over QUIC")),
+        TransportKind::Quic => {
+            quic_round_trips(bytes, time).map_err(BenchError::subject(SUBJECT, "round trips over QUIC"))
+        }
     }
 }
 
@@ -68,7 +72,7 @@ pub(super) fn send_tcp(mut stream: TcpStream) {
 /// Returns the bytes per second that come, for this time or until the other side closes.
 pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
     let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
-    while rate.goes_on()
+    while rate.is_running()
         && let Ok(count @ 1..) = stream.read(&mut block)
     {
         rate.count(count);
@@ -84,11 +88,11 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     server.set_nodelay(true)?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let _here = stay_on(1);
+            let _here = pin_to_core(1);
             let mut block = vec![0; bytes];
             while server.read_exact(&mut block).is_ok() && server.write_all(&block[..ANSWER.min(bytes)]).is_ok() {}
         });
-        let _here = stay_on(0);
+        let _here = pin_to_core(0);
         let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
         let begun = Instant::now();
         let mut last = begun;
@@ -106,21 +110,21 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
 
 /// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none
 /// it goes where it likes.
-fn stay_on(number: usize) -> Option<Stay> {
+fn pin_to_core(number: usize) -> Option<CorePin> {
     let before = sched_getaffinity(None).ok()?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;
     let mut one = CpuSet::new();
     one.set(core);
     sched_setaffinity(None, &one).ok()?;
-    Some(Stay { before })
+    Some(CorePin { before })
 }
 
 /// Keeps a thread on a core until it is dropped.
-struct Stay {
+struct CorePin {
     before: CpuSet,
 }
 
-impl Drop for Stay {
+impl Drop for CorePin {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.before);
     }
@@ -142,7 +146,7 @@ impl Rate {
         Self { begun, from: time / 5, time, bytes: 0, first: None, last: begun }
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.last - self.begun < self.time
     }
 
@@ -207,12 +211,12 @@ where
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            alone(async move {
+            block_on_thread(async move {
                 let connection = quic_client()?.connect_with(client_config, address, "localhost")?.await?;
                 client(connection).await
             })
         });
-        let brought = alone(async move {
+        let brought = block_on_thread(async move {
             let endpoint = quic_server(server_config, socket)?;
             let connection = endpoint.accept().await.ok_or("the endpoint was closed")?.await?;
             let brought = server(connection.clone()).await;
@@ -243,7 +247,7 @@ pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
 pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
     let mut stream = connection.accept_uni().await?;
     let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
-    while rate.goes_on() {
+    while rate.is_running() {
         let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
         rate.count(chunks[..count].iter().map(Bytes::len).sum());
     }
@@ -262,7 +266,7 @@ pub(super) fn quic_client() -> Quic<Endpoint> {
 
 fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {
     let client = |connection: quinn::Connection| async move {
-        let _here = stay_on(1);
+        let _here = pin_to_core(1);
         let (mut send, mut receive) = connection.accept_bi().await?;
         let mut block = vec![0; bytes];
         loop {
@@ -271,7 +275,7 @@ fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {
         }
     };
     quic_pair(client, |connection| async move {
-        let _here = stay_on(0);
+        let _here = pin_to_core(0);
         let (mut send, mut receive) = connection.open_bi().await?;
         let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
         let begun = Instant::now();
@@ -293,7 +297,7 @@ mod tests {
 
     #[test]
     fn streams_carry_and_round_trips_return() {
-        for carrier in [Carrier::Tcp, Carrier::Quic] {
+        for carrier in [TransportKind::Tcp, TransportKind::Quic] {
             let rate = stream(carrier, Duration::from_millis(200)).unwrap();
             assert!(rate > 1e6, "{carrier:?}: {rate} B/s");
             let times = round_trips(carrier, 200, Duration::from_millis(50)).unwrap();

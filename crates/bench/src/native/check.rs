@@ -96,7 +96,7 @@ const MASK: u64 = (1 << 40) - 1;
 
 /// A subscriber's position in one publisher's messages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct SequenceCheck {
     /// Next expected number; `u64::MAX` before the first message.
     next: u64,
     sums: Sums,
@@ -114,9 +114,9 @@ pub enum Share {
 
 /// A subscriber's account of the messages that came.
 #[derive(Clone, Debug, Default)]
-pub struct Account {
+pub struct SubscriberAccount {
     share: Share,
-    places: Vec<Place>,
+    sequences: Vec<SequenceCheck>,
     /// Messages that came.
     pub received: u64,
     /// Messages that the server reported as dropped.
@@ -126,24 +126,24 @@ pub struct Account {
     /// Messages with a number below the expected one.
     backwards: u64,
     /// Messages of a publisher that does not exist.
-    strangers: u64,
+    unknown_publishers: u64,
     /// Messages with the content of another message.
     pub wrong: u64,
     order: u64,
     last_publisher: u32,
 }
 
-impl Account {
+impl SubscriberAccount {
     /// Creates the account of a subscriber to this many publishers.
     pub fn new(share: Share, publishers: usize) -> Self {
-        let places = vec![Place::default(); publishers];
-        Self { share, places, last_publisher: u32::MAX, ..Self::default() }
+        let sequences = vec![SequenceCheck::default(); publishers];
+        Self { share, sequences, last_publisher: u32::MAX, ..Self::default() }
     }
 
     /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.
-    pub fn joining(publishers: usize) -> Self {
-        let unheard = Place { next: u64::MAX, ..Place::default() };
-        Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
+    pub fn for_late_subscriber(publishers: usize) -> Self {
+        let unheard = SequenceCheck { next: u64::MAX, ..SequenceCheck::default() };
+        Self { sequences: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
     /// Counts runs of messages that came.
@@ -157,8 +157,8 @@ impl Account {
     #[inline]
     fn run(&mut self, run: &Run) {
         self.received += run.count;
-        let Some(place) = self.places.get_mut(run.publisher as usize) else {
-            self.strangers += run.count;
+        let Some(place) = self.sequences.get_mut(run.publisher as usize) else {
+            self.unknown_publishers += run.count;
             return;
         };
         if place.next == u64::MAX {
@@ -172,7 +172,7 @@ impl Account {
         place.next = place.next.max(run.first.saturating_add(run.count));
         if self.share == Share::Some {
             place.sums.add(run.first, run.count);
-        } else if self.places.len() > 1 && run.publisher != self.last_publisher {
+        } else if self.sequences.len() > 1 && run.publisher != self.last_publisher {
             // Only where the publisher changes, so that it does not matter how messages lay in batches.
             let step = (u64::from(run.publisher) << 48) ^ run.first;
             self.order = (self.order ^ step).wrapping_mul(0x0100_0000_01b3);
@@ -187,7 +187,7 @@ impl Account {
 
     /// The hash of the order across publishers; `None` if there is nothing to compare.
     pub fn order(&self) -> Option<u64> {
-        (self.share == Share::All && self.places.len() > 1 && self.gaps == 0 && self.backwards == 0)
+        (self.share == Share::All && self.sequences.len() > 1 && self.gaps == 0 && self.backwards == 0)
             .then_some(self.order)
     }
 
@@ -196,15 +196,21 @@ impl Account {
         let mut lost = 0;
         if self.share == Share::All {
             let short: u64 =
-                self.places.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
+                self.sequences.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
             // Gaps and missing ends together are what was dropped, exactly.
             lost = (self.gaps + short).abs_diff(self.dropped);
         }
-        Faults { lost, backwards: self.backwards, wrong: self.wrong, strangers: self.strangers, disagreeing: 0 }
+        Faults {
+            lost,
+            backwards: self.backwards,
+            wrong: self.wrong,
+            unknown_publishers: self.unknown_publishers,
+            disagreeing: 0,
+        }
     }
 
     fn sums(&self, publisher: usize) -> Sums {
-        self.places[publisher].sums
+        self.sequences[publisher].sums
     }
 }
 
@@ -218,7 +224,7 @@ pub struct Faults {
     /// Messages with content that was never sent.
     pub wrong: u64,
     /// Messages of a publisher that does not exist.
-    pub strangers: u64,
+    pub unknown_publishers: u64,
     /// Subscribers that saw another order across publishers than the first one.
     pub disagreeing: u64,
 }
@@ -234,7 +240,7 @@ impl Faults {
         self.lost += other.lost;
         self.backwards += other.backwards;
         self.wrong += other.wrong;
-        self.strangers += other.strangers;
+        self.unknown_publishers += other.unknown_publishers;
         self.disagreeing += other.disagreeing;
     }
 }
@@ -244,14 +250,14 @@ impl fmt::Display for Faults {
         write!(
             f,
             "{} lost, {} twice or out of order, {} with wrong content, {} of unknown publishers, {} subscribers with another order",
-            self.lost, self.backwards, self.wrong, self.strangers, self.disagreeing
+            self.lost, self.backwards, self.wrong, self.unknown_publishers, self.disagreeing
         )
     }
 }
 
 /// The reckoning over all subscribers: `groups` of members of a queue group each, or of single subscribers; what each
 /// publisher has sent. Groups are held against what was published, since no member knows what it should have got.
-pub fn reckon(groups: &[Vec<&Account>], published: &[u64]) -> Faults {
+pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -> Faults {
     let mut faults = Faults::default();
     let mut order = None;
     for members in groups {
@@ -261,13 +267,13 @@ pub fn reckon(groups: &[Vec<&Account>], published: &[u64]) -> Faults {
                 faults.disagreeing += u64::from(*order.get_or_insert(seen) != seen);
             }
         }
-        faults.lost += group_lost(members, published);
+        faults.lost += group_difference(members, published);
     }
     faults
 }
 
 /// Messages by which a queue group's members together differ from what was published.
-fn group_lost(members: &[&Account], published: &[u64]) -> u64 {
+fn group_difference(members: &[&SubscriberAccount], published: &[u64]) -> u64 {
     if members.iter().any(|account| account.share == Share::All) {
         return 0;
     }
@@ -289,8 +295,8 @@ fn group_lost(members: &[&Account], published: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    fn account(history: &[(u32, u64)], publishers: usize, share: Share) -> Account {
-        let (mut account, mut runs) = (Account::new(share, publishers), Runs::default());
+    fn account(history: &[(u32, u64)], publishers: usize, share: Share) -> SubscriberAccount {
+        let (mut account, mut runs) = (SubscriberAccount::new(share, publishers), Runs::default());
         // In batches of three, as they might come.
         for batch in history.chunks(3) {
             runs.clear();
@@ -302,7 +308,7 @@ mod tests {
 
     fn faults(history: &[(u32, u64)], published: &[u64]) -> Faults {
         let account = account(history, published.len(), Share::All);
-        reckon(&[vec![&account]], published)
+        compare_accounts(&[vec![&account]], published)
     }
 
     fn of(publisher: u32, numbers: impl IntoIterator<Item = u64>) -> Vec<(u32, u64)> {
@@ -327,8 +333,8 @@ mod tests {
 
     #[test]
     fn who_joins_late_misses_nothing_from_then_on() {
-        let mut joined = Account::joining(3);
-        let take = |account: &mut Account, runs: &[(u32, u64, u64)]| {
+        let mut joined = SubscriberAccount::for_late_subscriber(3);
+        let take = |account: &mut SubscriberAccount, runs: &[(u32, u64, u64)]| {
             runs.iter().for_each(|&(publisher, first, count)| account.take(&[Run { publisher, first, count }]));
         };
         take(&mut joined, &[(0, 50, 10), (1, 7, 3), (0, 60, 40)]);
@@ -346,7 +352,7 @@ mod tests {
         assert_eq!(faults(&of(0, [0, 1, 2, 3, 0, 1, 2, 3]), &[4]).backwards, 4, "a batch twice");
         let swapped = faults(&of(0, [0, 2, 1, 3]), &[4]);
         assert!(swapped.backwards > 0, "{swapped:?}");
-        assert_eq!(faults(&[(9, 0)], &[0]).strangers, 1);
+        assert_eq!(faults(&[(9, 0)], &[0]).unknown_publishers, 1);
     }
 
     #[test]
@@ -364,15 +370,15 @@ mod tests {
         let one = account(&[(0, 0), (1, 0), (0, 1), (1, 1)], 2, Share::All);
         let same = account(&[(0, 0), (1, 0), (0, 1), (1, 1)], 2, Share::All);
         let other = account(&[(0, 0), (0, 1), (1, 0), (1, 1)], 2, Share::All);
-        assert!(!reckon(&[vec![&one], vec![&same]], &[2, 2]).any());
-        assert_eq!(reckon(&[vec![&one], vec![&same], vec![&other]], &[2, 2]).disagreeing, 1);
+        assert!(!compare_accounts(&[vec![&one], vec![&same]], &[2, 2]).any());
+        assert_eq!(compare_accounts(&[vec![&one], vec![&same], vec![&other]], &[2, 2]).disagreeing, 1);
     }
 
     #[test]
     fn the_order_does_not_depend_on_how_messages_lay_in_batches() {
         let history = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (0, 4)];
         let whole = account(&history, 2, Share::All);
-        let mut single = Account::new(Share::All, 2);
+        let mut single = SubscriberAccount::new(Share::All, 2);
         history.iter().for_each(|&(publisher, first)| single.take(&[Run { publisher, first, count: 1 }]));
         assert_eq!(whole.order(), single.order());
     }
@@ -382,7 +388,7 @@ mod tests {
         let group = |left: &[u64], right: &[u64]| {
             let left = account(&of(0, left.iter().copied()), 1, Share::Some);
             let right = account(&of(0, right.iter().copied()), 1, Share::Some);
-            reckon(&[vec![&left, &right]], &[6])
+            compare_accounts(&[vec![&left, &right]], &[6])
         };
         assert!(!group(&[0, 2, 3], &[1, 4, 5]).any());
         assert_eq!(group(&[0, 2], &[1, 4, 5]).lost, 1);

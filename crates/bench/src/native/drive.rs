@@ -21,12 +21,12 @@ use tokio::{
     net::unix::pipe::Receiver,
 };
 
-use super::line::{Line, LineError};
+use super::line::{ChannelError, ReadyChannel};
 use crate::load::Clock;
 
 /// Event that a session waits for when it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum SessionWait {
     /// The session is over.
     Done,
     /// The session waits for frames, or for room to write.
@@ -43,28 +43,28 @@ pub trait Session {
     const READS_PER_TURN: usize = usize::MAX;
 
     /// Appends everything that is due to what the channel sends.
-    fn compose(&mut self, line: &mut Line) -> Result<(), LineError>;
+    fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
     /// Handles all complete frames; `bytes` came with one read.
-    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError>;
+    fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError>;
 
     /// Decides what to wait for. `is_blocked`: the peer takes no more bytes for now.
-    fn next(&mut self, is_blocked: bool) -> Next;
+    fn next(&mut self, is_blocked: bool) -> SessionWait;
 }
 
 /// Runs a session on a channel until it is over.
-pub async fn drive(line: &mut Line, clock: &Clock, session: &mut impl Session) -> Result<(), LineError> {
+pub async fn drive(line: &mut ReadyChannel, clock: &Clock, session: &mut impl Session) -> Result<(), ChannelError> {
     let mut alarm = None;
     std::future::poll_fn(|cx| poll(cx, line, clock, session, &mut alarm)).await
 }
 
 fn poll<S: Session>(
     cx: &mut Context<'_>,
-    line: &mut Line,
+    line: &mut ReadyChannel,
     clock: &Clock,
     session: &mut S,
     alarm: &mut Option<Alarm>,
-) -> Poll<Result<(), LineError>> {
+) -> Poll<Result<(), ChannelError>> {
     for _ in 0..S::READS_PER_TURN {
         session.compose(line)?;
         line.keep_alive(cx);
@@ -74,16 +74,16 @@ fn poll<S: Session>(
             continue;
         }
         match session.next(is_blocked) {
-            Next::Done => return Poll::Ready(Ok(())),
-            Next::Channel => return Poll::Pending,
-            Next::Due(at) => {
+            SessionWait::Done => return Poll::Ready(Ok(())),
+            SessionWait::Channel => return Poll::Pending,
+            SessionWait::Due(at) => {
                 let alarm = match alarm {
                     Some(alarm) => alarm,
                     None => alarm.insert(Alarm::new()?),
                 };
                 ready!(alarm.poll(cx, clock, at))?;
             }
-            Next::Yield => {
+            SessionWait::Yield => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -40,16 +40,16 @@ impl Finish {
     }
 
     /// Enlists the current task. Call it once a task: its waker stays the same.
-    pub async fn enlist_task(&self) {
+    pub async fn register_task(&self) {
         std::future::poll_fn(|cx| {
-            self.enlist(cx.waker());
+            self.register(cx.waker());
             Poll::Ready(())
         })
         .await;
     }
 
     /// Wakes this waker when the total becomes known, and at the end.
-    pub fn enlist(&self, waker: &Waker) {
+    pub fn register(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
 
@@ -82,7 +82,7 @@ impl Finish {
     }
 
     /// Returns the number of messages that the members of a group have received.
-    pub fn group_has(&self, group: usize) -> u64 {
+    pub fn group_message_count(&self, group: usize) -> u64 {
         self.groups[group].load(Ordering::Acquire)
     }
 
@@ -135,14 +135,14 @@ mod tests {
     fn sleepers_are_woken_when_the_total_is_known_when_all_is_received_and_when_it_is_given_up() {
         let finish = Finish::new(2, 2, 1);
         let woken = Arc::new(Counted::default());
-        finish.enlist(&Waker::from(Arc::clone(&woken)));
+        finish.register(&Waker::from(Arc::clone(&woken)));
         let times = || woken.0.load(Ordering::Relaxed);
         finish.sent(1, 30);
         assert_eq!((finish.total(), times()), (None, 0));
         finish.sent(0, 12);
         assert_eq!((finish.total(), finish.all_sent(), times()), (Some(42), vec![12, 30], 1));
         finish.group_received(0, 41);
-        assert_eq!((finish.group_has(0), times()), (41, 1));
+        assert_eq!((finish.group_message_count(0), times()), (41, 1));
         finish.group_received(0, 1);
         assert_eq!(times(), 2, "the others of the group");
         finish.received();

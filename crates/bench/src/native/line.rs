@@ -23,7 +23,7 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Error after which a channel is of no use any more.
 #[derive(Debug, thiserror::Error)]
-pub enum LineError {
+pub enum ChannelError {
     /// The transport failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -44,14 +44,14 @@ pub enum LineError {
     Silent(Duration),
 }
 
-impl LineError {
+impl ChannelError {
     /// Makes an error of whatever does not agree with the protocol, for `map_err`.
     pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }
 }
 
-impl From<DecodeError> for LineError {
+impl From<DecodeError> for ChannelError {
     fn from(error: DecodeError) -> Self {
         Self::protocol(error)
     }
@@ -59,7 +59,7 @@ impl From<DecodeError> for LineError {
 
 /// A channel that is ready for requests.
 #[derive(Debug)]
-pub struct Line {
+pub struct ReadyChannel {
     channel: Channel,
     /// The connection, which other channels may share; it stays open while any of them exists.
     connection: Rc<Connection>,
@@ -72,7 +72,7 @@ pub struct Line {
     ping: Interval,
 }
 
-impl Line {
+impl ReadyChannel {
     fn new(channel: Channel, connection: Rc<Connection>, keep_alive: Duration, max_requests: u32) -> Self {
         let mut decoder = Decoder::new();
         decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
@@ -91,22 +91,22 @@ impl Line {
     }
 
     /// Another channel of the same connection, where there can be several.
-    pub async fn another(&self) -> Result<Option<Self>, LineError> {
+    pub async fn open_sibling(&self) -> Result<Option<Self>, ChannelError> {
         let Some(channel) = self.connection.open().await? else { return Ok(None) };
         Ok(Some(Self::new(channel, Rc::clone(&self.connection), self.keep_alive, self.max_requests)))
     }
 
-    async fn greet(connection: Connection, channel: Channel) -> Result<Self, LineError> {
+    async fn greet(connection: Connection, channel: Channel) -> Result<Self, ChannelError> {
         let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
         let mut line = Self::new(channel, Rc::new(connection), SETUP_TIMEOUT, 0);
-        hello.encode(line.out.buffer(), 0).map_err(LineError::protocol)?;
+        hello.encode(line.out.buffer(), 0).map_err(ChannelError::protocol)?;
         let (keep_alive, max_requests) = line
             .next(|frame| match frame.frame {
                 ServerFrame::Welcome(welcome) => {
-                    let agreed = handshake::check_welcome(&welcome).map_err(LineError::protocol)?;
+                    let agreed = handshake::check_welcome(&welcome).map_err(ChannelError::protocol)?;
                     Ok((agreed.keep_alive, welcome.max_requests))
                 }
-                other => Err(LineError::Protocol(format!("it began with a {} frame", other.kind().name()))),
+                other => Err(ChannelError::Protocol(format!("it began with a {} frame", other.kind().name()))),
             })
             .await?;
         line.ping = pings(keep_alive);
@@ -115,7 +115,7 @@ impl Line {
     }
 
     /// Sends all that waits. Pending: the peer takes no more for now.
-    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
         while !self.out.is_empty() {
             ready!(self.channel.poll_write(cx, &mut self.out))?;
         }
@@ -123,9 +123,9 @@ impl Line {
     }
 
     /// Reads once. Call [`frame`](Self::frame) until it gives none afterwards.
-    pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, LineError>> {
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, ChannelError>> {
         match ready!(self.channel.poll_read(cx, self.decoder.buffer()))? {
-            0 => Poll::Ready(Err(LineError::Closed)),
+            0 => Poll::Ready(Err(ChannelError::Closed)),
             count => Poll::Ready(Ok(count)),
         }
     }
@@ -140,7 +140,7 @@ impl Line {
 
     /// The next frame that is not about the connection; answers pings.
     #[inline]
-    pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, LineError> {
+    pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, ChannelError> {
         // Looked at by kind first: a borrow that is handed out can't be given up again.
         while let Some(header) = self.decoder.peek() {
             if header.kind != Kind::Ping as u16
@@ -149,23 +149,23 @@ impl Line {
             {
                 break;
             }
-            let Some(raw) = self.decoder.next_borrowed().map_err(LineError::protocol)? else { return Ok(None) };
+            let Some(raw) = self.decoder.next_borrowed().map_err(ChannelError::protocol)? else { return Ok(None) };
             match ServerFrame::decode(raw)?.frame {
                 ServerFrame::Ping(ping) => {
-                    Pong { token: ping.token }.encode(self.out.buffer(), 0).map_err(LineError::protocol)?;
+                    Pong { token: ping.token }.encode(self.out.buffer(), 0).map_err(ChannelError::protocol)?;
                 }
-                ServerFrame::Goodbye(goodbye) => return Err(LineError::Goodbye(goodbye.message.to_owned())),
+                ServerFrame::Goodbye(goodbye) => return Err(ChannelError::Goodbye(goodbye.message.to_owned())),
                 _ => {}
             }
         }
-        self.decoder.next_borrowed().map_err(LineError::protocol)
+        self.decoder.next_borrowed().map_err(ChannelError::protocol)
     }
 
     /// Sends what waits and gives the next frame to `read`: for setup, one request at a time.
     pub async fn next<T>(
         &mut self,
-        read: impl FnOnce(Envelope<'_, ServerFrame<'_>>) -> Result<T, LineError>,
-    ) -> Result<T, LineError> {
+        read: impl FnOnce(Envelope<'_, ServerFrame<'_>>) -> Result<T, ChannelError>,
+    ) -> Result<T, ChannelError> {
         let arrived = std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(Err(error)) = self.poll_send(cx) {
@@ -183,13 +183,13 @@ impl Line {
                 }
             }
         });
-        timeout(SETUP_TIMEOUT, arrived).await.map_err(|_| LineError::Silent(SETUP_TIMEOUT))??;
+        timeout(SETUP_TIMEOUT, arrived).await.map_err(|_| ChannelError::Silent(SETUP_TIMEOUT))??;
         let Some(raw) = self.frame()? else {
-            return Err(LineError::Protocol("a ping instead of an answer".to_owned()));
+            return Err(ChannelError::Protocol("a ping instead of an answer".to_owned()));
         };
         match ServerFrame::decode(raw)? {
             Envelope { frame: ServerFrame::Failed(failed), .. } => {
-                Err(LineError::Refused(format!("{}: {}", failed.code, failed.message)))
+                Err(ChannelError::Refused(format!("{}: {}", failed.code, failed.message)))
             }
             envelope => read(envelope),
         }
@@ -200,11 +200,12 @@ impl Line {
         &mut self,
         request: &F,
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
-    ) -> Result<T, LineError> {
-        request.encode(self.out.buffer(), 1).map_err(LineError::protocol)?;
+    ) -> Result<T, ChannelError> {
+        request.encode(self.out.buffer(), 1).map_err(ChannelError::protocol)?;
         self.next(|envelope| {
             let kind = envelope.frame.kind();
-            read(envelope.frame).ok_or_else(|| LineError::Protocol(format!("it answered with a {} frame", kind.name())))
+            read(envelope.frame)
+                .ok_or_else(|| ChannelError::Protocol(format!("it answered with a {} frame", kind.name())))
         })
         .await
     }
@@ -224,13 +225,13 @@ pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
 }
 
 /// Returns the error of a frame that does not belong where it came.
-pub fn unexpected(raw: RawFrame<'_>) -> LineError {
+pub fn unexpected(raw: RawFrame<'_>) -> ChannelError {
     match ServerFrame::decode(raw) {
         Err(error) => error.into(),
         Ok(envelope) => match envelope.frame {
-            ServerFrame::Ended(ended) => LineError::Refused(format!("{}: {}", ended.code, ended.message)),
-            ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
-            other => LineError::Protocol(format!("a {} frame came that no request waits for", other.kind().name())),
+            ServerFrame::Ended(ended) => ChannelError::Refused(format!("{}: {}", ended.code, ended.message)),
+            ServerFrame::Failed(failed) => ChannelError::Refused(format!("{}: {}", failed.code, failed.message)),
+            other => ChannelError::Protocol(format!("a {} frame came that no request waits for", other.kind().name())),
         },
     }
 }

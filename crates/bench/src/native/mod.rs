@@ -12,23 +12,23 @@
 pub mod bare;
 pub mod check;
 mod drive;
+mod endpoint;
 mod finish;
 mod line;
 mod options;
 mod payload;
-mod place;
 pub mod relay;
 pub mod requests;
 mod server;
 
 pub use self::{
-    check::{Account, Faults, Runs, Share, reckon},
-    drive::{Next, Session, drive},
+    check::{Faults, Runs, Share, SubscriberAccount, compare_accounts},
+    drive::{Session, SessionWait, drive},
+    endpoint::{NativeEndpoint, TransportKind},
     finish::Finish,
-    line::{Line, LineError, body, unexpected},
+    line::{ChannelError, ReadyChannel, body, unexpected},
     options::LoadOptions,
     payload::{Depth, HEAD_BYTES, Head, Payloads},
-    place::{Carrier, Place},
-    requests::{CallPlan, Work},
+    requests::{CallPlan, ChannelRequests},
     server::{Profile, Server, ServerOptions},
 };

@@ -12,7 +12,7 @@
 
 use rand::Rng as _;
 
-use crate::random::{generator, stir};
+use crate::random::{generator, mix_bits};
 
 /// Bytes before the content, which is also the smallest payload.
 pub const HEAD_BYTES: usize = 24;
@@ -130,7 +130,7 @@ impl Payloads {
 
     #[inline]
     fn content_of(&self, head: Head) -> &[u8] {
-        let at = stir(head.sequence ^ (u64::from(head.publisher) << 40) ^ self.seed) as usize & (PLACES - 1);
+        let at = mix_bits(head.sequence ^ (u64::from(head.publisher) << 40) ^ self.seed) as usize & (PLACES - 1);
         &self.pool[at..at + self.content]
     }
 }

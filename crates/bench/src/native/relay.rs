@@ -20,17 +20,19 @@ use super::{
         ANY, CHUNK, Quic, quic_client, quic_configs, quic_server, quic_socket, receive_quic, receive_tcp, send_quic,
         send_tcp,
     },
-    place::Carrier,
+    endpoint::TransportKind,
 };
-use crate::{BenchError, load::alone};
+use crate::{BenchError, load::block_on_thread};
 
 const SUBJECT: &str = "a bare relay";
 
 /// Returns the bytes per second that this many receivers get together through a relay.
-pub fn stream(carrier: Carrier, receivers: usize, time: Duration) -> Result<f64, BenchError> {
+pub fn stream(carrier: TransportKind, receivers: usize, time: Duration) -> Result<f64, BenchError> {
     match carrier {
-        Carrier::Tcp | Carrier::Tls => tcp(receivers, time).map_err(BenchError::subject(SUBJECT, "over TCP")),
-        Carrier::Quic => quic(receivers, time).map_err(BenchError::subject(SUBJECT, "over QUIC")),
+        TransportKind::Tcp | TransportKind::Tls => {
+            tcp(receivers, time).map_err(BenchError::subject(SUBJECT, "over TCP"))
+        }
+        TransportKind::Quic => quic(receivers, time).map_err(BenchError::subject(SUBJECT, "over QUIC")),
     }
 }
 
@@ -66,7 +68,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let relay = scope.spawn(move || {
-            alone(async move {
+            block_on_thread(async move {
                 let endpoint = quic_server(server_config, socket)?;
                 let ended = relay(&endpoint, receivers).await;
                 endpoint.close(VarInt::from_u32(0), b"");
@@ -78,7 +80,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
         // Receivers connect first: that is how the relay distinguishes them from the sender.
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
-            alone(async move {
+            block_on_thread(async move {
                 let endpoint = quic_client()?;
                 let mut connections = Vec::new();
                 for _ in 0..receivers {
@@ -89,7 +91,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let sent = all_connected.recv().map_err(|_| "no receiver could connect".into()).and_then(|()| {
-            alone(async move {
+            block_on_thread(async move {
                 let endpoint = quic_client()?;
                 let connection = connect(&endpoint, &client_config, address).await?;
                 send_quic(connection).await
@@ -147,7 +149,9 @@ mod tests {
 
     #[test]
     fn a_relay_carries_to_one_and_to_several() {
-        for (carrier, receivers) in [(Carrier::Tcp, 1), (Carrier::Tcp, 3), (Carrier::Quic, 1), (Carrier::Quic, 3)] {
+        for (carrier, receivers) in
+            [(TransportKind::Tcp, 1), (TransportKind::Tcp, 3), (TransportKind::Quic, 1), (TransportKind::Quic, 3)]
+        {
             let rate = stream(carrier, receivers, Duration::from_millis(200)).unwrap();
             assert!(rate > 1e6, "{carrier:?} to {receivers}: {rate} B/s");
         }

@@ -2,7 +2,7 @@
 //! a schedule.
 //!
 //! Owns: request ids, times, counts, and the threads of such a run. Does not own what is asked or what a right answer
-//! is (a [`Work`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
+//! is (a [`ChannelRequests`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
 //!
 //! Replies may come in any order: a request's id is its slot plus 1.
 
@@ -17,36 +17,36 @@ use thalweg_wire::RawFrame;
 use tokio::task::JoinSet;
 
 use super::{
-    drive::{Next, Session, drive},
-    line::{Line, LineError},
+    drive::{Session, SessionWait, drive},
+    endpoint::NativeEndpoint,
+    line::{ChannelError, ReadyChannel},
     options::LoadOptions,
-    place::Place,
 };
 use crate::{
     BenchError,
     latency::nanos,
     load::{
         self, Clock, Pace, Pacer, Tally, Validity,
-        crew::{self},
+        run_threads::{self},
         saturated,
     },
     report::duration,
 };
 
 /// The requests of a channel, and the judgement of their answers.
-pub trait Work: Send + 'static {
+pub trait ChannelRequests: Send + 'static {
     /// Appends a request with this id, which waits in `slot`; false if there is nothing more to ask.
-    fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError>;
+    fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError>;
 
     /// Judges the reply to the request in `slot`: returns how many items it carried or acked, or what is wrong with it.
-    fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError>;
+    fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError>;
 }
 
 /// Everything that a run does.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
     /// Address of the server, and the transport.
-    pub place: Place,
+    pub place: NativeEndpoint,
     /// Number of connections.
     pub connections: usize,
     /// Streams of each connection.
@@ -67,7 +67,7 @@ pub type Outcome = load::Outcome<()>;
 impl CallPlan {
     /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise
     /// after `time`.
-    pub fn setup(place: &Place, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
+    pub fn setup(place: &NativeEndpoint, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
         let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
         Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load, server: None }
     }
@@ -75,14 +75,17 @@ impl CallPlan {
 
 /// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
 /// channels.
-pub fn run<W: Work>(plan: &CallPlan, make: impl Fn(usize) -> W + Sync) -> Result<(Outcome, Vec<W>), BenchError> {
+pub fn run<W: ChannelRequests>(
+    plan: &CallPlan,
+    make: impl Fn(usize) -> W + Sync,
+) -> Result<(Outcome, Vec<W>), BenchError> {
     let workers = plan.load.workers.clamp(1, plan.connections.max(1));
     let open = async |number| {
         let mine = |connection: usize| connection % workers == number;
         plan.place.open(plan.connections, plan.streams, mine).await
     };
     let load = async |lines, clock| call(plan, clock, lines, &make).await;
-    let (brought, spent) = crew::run(workers, plan.server, open, load)?;
+    let (brought, spent) = run_threads::run(workers, plan.server, open, load)?;
     let (tallies, works): (Vec<_>, Vec<_>) = brought.into_iter().unzip();
     let mut works: Vec<(usize, W)> = works.into_iter().flatten().collect();
     works.sort_by_key(|(channel, _)| *channel);
@@ -119,10 +122,10 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
 }
 
 /// Runs the callers of one thread, until all have ended or the patience has.
-async fn call<W: Work>(
+async fn call<W: ChannelRequests>(
     plan: &CallPlan,
     clock: Clock,
-    lines: Vec<(usize, Line)>,
+    lines: Vec<(usize, ReadyChannel)>,
     make: impl Fn(usize) -> W,
 ) -> (Tally<()>, Vec<(usize, W)>) {
     let shared = Rc::new(Shared { clock, tally: Tally::new(1).into(), is_over: Cell::new(false) });
@@ -166,11 +169,11 @@ struct Caller<W> {
     /// When requests were last composed.
     now: u64,
     /// True if the work has nothing more to ask.
-    is_dry: bool,
+    has_no_requests: bool,
 }
 
-impl<W: Work> Caller<W> {
-    fn new(line: &Line, channel: usize, work: W, plan: &CallPlan, shared: Rc<Shared>) -> Self {
+impl<W: ChannelRequests> Caller<W> {
+    fn new(line: &ReadyChannel, channel: usize, work: W, plan: &CallPlan, shared: Rc<Shared>) -> Self {
         let channels = plan.connections * plan.streams;
         let slots = plan.in_flight / channels + usize::from(channel < plan.in_flight % channels);
         let slots = slots.min(line.max_requests as usize);
@@ -183,11 +186,11 @@ impl<W: Work> Caller<W> {
             free: (0..slots).rev().collect(),
             free_since: 0,
             now: 0,
-            is_dry: slots == 0,
+            has_no_requests: slots == 0,
         }
     }
 
-    async fn run(mut self, mut line: Line) -> W {
+    async fn run(mut self, mut line: ReadyChannel) -> W {
         let clock = self.shared.clock;
         if let Err(error) = drive(&mut line, &clock, &mut self).await {
             self.shared.is_over.set(true);
@@ -196,19 +199,19 @@ impl<W: Work> Caller<W> {
         self.work
     }
 
-    fn asks_no_more(&self) -> bool {
-        self.is_dry || self.shared.is_over.get()
+    fn sends_no_more(&self) -> bool {
+        self.has_no_requests || self.shared.is_over.get()
     }
 }
 
-impl<W: Work> Session for Caller<W> {
-    fn compose(&mut self, line: &mut Line) -> Result<(), LineError> {
+impl<W: ChannelRequests> Session for Caller<W> {
+    fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
-        while let Some(&slot) = self.free.last().filter(|_| !self.asks_no_more()) {
+        while let Some(&slot) = self.free.last().filter(|_| !self.sends_no_more()) {
             let Some(due) = self.pacer.next_due(self.now).filter(|due| *due <= self.now) else { break };
             let id = u32::try_from(slot).unwrap_or(u32::MAX - 1) + 1;
             if !self.work.ask(slot, id, &mut line.out)? {
-                self.is_dry = true;
+                self.has_no_requests = true;
                 break;
             }
             self.pacer.take();
@@ -221,7 +224,7 @@ impl<W: Work> Session for Caller<W> {
         Ok(())
     }
 
-    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+    fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError> {
         let now = self.shared.clock.now();
         let mut tally = self.shared.tally.borrow_mut();
         let is_counted = self.pacer.counts(now);
@@ -248,12 +251,12 @@ impl<W: Work> Session for Caller<W> {
         Ok(())
     }
 
-    fn next(&mut self, is_blocked: bool) -> Next {
-        let due = self.pacer.next_due(self.now).filter(|_| !self.asks_no_more());
+    fn next(&mut self, is_blocked: bool) -> SessionWait {
+        let due = self.pacer.next_due(self.now).filter(|_| !self.sends_no_more());
         match due {
-            None if self.free.len() == self.due.len() => Next::Done,
-            Some(due) if !is_blocked && !self.free.is_empty() => Next::Due(due),
-            _ => Next::Channel,
+            None if self.free.len() == self.due.len() => SessionWait::Done,
+            Some(due) if !is_blocked && !self.free.is_empty() => SessionWait::Due(due),
+            _ => SessionWait::Channel,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
-use super::place::{Carrier, Place};
+use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
     BenchError, Progress, Scratch,
     server::{NativePort, Target, resolve},
@@ -33,7 +33,7 @@ pub struct ServerOptions {
     pub dir: Option<PathBuf>,
     /// Transport of connections; several, separated by commas, are measured one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp")]
-    pub transport: Vec<Carrier>,
+    pub transport: Vec<TransportKind>,
 }
 
 /// Profiles of the server.
@@ -71,7 +71,7 @@ pub struct Server {
 
 impl Server {
     /// Reaches the server that the options name, or starts one of our own with `more` arguments.
-    pub fn reach(
+    pub fn connect_or_start(
         options: &ServerOptions,
         scratch: &Scratch,
         more: &[String],
@@ -87,7 +87,7 @@ impl Server {
         let fail = BenchError::target(target);
         let address = resolve(target).map_err(&fail)?;
         let trust = options.fingerprint.map(Trust::fingerprint);
-        if trust.is_none() && options.transport.iter().any(|carrier| *carrier != Carrier::Tcp) {
+        if trust.is_none() && options.transport.iter().any(|carrier| *carrier != TransportKind::Tcp) {
             return Err(fail("TLS and QUIC need --fingerprint, the SHA-256 of the server's certificate".to_owned()));
         }
         Ok(Self { address, process: options.server_process, trust, own: None })
@@ -111,16 +111,16 @@ impl Server {
     }
 
     /// Returns its native port over one of the transports.
-    pub fn place(&self, carrier: Carrier) -> Result<Place, BenchError> {
+    pub fn place(&self, carrier: TransportKind) -> Result<NativeEndpoint, BenchError> {
         let address = self.address.to_string();
         let unknown = "its certificate is not known, so nothing but TCP can be used";
         let trust = || self.trust.clone().ok_or_else(|| BenchError::target(self.address)(unknown));
         let endpoint = match carrier {
-            Carrier::Tcp => Endpoint::tcp(address),
-            Carrier::Tls => Endpoint::tls(address, trust()?),
-            Carrier::Quic => Endpoint::quic(address, trust()?),
+            TransportKind::Tcp => Endpoint::tcp(address),
+            TransportKind::Tls => Endpoint::tls(address, trust()?),
+            TransportKind::Quic => Endpoint::quic(address, trust()?),
         };
-        Ok(Place { carrier, endpoint })
+        Ok(NativeEndpoint { carrier, endpoint })
     }
 
     /// Describes the server, for the report.

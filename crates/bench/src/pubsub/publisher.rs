@@ -13,7 +13,7 @@ use super::{
 use crate::{
     latency::nanos,
     load::{Pace, Pacer},
-    native::{Head, Line, LineError, Next, Payloads, Session, body, drive, unexpected},
+    native::{ChannelError, Head, Payloads, ReadyChannel, Session, SessionWait, body, drive, unexpected},
 };
 
 /// Bytes gathered before they are written, unless a batch is larger.
@@ -57,7 +57,7 @@ pub struct PublishChannel {
 impl PublishChannel {
     /// Creates the publishers of these numbers.
     pub fn new(
-        line: &Line,
+        line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,
         options: &PubsubOptions,
         shared: Rc<Shared>,
@@ -95,9 +95,9 @@ impl PublishChannel {
 
     /// Publishes until the time is up, and reports how much. The channel stays open until all subscribers are done:
     /// closing a connection may end what is still under way on it.
-    pub async fn run(mut self, mut line: Line) -> Result<(), LineError> {
+    pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
-        shared.finish.enlist_task().await;
+        shared.finish.register_task().await;
         let ended = drive(&mut line, &shared.clock, &mut self).await;
         if self.is_reported {
             return Ok(());
@@ -117,7 +117,7 @@ impl PublishChannel {
     }
 
     /// Composes a batch of one publisher, if one is due.
-    fn compose_one(&mut self, index: usize, line: &mut Line) -> bool {
+    fn compose_one(&mut self, index: usize, line: &mut ReadyChannel) -> bool {
         let now = self.now;
         let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
         let Some(due) = pacer.next_due(now).or(waiting.front().copied()) else { return false };
@@ -167,7 +167,7 @@ impl PublishChannel {
     }
 
     /// Appends a publish frame of one batch to the bytes to be sent.
-    fn put(&mut self, line: &mut Line, index: usize, count: u32, due: impl Fn(usize) -> u64) {
+    fn put(&mut self, line: &mut ReadyChannel, index: usize, count: u32, due: impl Fn(usize) -> u64) {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
         self.unacked += usize::from(self.acked);
@@ -195,7 +195,7 @@ impl PublishChannel {
 
 impl Session for PublishChannel {
     /// Composes the batches that are due, as many as go into one write.
-    fn compose(&mut self, line: &mut Line) -> Result<(), LineError> {
+    fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
         let (mut index, mut idle) = (0, 0);
         while idle < self.publishers.len() && line.out.len() < WRITE_BYTES && !(self.acked && self.free.is_empty()) {
@@ -205,7 +205,7 @@ impl Session for PublishChannel {
         Ok(())
     }
 
-    fn receive(&mut self, line: &mut Line, _: usize) -> Result<(), LineError> {
+    fn receive(&mut self, line: &mut ReadyChannel, _: usize) -> Result<(), ChannelError> {
         while let Some(raw) = line.frame()? {
             if raw.header.kind != Kind::Published as u16 {
                 return Err(unexpected(raw));
@@ -219,25 +219,25 @@ impl Session for PublishChannel {
         Ok(())
     }
 
-    fn next(&mut self, is_blocked: bool) -> Next {
+    fn next(&mut self, is_blocked: bool) -> SessionWait {
         self.is_blocked = is_blocked;
         let finish = &self.shared.finish;
         if finish.is_given_up() || (self.is_reported && finish.is_over()) {
-            return Next::Done;
+            return SessionWait::Done;
         }
         if is_blocked || (self.acked && self.free.is_empty()) {
-            return Next::Channel;
+            return SessionWait::Channel;
         }
         match self.next_due() {
             None => {
                 if self.unacked == 0 && !self.is_reported {
                     self.report();
                 }
-                Next::Channel // for acks, and for the end of the run
+                SessionWait::Channel // for acks, and for the end of the run
             }
-            Some(at) if at > self.now => Next::Due(at),
+            Some(at) if at > self.now => SessionWait::Due(at),
             // Something is due, but subscribers on the same thread have a turn before.
-            Some(_) => Next::Yield,
+            Some(_) => SessionWait::Yield,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use crate::{
     load::{self, Clock, Merge, Tally},
-    native::{Account, Finish},
+    native::{Finish, SubscriberAccount},
 };
 
 /// Counts of a run beside those of [`Tally`], whose right items are deliveries.
@@ -17,7 +17,7 @@ pub struct Deliveries {
     /// Subscriptions that had no room for a batch, by the acks.
     pub acked_misses: u64,
     /// Accounts of subscriptions, with the group of each.
-    pub accounts: Vec<(usize, Account)>,
+    pub accounts: Vec<(usize, SubscriberAccount)>,
 }
 
 impl Deliveries {

@@ -15,7 +15,7 @@ use crate::{
     Report,
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
-    native::{Account, Carrier, Depth, Head, Payloads, Runs, Share},
+    native::{Depth, Head, Payloads, Runs, Share, SubscriberAccount, TransportKind},
     report::{Check, Table, cells, table},
     stats::{median, ratio},
 };
@@ -80,7 +80,7 @@ pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     let mut messages = 0;
     while begun.elapsed().as_millis() < 20 {
         let Ok(batch) = Batch::decode(std::hint::black_box(&shared.bytes)) else { return f64::NAN };
-        let mut account = Account::new(Share::All, 1);
+        let mut account = SubscriberAccount::new(Share::All, 1);
         messages += judge(&batch, &payloads, &mut runs, |due, count| times.record_nanos_times(due, count));
         account.take(runs.all());
         std::hint::black_box(&account);
@@ -183,7 +183,7 @@ impl Rounds {
 /// and of two hops.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = rounds.own.rate().median;
-    let share = scenario.bare_share.filter(|_| scenario.carrier == Carrier::Quic);
+    let share = scenario.bare_share.filter(|_| scenario.carrier == TransportKind::Quic);
     let shares = [
         ("of a bare stream, per byte that server or subscribers receive", rounds.of_bare_received(&scenario.options)),
         ("of a bare relay, per byte that subscribers receive", ratio(&rounds.received(), &rounds.relayed)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::options::{Preset, PubsubOptions};
 use crate::{
     load::{Arrivals, Objective},
-    native::{Carrier, Profile},
+    native::{Profile, TransportKind},
 };
 
 /// A line of the report.
@@ -14,7 +14,7 @@ pub struct Scenario {
     /// Name in the report.
     pub name: String,
     /// Transport.
-    pub carrier: Carrier,
+    pub carrier: TransportKind,
     /// Publishers, subscribers, messages and pace.
     pub options: PubsubOptions,
     /// More arguments of the server, which turn one knob.
@@ -32,16 +32,18 @@ pub struct Scenario {
 
 impl Scenario {
     /// Creates the scenario of the options.
-    pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
+    pub fn from_options(options: &PubsubOptions, carrier: TransportKind) -> Self {
         let name = format!("{} → {}", options.publishers, options.fan_out);
         let options = options.clone();
         Self { name, carrier, options, knob: None, knee: None, floor: None, below: None, bare_share: None }
     }
 
     /// Returns the lines of a preset.
-    pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
-        let base =
-            Self { bare_share: (carrier == Carrier::Quic).then_some(0.7), ..Self::from_options(options, carrier) };
+    pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: TransportKind) -> Vec<Self> {
+        let base = Self {
+            bare_share: (carrier == TransportKind::Quic).then_some(0.7),
+            ..Self::from_options(options, carrier)
+        };
         match preset {
             Preset::Goals => goals(&base),
             Preset::RowF => row_f(&base),
@@ -216,7 +218,7 @@ mod tests {
         let options = Cli::parse_from(["bench"]).options;
         options.check().unwrap();
         for preset in Preset::value_variants() {
-            let lines = Scenario::of_preset(*preset, &options, Carrier::Tcp);
+            let lines = Scenario::of_preset(*preset, &options, TransportKind::Tcp);
             let names: HashSet<String> =
                 lines.iter().map(|line| format!("{} {}", line.name, pace_name(&line.options))).collect();
             assert_eq!(names.len(), lines.len(), "{preset:?}");
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn the_table_of_lanes_has_the_same_subscriptions_over_more_and_more_connections() {
         let options = Cli::parse_from(["bench"]).options;
-        let lines = Scenario::of_preset(Preset::Lanes, &options, Carrier::Tcp);
+        let lines = Scenario::of_preset(Preset::Lanes, &options, TransportKind::Tcp);
         let of = |fan_out: usize| -> Vec<usize> {
             let of = lines.iter().map(|line| &line.options).filter(|options| options.fan_out == fan_out);
             of.map(|options| options.subscribe().connections).collect()
@@ -244,6 +246,6 @@ mod tests {
     fn shares_of_a_bare_stream_are_asked_over_quic_only() {
         let options = Cli::parse_from(["bench"]).options;
         let share = |carrier| Scenario::of_preset(Preset::RowF, &options, carrier)[0].bare_share;
-        assert_eq!((share(Carrier::Tcp), share(Carrier::Quic)), (None, Some(0.7)));
+        assert_eq!((share(TransportKind::Tcp), share(TransportKind::Quic)), (None, Some(0.7)));
     }
 }

@@ -8,16 +8,18 @@ use super::{
     options::{Channels, PubsubOptions},
     publisher::PublishChannel,
     recorder::{Deliveries, Outcome, Shared},
-    subscriber::{SubscribeChannel, Unstarted},
+    subscriber::{IdleSubscriber, SubscribeChannel},
 };
 use crate::{
     BenchError,
     load::{
         Clock, Pace, Tally, Validity,
-        crew::{self},
+        run_threads::{self},
         saturated,
     },
-    native::{Account, Faults, Finish, Line, LineError, Payloads, Place, reckon},
+    native::{
+        ChannelError, Faults, Finish, NativeEndpoint, Payloads, ReadyChannel, SubscriberAccount, compare_accounts,
+    },
     report::duration,
 };
 
@@ -26,11 +28,11 @@ use crate::{
 const BACKLOG: Duration = Duration::from_millis(250);
 
 /// Runs what the options describe. `server` is the server's process, if it is known.
-pub fn run(place: &Place, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
+pub fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
     let workers = options.load.workers.max(1);
     let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
-    let stage = Stage { place, options, finish, workers };
-    let (brought, spent) = crew::run(
+    let stage = RunContext { place, options, finish, workers };
+    let (brought, spent) = run_threads::run(
         workers,
         server,
         async |number| stage.open(number).await,
@@ -42,14 +44,14 @@ pub fn run(place: &Place, options: &PubsubOptions, server: Option<u32>) -> Resul
 }
 
 /// Data that the threads of a run share.
-struct Stage<'a> {
-    place: &'a Place,
+struct RunContext<'a> {
+    place: &'a NativeEndpoint,
     options: &'a PubsubOptions,
     finish: Arc<Finish>,
     workers: usize,
 }
 
-impl Stage<'_> {
+impl RunContext<'_> {
     async fn work(&self, opened: Opened, clock: Clock) -> Tally<Deliveries> {
         let (options, Opened { payloads, subscribers, publishers }) = (self.options, opened);
         let shared = Rc::new(Shared {
@@ -68,13 +70,13 @@ impl Stage<'_> {
             let channel = PublishChannel::new(&line, numbers.into_iter(), options, shared, payloads);
             tasks.spawn_local(channel.run(line));
         }
-        self.see_through(&mut tasks, &shared).await;
+        self.wait_for_tasks(&mut tasks, &shared).await;
         drop(tasks);
         shared.tally.take()
     }
 
     /// Waits for all tasks of a thread; gives the run up when patience is at its end.
-    async fn see_through(&self, tasks: &mut JoinSet<Result<(), LineError>>, shared: &Shared) {
+    async fn wait_for_tasks(&self, tasks: &mut JoinSet<Result<(), ChannelError>>, shared: &Shared) {
         let left = Duration::from_nanos(shared.counted.end.saturating_sub(shared.clock.now()));
         let patience = left + self.options.load.give_up;
         let finish = Arc::clone(&self.finish);
@@ -119,17 +121,17 @@ impl Stage<'_> {
 /// A thread's channels: those that have subscribed, and those that will publish, with the numbers of their publishers.
 struct Opened {
     payloads: Rc<Payloads>,
-    subscribers: Vec<Unstarted>,
-    publishers: Vec<(Line, Vec<usize>)>,
+    subscribers: Vec<IdleSubscriber>,
+    publishers: Vec<(ReadyChannel, Vec<usize>)>,
 }
 
 /// Compares what the subscribers got with what was published.
-fn faults(accounts: &[(usize, Account)], sent: &[u64]) -> Faults {
-    let mut groups: BTreeMap<usize, Vec<&Account>> = BTreeMap::new();
+fn faults(accounts: &[(usize, SubscriberAccount)], sent: &[u64]) -> Faults {
+    let mut groups: BTreeMap<usize, Vec<&SubscriberAccount>> = BTreeMap::new();
     for (group, account) in accounts {
         groups.entry(*group).or_default().push(account);
     }
-    reckon(&groups.into_values().collect::<Vec<_>>(), sent)
+    compare_accounts(&groups.into_values().collect::<Vec<_>>(), sent)
 }
 
 fn judge(options: &PubsubOptions, finish: &Finish, outcome: &Outcome) -> Validity {

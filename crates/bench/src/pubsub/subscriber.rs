@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use thalweg_types::limits::MAX_DELIVER_SUBSCRIPTIONS;
 use thalweg_wire::{
-    Batch, Credit, Deliver, Dropped, Frame as _, Kind, Permit, RawFrame, ReceiveCredit, ServerFrame, Short, Subscribe,
+    Batch, Credit, Deliver, Dropped, Frame as _, Kind, Permit, RawFrame, ReceiveCredit, ServerFrame, ShortBytes,
+    Subscribe,
 };
 
 use super::{
@@ -14,7 +15,10 @@ use super::{
 };
 use crate::{
     load::Tally,
-    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Share, body, drive, unexpected},
+    native::{
+        ChannelError, Payloads, ReadyChannel, Runs, Session, SessionWait, Share, SubscriberAccount, body, drive,
+        unexpected,
+    },
 };
 
 /// A subscription of a channel; its id is its place in the channel's list, from 1.
@@ -22,7 +26,7 @@ use crate::{
 struct Subscription {
     /// Its number among subscriptions without queue groups, or its group's.
     group: usize,
-    account: Account,
+    account: SubscriberAccount,
     credit: ReceiveCredit,
     settled: bool,
 }
@@ -49,11 +53,11 @@ struct Inbox {
 impl SubscribeChannel {
     /// Subscribes, and waits until the server has taken it.
     pub async fn open(
-        mut line: Line,
+        mut line: ReadyChannel,
         groups: Vec<usize>,
         options: &PubsubOptions,
         payloads: Rc<Payloads>,
-    ) -> Result<Unstarted, LineError> {
+    ) -> Result<IdleSubscriber, ChannelError> {
         let shares = options.queue_members > 0;
         let share = if shares { Share::Some } else { Share::All };
         let window = Permit { messages: options.window_messages, bytes: options.window_bytes };
@@ -66,16 +70,16 @@ impl SubscribeChannel {
                 queue_messages: options.queue_messages,
                 queue_bytes: options.queue_bytes,
                 permit: credit.permit(),
-                pattern: Short(SUBJECT),
-                queue: Short(queue.as_bytes()),
+                pattern: ShortBytes(SUBJECT),
+                queue: ShortBytes(queue.as_bytes()),
             };
-            subscribe.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
+            subscribe.encode(line.out.buffer(), id).map_err(ChannelError::protocol)?;
             line.next(|envelope| match envelope.frame {
                 ServerFrame::Subscribed(_) => Ok(()),
-                other => Err(LineError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
+                other => Err(ChannelError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
             })
             .await?;
-            let account = Account::new(share, options.publishers);
+            let account = SubscriberAccount::new(share, options.publishers);
             subscriptions.push(Subscription { group, account, credit, settled: false });
         }
         let inbox = Inbox {
@@ -85,13 +89,13 @@ impl SubscribeChannel {
             credits: Vec::new(),
             shares,
         };
-        Ok(Unstarted { line, subscriptions, inbox })
+        Ok(IdleSubscriber { line, subscriptions, inbox })
     }
 
     /// Receives until everything has come, or the run is given up.
-    pub async fn run(mut self, mut line: Line) -> Result<(), LineError> {
+    pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
-        shared.finish.enlist_task().await;
+        shared.finish.register_task().await;
         let ended = drive(&mut line, &shared.clock, &mut self).await;
         let accounts = self.subscriptions.into_iter().map(|subscription| {
             if !subscription.settled {
@@ -108,7 +112,7 @@ impl SubscribeChannel {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
             let has_all = match self.inbox.shares {
-                true => self.shared.finish.group_has(subscription.group) >= total,
+                true => self.shared.finish.group_message_count(subscription.group) >= total,
                 false => subscription.account.is_settled(total),
             };
             if has_all {
@@ -125,11 +129,11 @@ impl Session for SubscribeChannel {
     /// milliseconds.
     const READS_PER_TURN: usize = 4;
 
-    fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
+    fn compose(&mut self, _: &mut ReadyChannel) -> Result<(), ChannelError> {
         Ok(())
     }
 
-    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+    fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError> {
         let now = self.shared.clock.now();
         let Self { subscriptions, shared, inbox } = self;
         let mut tally = shared.tally.borrow_mut();
@@ -150,7 +154,7 @@ impl Session for SubscribeChannel {
                 _ => return Err(unexpected(raw)),
             }
             for (id, credit) in inbox.credits.drain(..) {
-                credit.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
+                credit.encode(line.out.buffer(), id).map_err(ChannelError::protocol)?;
             }
         }
         if shared.counted.contains(&now) {
@@ -160,29 +164,29 @@ impl Session for SubscribeChannel {
         Ok(())
     }
 
-    fn next(&mut self, _: bool) -> Next {
-        if self.settle() || self.shared.finish.is_over() { Next::Done } else { Next::Channel }
+    fn next(&mut self, _: bool) -> SessionWait {
+        if self.settle() || self.shared.finish.is_over() { SessionWait::Done } else { SessionWait::Channel }
     }
 }
 
 /// A channel that has subscribed, before the load begins.
 #[derive(Debug)]
-pub struct Unstarted {
-    line: Line,
+pub struct IdleSubscriber {
+    line: ReadyChannel,
     subscriptions: Vec<Subscription>,
     inbox: Inbox,
 }
 
-impl Unstarted {
+impl IdleSubscriber {
     /// Returns the channel, and the subscriptions that receive on it.
-    pub fn start(self, shared: Rc<Shared>) -> (Line, SubscribeChannel) {
+    pub fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
 }
 
-fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subscription, LineError> {
+fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subscription, ChannelError> {
     let found = (id as usize).checked_sub(1).and_then(|at| subscriptions.get_mut(at));
-    found.ok_or_else(|| LineError::Protocol(format!("a message came for subscription {id}, which there is not")))
+    found.ok_or_else(|| ChannelError::Protocol(format!("a message came for subscription {id}, which there is not")))
 }
 
 impl Inbox {
@@ -195,9 +199,9 @@ impl Inbox {
         shared: &Shared,
         tally: &mut Tally<Deliveries>,
         now: u64,
-    ) -> Result<(), LineError> {
+    ) -> Result<(), ChannelError> {
         let deliver = Deliver::decode_body(body(&raw))?;
-        let batch = Batch::decode(deliver.batch.0).map_err(LineError::protocol)?;
+        let batch = Batch::decode(deliver.batch.0).map_err(ChannelError::protocol)?;
         self.ids.clear();
         self.ids.extend(deliver.subscriptions.iter());
         let times = self.ids.len() as u64;
@@ -213,7 +217,7 @@ impl Inbox {
             let subscription = subscription(subscriptions, id)?;
             subscription.account.take(self.runs.all());
             subscription.account.wrong += messages.abs_diff(right);
-            subscription.credit.received(messages, bytes).map_err(LineError::protocol)?;
+            subscription.credit.received(messages, bytes).map_err(ChannelError::protocol)?;
             self.credits.extend(subscription.credit.consumed(messages, bytes).map(|credit| (id, credit)));
             if self.shares {
                 shared.finish.group_received(subscription.group, messages);

@@ -91,7 +91,7 @@ impl Suite<'_> {
         let tuning = scenario.tuning();
         if self.server.as_ref().is_none_or(|(running, _)| *running != tuning) {
             self.server = None; // stops it before another begins
-            let server = Server::reach(&self.options.server, self.scratch, &tuning, self.progress)?;
+            let server = Server::connect_or_start(&self.options.server, self.scratch, &tuning, self.progress)?;
             self.server = Some((tuning, server));
         }
         Ok(&self.server.as_ref().expect("just started").1)
@@ -133,7 +133,7 @@ impl Suite<'_> {
             rounds.bare.push(bare);
             rounds.relayed.push(relayed);
             let outcome = self.one(scenario)?;
-            self.say(scenario, &format!("round {round}"), &outcome);
+            self.print_run(scenario, &format!("round {round}"), &outcome);
             rounds.own.push(outcome);
         }
         Ok(rounds)
@@ -169,7 +169,7 @@ impl Suite<'_> {
             scenario.options.load.give_up = objective.patience();
             let outcome = self.one(&scenario)?;
             let trial = objective.judge("the server", &outcome.validity, &outcome.times)?;
-            self.say(&scenario, "trial", &outcome);
+            self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, trial);
             Ok::<_, BenchError>(trial)
         })?;
@@ -181,7 +181,7 @@ impl Suite<'_> {
         Ok(knee)
     }
 
-    fn say(&mut self, scenario: &Scenario, what: &str, outcome: &Outcome) {
+    fn print_run(&mut self, scenario: &Scenario, what: &str, outcome: &Outcome) {
         self.progress.step(&format!("{} {what}: {}", scenario.label(), outcome.summary(" deliveries/s")));
     }
 

@@ -26,12 +26,12 @@ pub struct Request {
     /// Number of keys, `-r`.
     pub keys: u64,
     /// The request that is sent.
-    pub what: What,
+    pub what: BenchmarkRequest,
 }
 
 /// Request that redis-benchmark sends.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum BenchmarkRequest {
     /// One of its tests.
     Test(&'static str),
     /// A command with its arguments.
@@ -111,8 +111,8 @@ impl Request {
         }
         arguments.push("--csv".to_owned());
         match &self.what {
-            What::Test(test) => arguments.extend(["-t".to_owned(), (*test).to_owned()]),
-            What::Command(words) => arguments.extend(words.iter().cloned()),
+            BenchmarkRequest::Test(test) => arguments.extend(["-t".to_owned(), (*test).to_owned()]),
+            BenchmarkRequest::Command(words) => arguments.extend(words.iter().cloned()),
         }
         arguments
     }
@@ -168,7 +168,7 @@ mod tests {
     fn arguments_are_its_own() {
         let greeting =
             Greeting { address: "127.0.0.1:7".parse().unwrap(), password: None, database: 1, is_resp3: true };
-        let what = What::Command(vec!["XADD".to_owned(), "s".to_owned()]);
+        let what = BenchmarkRequest::Command(vec!["XADD".to_owned(), "s".to_owned()]);
         let request = Request { greeting, connections: 50, pipeline: 16, value_bytes: 3, keys: 9, what };
         let wanted = "-h 127.0.0.1 -p 7 --dbnum 1 -n 2000 -c 50 -P 16 -d 3 -r 9 -3 --csv XADD s";
         assert_eq!(request.arguments(2000).join(" "), wanted);

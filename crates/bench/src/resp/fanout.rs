@@ -51,7 +51,7 @@ enum Publisher {
 /// of the warm-up included.
 pub fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
-    Stage::open(plan, Publisher::Own(publisher))?.play()
+    FanOutRun::open(plan, Publisher::Own(publisher))?.play()
 }
 
 /// Returns the payload of messages that redis-benchmark publishes.
@@ -66,7 +66,7 @@ pub fn run_beside(
     publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,
 ) -> Result<(Outcome, Option<Figures>), BenchError> {
     let payload = external_payload(plan.options).into_bytes();
-    let mut stage = Stage::open(plan, Publisher::Other { payload, thread: None, figures: None })?;
+    let mut stage = FanOutRun::open(plan, Publisher::Other { payload, thread: None, figures: None })?;
     if let Publisher::Other { thread, .. } = &mut stage.publisher {
         *thread = Some(std::thread::spawn(publish));
     }
@@ -77,7 +77,7 @@ pub fn run_beside(
     }
 }
 
-struct Stage<'a> {
+struct FanOutRun<'a> {
     plan: &'a FanOut<'a>,
     payloads: Payloads,
     /// Bytes that a message to a subscriber begins with.
@@ -102,7 +102,7 @@ struct Stage<'a> {
 /// Token of the publisher's socket.
 const PUBLISHER: u64 = u64::MAX;
 
-impl<'a> Stage<'a> {
+impl<'a> FanOutRun<'a> {
     fn open(plan: &'a FanOut<'a>, publisher: Publisher) -> Result<Self, BenchError> {
         let fail = BenchError::target(&plan.greeting.address);
         let poller = Poller::new().map_err(&fail)?;
@@ -152,7 +152,7 @@ impl<'a> Stage<'a> {
         let mut last_news = 0;
         while self.tally.first_problem.is_none() {
             self.publish();
-            self.look_at_other()?;
+            self.poll_publisher()?;
             if self.total.is_some_and(|total| self.got.iter().all(|got| *got >= total)) {
                 break;
             }
@@ -212,7 +212,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Takes the other publisher's count if it has ended.
-    fn look_at_other(&mut self) -> Result<(), BenchError> {
+    fn poll_publisher(&mut self) -> Result<(), BenchError> {
         if let Publisher::Other { thread, figures, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(thread) = thread.take()

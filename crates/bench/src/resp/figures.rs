@@ -82,7 +82,7 @@ impl Line<'_> {
     }
 
     /// Returns true if the generator's thread had no time to spare: the server may be able to do more.
-    pub(super) fn is_generators(&self) -> bool {
+    pub(super) fn is_generator_saturated(&self) -> bool {
         median_of(&self.rounds, |round| round.own(|outcome| outcome.spent.busiest)) > MAX_BUSY
     }
 

@@ -18,7 +18,7 @@ pub struct RespOptions {
     /// does nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for
     /// its database N. The first one's figures are divided by those of the others.
     #[arg(long, value_delimiter = ',', default_value = "thalweg")]
-    pub server: Vec<Spec>,
+    pub server: Vec<ServerSpec>,
     /// Generators of the load; both if neither is named and a preset is.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub generator: Vec<Generator>,
@@ -175,7 +175,7 @@ impl RespOptions {
 
 /// Choice of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum ServerChoice {
     /// A server of our own: database 0 is durable, database 1 is a cache.
     Thalweg,
     /// redis-server without persistence.
@@ -190,14 +190,14 @@ pub enum Choice {
 
 /// A server, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
+pub struct ServerSpec {
     /// The server.
-    pub choice: Choice,
+    pub choice: ServerChoice,
     /// Database that is selected; none: the scenario's.
     pub database: Option<u32>,
 }
 
-impl FromStr for Spec {
+impl FromStr for ServerSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -209,17 +209,17 @@ impl FromStr for Spec {
             None => (text, None),
         };
         let choice = match name {
-            "thalweg" => Choice::Thalweg,
-            "redis-none" => Choice::RedisNone,
-            "redis-always" => Choice::RedisAlways,
-            "bare" => Choice::Bare,
-            address => Choice::At(address.parse()?),
+            "thalweg" => ServerChoice::Thalweg,
+            "redis-none" => ServerChoice::RedisNone,
+            "redis-always" => ServerChoice::RedisAlways,
+            "bare" => ServerChoice::Bare,
+            address => ServerChoice::At(address.parse()?),
         };
         Ok(Self { choice, database })
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for ServerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Thalweg => "thalweg",
@@ -231,7 +231,7 @@ impl fmt::Display for Choice {
     }
 }
 
-impl Spec {
+impl ServerSpec {
     /// Returns the server as it was typed.
     pub fn name(&self) -> String {
         self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
@@ -244,15 +244,15 @@ mod tests {
 
     #[test]
     fn servers_are_named_with_their_database() {
-        let spec: Spec = "thalweg@1".parse().unwrap();
+        let spec: ServerSpec = "thalweg@1".parse().unwrap();
         assert_eq!(
             (spec.choice.clone(), spec.database, spec.name()),
-            (Choice::Thalweg, Some(1), "thalweg@1".to_owned())
+            (ServerChoice::Thalweg, Some(1), "thalweg@1".to_owned())
         );
         for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
-            assert_eq!(text.parse::<Spec>().unwrap().name(), text);
+            assert_eq!(text.parse::<ServerSpec>().unwrap().name(), text);
         }
-        assert!("redis@x".parse::<Spec>().is_err());
-        assert!("mongo".parse::<Spec>().is_err());
+        assert!("redis@x".parse::<ServerSpec>().is_err());
+        assert!("mongo".parse::<ServerSpec>().is_err());
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     BenchError,
-    load::{self, Batching, Connection, Decoded, Flawed, OnLoss, Protocol, Tally},
+    load::{self, BadReply, Batching, Connection, Decoded, OnLoss, Protocol, Tally},
     random::Generator,
 };
 
@@ -81,14 +81,14 @@ impl Protocol for Resp {
         (kind, index): (usize, u64),
         last_entry: &mut (u64, u64),
         bytes: &[u8],
-    ) -> Result<Option<Decoded<()>>, Flawed<(), Wrong>> {
+    ) -> Result<Option<Decoded<()>>, BadReply<(), Wrong>> {
         let decoded = |bytes| Decoded { bytes, reply: (), closes: false };
         match self.requests.judge(self.mix.operation(kind), index, last_entry, bytes) {
             Ok(len) => Ok(len.map(decoded)),
             Err(fault) => {
                 let is_reply = self.on_wrong == OnWrong::Count && !matches!(fault, Wrong::Protocol(_));
                 let len = whole(bytes).ok().flatten().filter(|_| is_reply);
-                Err(Flawed { fault, decoded: len.map(decoded) })
+                Err(BadReply { fault, decoded: len.map(decoded) })
             }
         }
     }

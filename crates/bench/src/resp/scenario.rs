@@ -2,7 +2,7 @@
 //! redis-server's figures in the same run.
 
 use super::{
-    options::{Choice, Preset, RespOptions, Spec},
+    options::{Preset, RespOptions, ServerChoice, ServerSpec},
     requests::{Mix, Operation},
 };
 use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
@@ -24,7 +24,7 @@ pub struct Scenario {
     /// Work of the line.
     pub work: Work,
     /// Servers, of which the first is compared with the others.
-    pub servers: Vec<(Choice, u32)>,
+    pub servers: Vec<(ServerChoice, u32)>,
     /// Options of the load; with subscribers there is one connection, the publisher's.
     pub options: RespOptions,
     /// Goal of the first server.
@@ -41,7 +41,7 @@ impl Scenario {
             Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
             None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
         };
-        let server = |spec: &Spec| (spec.choice.clone(), spec.database.unwrap_or(options.database));
+        let server = |spec: &ServerSpec| (spec.choice.clone(), spec.database.unwrap_or(options.database));
         let servers = options.server.iter().map(server).collect();
         vec![Self { name, work, servers, options: RespOptions { connections, ..options.clone() }, goal: None }]
     }
@@ -80,7 +80,7 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),
         work,
-        servers: vec![(Choice::Thalweg, database), (other, 0)],
+        servers: vec![(ServerChoice::Thalweg, database), (other, 0)],
         options: RespOptions {
             connections,
             pipeline,
@@ -92,18 +92,26 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
     };
     let only = |operation| Work::Requests(Mix::only(operation));
     let cache = |name, operation, connections, pipeline, goal| {
-        line(name, only(operation), CACHE, Choice::RedisNone, connections, pipeline, VALUE_BYTES, goal)
+        line(name, only(operation), CACHE, ServerChoice::RedisNone, connections, pipeline, VALUE_BYTES, goal)
     };
     let durable = |name, operation, connections, pipeline, bytes| {
-        line(name, only(operation), DURABLE, Choice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
+        line(name, only(operation), DURABLE, ServerChoice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
     // The machine's upper bound, beside the peer.
     let bare = |scenario: Scenario| Scenario {
-        servers: [scenario.servers, vec![(Choice::Bare, DURABLE)]].concat(),
+        servers: [scenario.servers, vec![(ServerChoice::Bare, DURABLE)]].concat(),
         ..scenario
     };
-    let fan_out =
-        line("PUBLISH to 10", Work::FanOut(10), DURABLE, Choice::RedisNone, 1, 16, MESSAGE_BYTES, Goal::Rate(1.5));
+    let fan_out = line(
+        "PUBLISH to 10",
+        Work::FanOut(10),
+        DURABLE,
+        ServerChoice::RedisNone,
+        1,
+        16,
+        MESSAGE_BYTES,
+        Goal::Rate(1.5),
+    );
     let value_size = Some(fan_out.options.value_bytes().max(HEAD_BYTES));
     let fan_out = Scenario { options: RespOptions { value_size, ..fan_out.options.clone() }, ..fan_out };
     vec![

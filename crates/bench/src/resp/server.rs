@@ -9,7 +9,7 @@ use std::{
 use super::{
     bare::BareServer,
     client::{Answer, Client, Greeting},
-    options::{Choice, RespOptions},
+    options::{RespOptions, ServerChoice},
 };
 use crate::{
     BenchError, Progress, Scratch,
@@ -21,19 +21,19 @@ use crate::{
 #[derive(Debug)]
 pub struct Server {
     /// The server that was chosen.
-    pub choice: Choice,
+    pub choice: ServerChoice,
     /// Address, and how connections to its database 0 begin.
     pub greeting: Greeting,
     /// Its process, if it is known and on this machine.
     pub process: Option<u32>,
     /// Name and version that it reports.
     pub version: String,
-    _own: Option<Own>,
+    _own: Option<OwnedProcess>,
 }
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for what dropping them does")]
-enum Own {
+enum OwnedProcess {
     Thalweg(Target),
     Redis(ServerProcess),
     Bare(BareServer),
@@ -41,40 +41,41 @@ enum Own {
 
 impl Server {
     /// Starts the server, or reaches the one that runs.
-    pub fn reach(
-        choice: &Choice,
+    pub fn connect_or_start(
+        choice: &ServerChoice,
         options: &RespOptions,
         scratch: &Scratch,
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         let (address, process, own) = match choice {
-            Choice::Thalweg => {
+            ServerChoice::Thalweg => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
                 let mut arguments = vec![format!("--resp={address}")];
                 arguments.extend(options.server_arg.iter().cloned());
                 let data = scratch.fresh("thalweg")?.join("data");
                 let target =
                     Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &arguments, progress)?;
-                (Address::Tcp(address), target.process(), Some(Own::Thalweg(target)))
+                (Address::Tcp(address), target.process(), Some(OwnedProcess::Thalweg(target)))
             }
-            Choice::RedisNone | Choice::RedisAlways => {
+            ServerChoice::RedisNone | ServerChoice::RedisAlways => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
                 let arguments: &[&str] = match choice {
-                    Choice::RedisNone => &["--appendonly", "no"],
+                    ServerChoice::RedisNone => &["--appendonly", "no"],
                     _ => &["--appendonly", "yes", "--appendfsync", "always"],
                 };
                 progress.step(&format!("starting {} {}", options.redis_server.display(), arguments.join(" ")));
-                let dir = scratch.fresh(if *choice == Choice::RedisNone { "redis-none" } else { "redis-always" })?;
+                let dir =
+                    scratch.fresh(if *choice == ServerChoice::RedisNone { "redis-none" } else { "redis-always" })?;
                 let child = start_redis(&options.redis_server, address, &dir, arguments)?;
-                (Address::Tcp(address), Some(child.id()), Some(Own::Redis(child)))
+                (Address::Tcp(address), Some(child.id()), Some(OwnedProcess::Redis(child)))
             }
-            Choice::Bare => {
+            ServerChoice::Bare => {
                 progress.step("starting a bare server: a thread of this process");
                 let dir = scratch.fresh("bare")?;
                 let server = BareServer::start(&dir).map_err(BenchError::files(dir.display().to_string()))?;
-                (Address::Tcp(server.address), None, Some(Own::Bare(server)))
+                (Address::Tcp(server.address), None, Some(OwnedProcess::Bare(server)))
             }
-            Choice::At(address) => (address.clone(), None, None),
+            ServerChoice::At(address) => (address.clone(), None, None),
         };
         // The servers that we have started ask for no password.
         let password = options.password.clone().filter(|_| own.is_none());
@@ -97,9 +98,11 @@ impl Server {
     /// Describes the durability of writes to a database.
     pub fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
-            (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
-            (Choice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
-            (Choice::Bare, _) => Ok("one write and one fdatasync before what came together is answered".to_owned()),
+            (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
+            (ServerChoice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
+            (ServerChoice::Bare, _) => {
+                Ok("one write and one fdatasync before what came together is answered".to_owned())
+            }
             _ => asked_durability(&mut Client::open(&self.greeting(database))?),
         }
     }
@@ -115,8 +118,8 @@ impl Server {
             .iter()
             .find_map(|name| Some(format!("{} {}", name.trim_end_matches("_version"), field(&info, name)?)));
         self.version = match self.choice {
-            Choice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
-            Choice::Bare => "a bare server".to_owned(),
+            ServerChoice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
+            ServerChoice::Bare => "a bare server".to_owned(),
             _ => version.unwrap_or_else(|| "a server that does not say its version".to_owned()),
         };
         let is_here = match &self.greeting.address {

@@ -9,17 +9,17 @@ use std::{
 use super::{
     client::Client,
     figures::{Line, conditions, figures, ratios},
-    options::{Choice, Generator, RespOptions},
+    options::{Generator, RespOptions, ServerChoice},
     protocol::Plan,
     requests::Operation,
     scenario::{Scenario, Work},
     server::Server,
-    turn::Turn,
+    turn::ServerTurn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     load::{self, Bounds, Objective, Pace, Validity, find_knee, turns},
-    native::{Carrier, bare},
+    native::{TransportKind, bare},
     options::only,
     report::{Table, cells, duration, number},
 };
@@ -86,7 +86,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
             options.seed
         ),
     );
-    let times = bare::round_trips(Carrier::Tcp, 40, Duration::from_millis(200))?;
+    let times = bare::round_trips(TransportKind::Tcp, 40, Duration::from_millis(200))?;
     report.condition(
         "bare round trip",
         format!(
@@ -108,15 +108,15 @@ struct Suite<'a> {
 }
 
 impl Suite<'_> {
-    fn reach(&mut self, choice: &Choice) -> Result<(), BenchError> {
+    fn reach(&mut self, choice: &ServerChoice) -> Result<(), BenchError> {
         if self.servers.iter().all(|server| server.choice != *choice) {
-            let server = Server::reach(choice, self.options, self.scratch, self.progress)?;
+            let server = Server::connect_or_start(choice, self.options, self.scratch, self.progress)?;
             self.servers.push(server);
         }
         Ok(())
     }
 
-    fn server(&self, choice: &Choice) -> &Server {
+    fn server(&self, choice: &ServerChoice) -> &Server {
         let found = self.servers.iter().find(|server| server.choice == *choice);
         found.expect("all servers of the scenarios have been reached before")
     }
@@ -155,7 +155,7 @@ impl Suite<'_> {
         let busy: Vec<String> = all
             .iter()
             .flatten()
-            .filter(|line| line.is_generators())
+            .filter(|line| line.is_generator_saturated())
             .map(|line| format!("{} of {}", line.scenario.name, line.server))
             .collect();
         if !busy.is_empty() {
@@ -168,9 +168,9 @@ impl Suite<'_> {
     }
 
     /// The server's part in a scenario, with a stream of its own.
-    fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(Choice, u32)) -> Turn<'s> {
+    fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(ServerChoice, u32)) -> ServerTurn<'s> {
         let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
-        Turn { scenario, server: self.server(choice), database: *database, stream }
+        ServerTurn { scenario, server: self.server(choice), database: *database, stream }
     }
 
     /// All rounds of a scenario. The servers take turns; another one begins each round.
@@ -184,7 +184,7 @@ impl Suite<'_> {
                 generator: generator.name(),
                 server: turn.server.name(turn.database),
                 durability: turn.server.durability(turn.database)?,
-                is_bare: server.0 == Choice::Bare,
+                is_bare: server.0 == ServerChoice::Bare,
                 rounds: Vec::new(),
             });
         }

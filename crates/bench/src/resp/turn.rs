@@ -2,7 +2,7 @@
 
 use super::{
     client::{Client, Greeting},
-    external::{self, What},
+    external::{self, BenchmarkRequest},
     fanout::{self, CHANNEL, FanOut},
     figures::Round,
     options::{Generator, RespOptions},
@@ -20,7 +20,7 @@ use crate::{
 
 /// A server in a scenario.
 #[derive(Clone, Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct ServerTurn<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) server: &'a Server,
     /// Number of the database that is selected.
@@ -29,7 +29,7 @@ pub(super) struct Turn<'a> {
     pub(super) stream: String,
 }
 
-impl Turn<'_> {
+impl ServerTurn<'_> {
     pub(super) fn greeting(&self) -> Greeting {
         self.server.greeting(self.database)
     }
@@ -80,22 +80,22 @@ impl Turn<'_> {
         FanOut { greeting: self.greeting(), subscribers, options: self.options(), process: self.server.process }
     }
 
-    fn external(&self, what: What) -> external::Request {
+    fn external(&self, what: BenchmarkRequest) -> external::Request {
         let RespOptions { connections, pipeline, keys, .. } = *self.options();
         let value_bytes = self.options().value_bytes();
         external::Request { greeting: self.greeting(), connections, pipeline, value_bytes, keys, what }
     }
 
     /// Returns the operation as redis-benchmark sends it.
-    fn command(&self, operation: Operation) -> What {
-        let words = |words: &[&str]| What::Command(words.iter().map(|word| (*word).to_owned()).collect());
+    fn command(&self, operation: Operation) -> BenchmarkRequest {
+        let words = |words: &[&str]| BenchmarkRequest::Command(words.iter().map(|word| (*word).to_owned()).collect());
         match operation {
-            Operation::Ping => What::Test("ping_mbulk"),
-            Operation::Get => What::Test("get"),
-            Operation::Set => What::Test("set"),
-            Operation::Incr => What::Test("incr"),
-            Operation::Hset => What::Test("hset"),
-            Operation::Mset => What::Test("mset"),
+            Operation::Ping => BenchmarkRequest::Test("ping_mbulk"),
+            Operation::Get => BenchmarkRequest::Test("get"),
+            Operation::Set => BenchmarkRequest::Test("set"),
+            Operation::Incr => BenchmarkRequest::Test("incr"),
+            Operation::Hset => BenchmarkRequest::Test("hset"),
+            Operation::Mset => BenchmarkRequest::Test("mset"),
             Operation::Hget => words(&["HGET", "myhash", "element:__rand_int__"]),
             Operation::Mget => words(&[&["MGET"], &["key:__rand_int__"; 10][..]].concat()),
             Operation::Xadd => words(&["XADD", &self.stream, "*", "field", &"x".repeat(self.options().value_bytes())]),
@@ -110,7 +110,7 @@ impl Turn<'_> {
         let options = self.options();
         let unit = (options.connections * options.pipeline) as u64;
         let payload = fanout::external_payload(options);
-        let request = self.external(What::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]));
+        let request = self.external(BenchmarkRequest::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]));
         let plan = self.fan_out(subscribers);
         let publish = |count: u64| {
             let (request, binary) = (request.clone(), options.redis_benchmark.clone());

@@ -8,7 +8,7 @@ use super::options::NAME;
 use crate::{
     BenchError,
     data::{self, KEY_BYTES},
-    random::{generator, stir},
+    random::{generator, mix_bits},
 };
 
 /// Puts of a commit during setup.
@@ -40,7 +40,7 @@ impl Content {
         out.truncate(random);
         while out.len() < self.value_bytes {
             for word in rng.next_u64().to_le_bytes() {
-                out.extend_from_slice(&stir(u64::from(word)).to_le_bytes());
+                out.extend_from_slice(&mix_bits(u64::from(word)).to_le_bytes());
             }
         }
         out.truncate(self.value_bytes);

@@ -9,8 +9,8 @@
 mod content;
 mod knee;
 mod options;
-mod sides;
 mod take;
+mod windows;
 mod writers;
 
 use std::{path::Path, time::Duration};
@@ -18,13 +18,13 @@ use std::{path::Path, time::Duration};
 use thalweg_engine::{Database, Keyspace, Options};
 use thalweg_types::Durability;
 
-pub use self::options::{Drive, SnapshotOptions, Target};
+pub use self::options::{SnapshotOptions, Target, WriterKind};
 use self::{
     content::Content,
     knee::Load,
     options::NAME,
-    sides::{Side, Watch, Window},
-    take::{Taken, take},
+    take::{TakenSnapshot, take},
+    windows::{SystemSample, Window, WindowSet},
     writers::Writers,
 };
 use crate::{
@@ -66,8 +66,8 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     report.condition("backend", options.backend.name());
     report.condition("durability", options.durability.name());
     let drive = match options.drive {
-        Drive::Tasks => "tasks that share a thread",
-        Drive::Threads => "a thread each",
+        WriterKind::Tasks => "tasks that share a thread",
+        WriterKind::Threads => "a thread each",
     };
     report.condition("concurrency", format!("{} writers, {drive}; 1 snapshot at a time", options.writers));
     report.condition(
@@ -98,7 +98,7 @@ struct Measured {
     payload: f64,
     load: Load,
     /// The snapshot that was taken without writers.
-    alone: Taken,
+    alone: TakenSnapshot,
     rounds: Vec<Round>,
     /// The disk's fsyncs before and after the rounds.
     probe: Latencies,
@@ -108,7 +108,7 @@ struct Measured {
 struct Round {
     without: Window,
     beside: Window,
-    taken: Taken,
+    taken: TakenSnapshot,
 }
 
 /// The measured database and its files.
@@ -143,7 +143,7 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
         None => knee::search(options, &mut writers, progress)?,
     };
     let bench = Bench { options, database: &database, content: &content, files: &files };
-    let alone = bench.alone()?;
+    let alone = bench.measure_snapshot_alone()?;
     let mut times = bench.probe(&mut probe)?;
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
@@ -166,7 +166,7 @@ fn filled(database: &Database, content: &Content, options: &SnapshotOptions) -> 
 }
 
 impl Bench<'_> {
-    fn alone(&self) -> Result<Taken, BenchError> {
+    fn measure_snapshot_alone(&self) -> Result<TakenSnapshot, BenchError> {
         settle(self.database)?;
         self.checked(|| self.take())
     }
@@ -182,45 +182,50 @@ impl Bench<'_> {
         &self,
         number: u32,
         rate: f64,
-        alone: &Taken,
+        alone: &TakenSnapshot,
         writers: &mut impl FnMut() -> Writers<'a>,
     ) -> Result<Round, BenchError> {
         if number.is_multiple_of(2) {
-            let (beside, taken) = self.beside(&writers(), rate)?;
-            Ok(Round { without: self.without(&writers(), rate, alone)?, beside, taken })
+            let (beside, taken) = self.measure_together(&writers(), rate)?;
+            Ok(Round { without: self.measure_writers_alone(&writers(), rate, alone)?, beside, taken })
         } else {
-            let without = self.without(&writers(), rate, alone)?;
-            let (beside, taken) = self.beside(&writers(), rate)?;
+            let without = self.measure_writers_alone(&writers(), rate, alone)?;
+            let (beside, taken) = self.measure_together(&writers(), rate)?;
             Ok(Round { without, beside, taken })
         }
     }
 
     /// Measures a window as long as a snapshot takes: rare events have the same chance to happen in both kinds.
-    fn without(&self, writers: &Writers<'_>, rate: f64, alone: &Taken) -> Result<Window, BenchError> {
+    fn measure_writers_alone(
+        &self,
+        writers: &Writers<'_>,
+        rate: f64,
+        alone: &TakenSnapshot,
+    ) -> Result<Window, BenchError> {
         settle(self.database)?;
         let time = self.options.duration.max(Duration::from_secs_f64(alone.seconds));
-        let watch = Watch::begin(self.database);
+        let watch = SystemSample::begin(self.database);
         Ok(watch.end(writers.open(rate, time, None)?))
     }
 
-    fn beside(&self, writers: &Writers<'_>, rate: f64) -> Result<(Window, Taken), BenchError> {
+    fn measure_together(&self, writers: &Writers<'_>, rate: f64) -> Result<(Window, TakenSnapshot), BenchError> {
         settle(self.database)?;
         let mut window = None;
         let taken = self.checked(|| {
-            let watch = Watch::begin(self.database);
-            let (written, taken) = writers.open_beside(rate, || self.take())?;
+            let watch = SystemSample::begin(self.database);
+            let (written, taken) = writers.write_during(rate, || self.take())?;
             window = Some(watch.end(written));
             Ok(taken)
         })?;
         Ok((window.unwrap_or_default(), taken))
     }
 
-    fn take(&self) -> Result<Taken, BenchError> {
+    fn take(&self) -> Result<TakenSnapshot, BenchError> {
         take(self.database, self.options, &self.files.join("snapshot"))
     }
 
     /// Returns the snapshot of `taking`, once it is known to hold everything.
-    fn checked(&self, taking: impl FnOnce() -> Result<Taken, BenchError>) -> Result<Taken, BenchError> {
+    fn checked(&self, taking: impl FnOnce() -> Result<TakenSnapshot, BenchError>) -> Result<TakenSnapshot, BenchError> {
         let (taken, content) = (taking()?, self.content);
         let totals = taken.totals;
         if totals.rows < content.entries || totals.row_bytes + totals.carried_bytes < content.bytes() {
@@ -247,10 +252,10 @@ impl Round {
 
 impl Measured {
     fn report(&self, report: &mut Report) {
-        let without = Side::of(self.rounds.iter().map(|round| &round.without));
-        let beside = Side::of(self.rounds.iter().map(|round| &round.beside));
+        let without = WindowSet::of(self.rounds.iter().map(|round| &round.without));
+        let beside = WindowSet::of(self.rounds.iter().map(|round| &round.beside));
         report.tables.push(self.snapshots());
-        report.tables.push(sides::table(&without, &beside, &self.probe));
+        report.tables.push(windows::table(&without, &beside, &self.probe));
         report.tables.push(self.windows());
         if !self.load.trials.is_empty() {
             report.tables.push(self.load.table());
@@ -315,7 +320,7 @@ mod tests {
             pace: 0,
             to: Target::File,
             writers: 2,
-            drive: Drive::Tasks,
+            drive: WriterKind::Tasks,
             objective: "p99<5s".parse().unwrap(),
             rate: None,
             durability: Durability::Os,
@@ -327,7 +332,7 @@ mod tests {
     }
 
     fn given() -> SnapshotOptions {
-        SnapshotOptions { rate: Some(2000.0), drive: Drive::Threads, ..small() }
+        SnapshotOptions { rate: Some(2000.0), drive: WriterKind::Threads, ..small() }
     }
 
     fn cell(report: &Report, table: usize, row: usize, column: &str) -> f64 {

@@ -42,7 +42,7 @@ pub struct SnapshotOptions {
     pub writers: u32,
     /// Kind of the writers.
     #[arg(long, value_enum, default_value_t)]
-    pub drive: Drive,
+    pub drive: WriterKind,
     /// Objective that the writers must meet at the knee.
     #[arg(long, default_value = "p99<5ms")]
     pub objective: Objective,
@@ -90,7 +90,7 @@ pub enum Target {
 
 /// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Drive {
+pub enum WriterKind {
     /// A task: all share one thread, as the connections of a server do, and wait as futures.
     #[default]
     Tasks,

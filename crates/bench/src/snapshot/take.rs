@@ -15,12 +15,12 @@ use thalweg_engine::{
 use super::options::{NAME, SnapshotOptions, Target};
 use crate::{
     BenchError,
-    usage::{Usage, Whose},
+    usage::{MeasuredProcess, Usage},
 };
 
 /// A snapshot that was taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenSnapshot {
     /// Seconds from the request to the last byte, synced if there is a file.
     pub(super) seconds: f64,
     /// CPU seconds of the whole process in that time.
@@ -33,12 +33,12 @@ pub(super) struct Taken {
 }
 
 /// Takes one; `path` is where the file goes, if one is asked for.
-pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) -> Result<Taken, BenchError> {
+pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) -> Result<TakenSnapshot, BenchError> {
     let mut file = match options.to {
         Target::File => Some(File::create(path).map(SnapshotFile::new).map_err(BenchError::files(path))?),
         Target::Null => None,
     };
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
+    let (begun, before) = (Instant::now(), Usage::read(MeasuredProcess::Own));
     let (compression, pace) = (options.compress, options.pace());
     let options = snapshot::SnapshotOptions { compression, pace, ..snapshot::SnapshotOptions::default() };
     let mut taking = database.snapshot(&options).map_err(BenchError::subject(NAME, "beginning a snapshot"))?;
@@ -52,9 +52,9 @@ pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) 
     if let Some(file) = &mut file {
         file.finish().map_err(BenchError::files(path))?;
     }
-    Ok(Taken {
+    Ok(TakenSnapshot {
         seconds: begun.elapsed().as_secs_f64(),
-        cpu_seconds: Usage::read(Whose::Own).since(&before).cpu_seconds,
+        cpu_seconds: Usage::read(MeasuredProcess::Own).since(&before).cpu_seconds,
         totals: taking.so_far(),
         chunks: taking.next_number(),
         bytes,
@@ -62,7 +62,7 @@ pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) 
 }
 
 /// Reads the file again, checks all of it, and removes it.
-pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
+pub(super) fn check(taken: &TakenSnapshot, path: &Path) -> Result<(), BenchError> {
     let file = File::open(path).map_err(BenchError::files(path))?;
     let read = snapshot::verify(BufReader::with_capacity(1 << 20, file));
     let read = read.map_err(BenchError::subject(NAME, "checking a snapshot"))?;

@@ -16,14 +16,14 @@ use thalweg_engine::{AsyncDatabase, Keyspace};
 
 use super::{
     content::Content,
-    options::{Drive, NAME, SnapshotOptions},
+    options::{NAME, SnapshotOptions, WriterKind},
 };
 use crate::{
     BenchError, data,
     latency::{Latencies, nanos},
     load::{Arrivals, Clock, Schedule},
     random::{Generator, generator},
-    tasks::{self, Next},
+    tasks::{self, NextStep},
 };
 
 /// Figures of all writers of a phase.
@@ -54,7 +54,7 @@ pub(super) struct Writers<'a> {
 }
 
 /// Begin, end and rate of one phase.
-struct Phase {
+struct WritePhase {
     clock: Clock,
     /// End in nanoseconds of the clock. Every put that is due before is made, however late.
     until: AtomicU64,
@@ -64,7 +64,7 @@ struct Phase {
     give_up: u64,
 }
 
-impl Phase {
+impl WritePhase {
     fn new(until: u64, rate: Option<f64>, give_up: Option<Duration>) -> Self {
         Self { clock: Clock::start(), until: until.into(), rate, give_up: give_up.map_or(u64::MAX, nanos) }
     }
@@ -103,7 +103,7 @@ struct Puts<'a> {
 }
 
 impl<'a> Puts<'a> {
-    fn new(writers: &Writers<'a>, number: u32, phase: &Phase) -> Self {
+    fn new(writers: &Writers<'a>, number: u32, phase: &WritePhase) -> Self {
         let schedule = |rate| {
             Schedule::new(Arrivals::Constant, rate, number as usize, writers.options.writers as usize, writers.seed)
         };
@@ -119,7 +119,7 @@ impl<'a> Puts<'a> {
         puts
     }
 
-    fn next(&mut self, phase: &Phase) {
+    fn next(&mut self, phase: &WritePhase) {
         self.key = data::key(self.rng.random_range(0..self.content.entries));
         self.content.value(self.rng.next_u64(), &mut self.value);
         self.due = self.schedule.as_mut().map_or_else(|| phase.clock.now(), Schedule::take);
@@ -129,31 +129,31 @@ impl<'a> Puts<'a> {
 impl Writers<'_> {
     /// Writes as fast as puts are answered.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
-        self.run(&Phase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
+        self.run(&WritePhase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
 
     /// Together they put `rate` times a second, for `time`, or until a put takes longer than `give_up`.
     pub(super) fn open(&self, rate: f64, time: Duration, give_up: Option<Duration>) -> Result<Written, BenchError> {
-        self.run(&Phase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
+        self.run(&WritePhase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
     }
 
     /// Together they put `rate` times a second, for as long as `beside` takes.
-    pub(super) fn open_beside<T>(
+    pub(super) fn write_during<T>(
         &self,
         rate: f64,
         beside: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(Written, T), BenchError> {
-        self.run(&Phase::new(u64::MAX, Some(rate), None), beside)
+        self.run(&WritePhase::new(u64::MAX, Some(rate), None), beside)
     }
 
     fn run<T>(
         &self,
-        phase: &Phase,
+        phase: &WritePhase,
         beside: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(Written, T), BenchError> {
         let numbers: Vec<Vec<u32>> = match self.options.drive {
-            Drive::Tasks => vec![(0..self.options.writers).collect()],
-            Drive::Threads => (0..self.options.writers).map(|number| vec![number]).collect(),
+            WriterKind::Tasks => vec![(0..self.options.writers).collect()],
+            WriterKind::Threads => (0..self.options.writers).map(|number| vec![number]).collect(),
         };
         let (outcomes, done) = thread::scope(|scope| {
             let writer = |numbers: Vec<u32>| {
@@ -161,8 +161,8 @@ impl Writers<'_> {
                     // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
                     let _ = set_current_timer_slack(NonZeroU64::new(1));
                     let done = match self.options.drive {
-                        Drive::Tasks => self.write_by_tasks(&numbers, phase),
-                        Drive::Threads => self.write(numbers[0], phase),
+                        WriterKind::Tasks => self.write_by_tasks(&numbers, phase),
+                        WriterKind::Threads => self.write(numbers[0], phase),
                     };
                     if done.is_err() {
                         phase.stop();
@@ -188,7 +188,7 @@ impl Writers<'_> {
     }
 
     /// Runs one writer, on a thread of its own.
-    fn write(&self, number: u32, phase: &Phase) -> Result<Latencies, BenchError> {
+    fn write(&self, number: u32, phase: &WritePhase) -> Result<Latencies, BenchError> {
         let (mut times, mut puts) = (Latencies::default(), Puts::new(self, number, phase));
         while !phase.is_over(puts.due) {
             let early = puts.due.saturating_sub(phase.clock.now());
@@ -206,7 +206,7 @@ impl Writers<'_> {
     }
 
     /// Runs these writers as tasks of this thread.
-    fn write_by_tasks(&self, numbers: &[u32], phase: &Phase) -> Result<Latencies, BenchError> {
+    fn write_by_tasks(&self, numbers: &[u32], phase: &WritePhase) -> Result<Latencies, BenchError> {
         let mut times = Latencies::default();
         let mut writers: Vec<_> = numbers.iter().map(|number| Puts::new(self, *number, phase)).collect();
         tasks::run(writers.len(), &phase.clock, |number, put: Option<Result<_, _>>| {
@@ -217,11 +217,11 @@ impl Writers<'_> {
                 puts.next(phase);
             }
             Ok(if phase.is_over(puts.due) {
-                Next::Nothing
+                NextStep::Nothing
             } else if puts.due > phase.clock.now() {
-                Next::Due(puts.due)
+                NextStep::Due(puts.due)
             } else {
-                Next::Future(self.database.put(self.keyspace.id(), &puts.key, &puts.value, self.options.durability))
+                NextStep::Future(self.database.put(self.keyspace.id(), &puts.key, &puts.value, self.options.durability))
             })
         })?;
         Ok(times)

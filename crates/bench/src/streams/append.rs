@@ -6,7 +6,7 @@ use thalweg_transport::Outbox;
 use thalweg_types::{Durability, StreamId, command::CommandError};
 use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 
-use crate::native::{Head, LineError, Payloads, Work, body, unexpected};
+use crate::native::{ChannelError, ChannelRequests, Head, Payloads, body, unexpected};
 
 /// Appends of one publisher.
 pub struct AppendWork {
@@ -57,9 +57,9 @@ fn put_append(out: &mut Vec<u8>, stream: StreamId, payloads: &Payloads, publishe
     }
 }
 
-impl Work for AppendWork {
+impl ChannelRequests for AppendWork {
     #[inline]
-    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
+    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError> {
         if self.next >= self.until {
             return Ok(false);
         }
@@ -68,13 +68,13 @@ impl Work for AppendWork {
             put_append(out, self.stream, &self.payloads, self.publisher, records.clone());
             Ok::<_, CommandError>(())
         });
-        put.map_err(LineError::protocol)?;
+        put.map_err(ChannelError::protocol)?;
         self.next = records.end;
         Ok(true)
     }
 
     #[inline]
-    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError> {
+    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError> {
         if reply.header.kind != Kind::Committed as u16 {
             return Err(unexpected(reply));
         }
@@ -85,7 +85,7 @@ impl Work for AppendWork {
             && appends.next().is_some_and(|append| append.stream == self.stream && append.count == self.batch)
             && appends.next().is_none();
         if !right {
-            return Err(LineError::Protocol(format!("an append of {} was answered with {committed:?}", self.batch)));
+            return Err(ChannelError::Protocol(format!("an append of {} was answered with {committed:?}", self.batch)));
         }
         self.acked += u64::from(self.batch);
         Ok(u64::from(self.batch))

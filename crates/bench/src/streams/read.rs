@@ -10,7 +10,10 @@ use thalweg_wire::{
 
 use crate::{
     load::Clock,
-    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Work, body, drive, unexpected},
+    native::{
+        ChannelError, ChannelRequests, Payloads, ReadyChannel, Runs, Session, SessionWait, SubscriberAccount, body,
+        drive, unexpected,
+    },
 };
 
 /// Checks records as they come, in order of their offsets.
@@ -19,23 +22,23 @@ pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
     /// Account of what was read of each publisher, from the stream's start on.
-    pub account: Account,
+    pub account: SubscriberAccount,
     next: u64,
 }
 
 impl Checker {
     /// Creates a checker at the start of a stream.
-    pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
+    pub fn new(payloads: Arc<Payloads>, account: SubscriberAccount) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
     /// Checks runs of records; returns how many records they held.
-    pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, LineError> {
+    pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
         let mut records = 0;
         for run in runs.iter() {
             if run.first.get() != self.next {
                 let got = run.first.get();
-                return Err(LineError::Protocol(format!("offset {got} came where {} should have", self.next)));
+                return Err(ChannelError::Protocol(format!("offset {got} came where {} should have", self.next)));
             }
             self.next += u64::from(run.count);
             let mut right = 0;
@@ -54,7 +57,7 @@ impl Checker {
     }
 
     /// Begins again at the stream's start.
-    fn rewind(&mut self, account: Account) {
+    fn rewind(&mut self, account: SubscriberAccount) {
         self.account = account;
         self.next = 0;
     }
@@ -69,15 +72,15 @@ pub struct ReadWork {
     /// Records of the stream.
     end: u64,
     checker: Checker,
-    fresh: Account,
+    fresh: SubscriberAccount,
     /// True while a request is under way.
     is_waiting: bool,
-    again: Again,
+    again: AtStreamEnd,
 }
 
 /// Behaviour after the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum AtStreamEnd {
     /// The reader begins again at the stream's start.
     Yes,
     /// The reader stops: everything has been read.
@@ -86,7 +89,14 @@ pub enum Again {
 
 impl ReadWork {
     /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
-    pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
+    pub fn new(
+        stream: StreamId,
+        batch: u32,
+        end: u64,
+        payloads: Arc<Payloads>,
+        fresh: SubscriberAccount,
+        again: AtStreamEnd,
+    ) -> Self {
         let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
         let checker = Checker::new(payloads, fresh.clone());
         Self { stream, batch, max_bytes, end, checker, fresh, is_waiting: false, again }
@@ -99,7 +109,7 @@ impl ReadWork {
     }
 
     /// Returns the account of everything read since the start.
-    pub fn account(&self) -> &Account {
+    pub fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }
 
@@ -109,14 +119,14 @@ impl ReadWork {
     }
 }
 
-impl Work for ReadWork {
+impl ChannelRequests for ReadWork {
     #[inline]
-    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
+    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError> {
         if self.is_waiting {
-            return Err(LineError::Protocol("a reader asks for one page at a time".to_owned()));
+            return Err(ChannelError::Protocol("a reader asks for one page at a time".to_owned()));
         }
         if self.checker.next >= self.end {
-            if self.again == Again::No {
+            if self.again == AtStreamEnd::No {
                 return Ok(false);
             }
             self.checker.rewind(self.fresh.clone());
@@ -127,13 +137,13 @@ impl Work for ReadWork {
             max_records: self.batch,
             max_bytes: self.max_bytes,
         };
-        read.encode(out.buffer(), id).map_err(LineError::protocol)?;
+        read.encode(out.buffer(), id).map_err(ChannelError::protocol)?;
         self.is_waiting = true;
         Ok(true)
     }
 
     #[inline]
-    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError> {
+    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError> {
         if reply.header.kind != Kind::Records as u16 {
             return Err(unexpected(reply));
         }
@@ -142,10 +152,10 @@ impl Work for ReadWork {
         let records = self.checker.take(&page.runs)?;
         if records == 0 {
             let next = self.checker.next;
-            return Err(LineError::Protocol(format!("nothing came from offset {next} of a stream of {}", self.end)));
+            return Err(ChannelError::Protocol(format!("nothing came from offset {next} of a stream of {}", self.end)));
         }
         if self.checker.account.wrong > 0 {
-            return Err(LineError::Protocol(format!("{} records with wrong content", self.checker.account.wrong)));
+            return Err(ChannelError::Protocol(format!("{} records with wrong content", self.checker.account.wrong)));
         }
         Ok(records)
     }
@@ -154,16 +164,16 @@ impl Work for ReadWork {
 /// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the
 /// account.
 pub async fn tail(
-    mut line: Line,
+    mut line: ReadyChannel,
     clock: Clock,
     stream: StreamId,
     end: u64,
     checker: Checker,
     window: &Permit,
-) -> Result<(Duration, u64, Account), LineError> {
+) -> Result<(Duration, u64, SubscriberAccount), ChannelError> {
     let mut tailing = Tailing { checker, end, credit: ReceiveCredit::new(window), bytes: 0 };
     let request = Tail { stream, from: Position::Start {}, permit: tailing.credit.permit() };
-    request.encode(line.out.buffer(), 1).map_err(LineError::protocol)?;
+    request.encode(line.out.buffer(), 1).map_err(ChannelError::protocol)?;
     drive(&mut line, &clock, &mut tailing).await?;
     Ok((Duration::from_nanos(clock.now()), tailing.bytes, tailing.checker.account))
 }
@@ -176,11 +186,11 @@ struct Tailing {
 }
 
 impl Session for Tailing {
-    fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
+    fn compose(&mut self, _: &mut ReadyChannel) -> Result<(), ChannelError> {
         Ok(())
     }
 
-    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+    fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError> {
         self.bytes += bytes as u64;
         let (mut messages, mut amount) = (0, 0);
         while let Some(raw) = line.frame()? {
@@ -194,15 +204,15 @@ impl Session for Tailing {
             messages += self.checker.take(&tailed.runs)?;
             amount += tailed.runs.iter().map(|run| run.records.len() as u64).sum::<u64>();
         }
-        self.credit.received(messages, amount).map_err(LineError::protocol)?;
+        self.credit.received(messages, amount).map_err(ChannelError::protocol)?;
         if let Some(credit) = self.credit.consumed(messages, amount) {
-            credit.encode(line.out.buffer(), 1).map_err(LineError::protocol)?;
+            credit.encode(line.out.buffer(), 1).map_err(ChannelError::protocol)?;
         }
         Ok(())
     }
 
-    fn next(&mut self, _: bool) -> Next {
-        if self.checker.next >= self.end { Next::Done } else { Next::Channel }
+    fn next(&mut self, _: bool) -> SessionWait {
+        if self.checker.next >= self.end { SessionWait::Done } else { SessionWait::Channel }
     }
 }
 
@@ -212,7 +222,7 @@ mod tests {
     use crate::native::{Depth, Head, Share};
     use thalweg_types::{SpaceTime, record::RecordBatch};
 
-    fn taken(changes: impl FnOnce(&mut Vec<u8>), first: u64) -> Result<(u64, Account), LineError> {
+    fn taken(changes: impl FnOnce(&mut Vec<u8>), first: u64) -> Result<(u64, SubscriberAccount), ChannelError> {
         let payloads = Arc::new(Payloads::new(40, 1, Depth::Full));
         let mut batch = RecordBatch::new();
         for sequence in 0..3 {
@@ -223,7 +233,7 @@ mod tests {
         let mut bytes = batch.bytes().to_vec();
         changes(&mut bytes);
         let run = RecordRun { first: Offset(first), time: SpaceTime(0), count: 3, records: &bytes };
-        let mut checker = Checker::new(payloads, Account::new(Share::All, 1));
+        let mut checker = Checker::new(payloads, SubscriberAccount::new(Share::All, 1));
         let count = checker.take(&List::Items(&[run]))?;
         Ok((count, checker.account))
     }

@@ -4,7 +4,7 @@ use super::scenario::Scenario;
 use crate::{
     Report,
     load::Rounds,
-    native::Carrier,
+    native::TransportKind,
     report::{Check, Table, cells},
     stats::{median_of, ratio},
 };
@@ -46,7 +46,7 @@ pub fn table() -> Table {
 }
 
 /// Adds a scenario's rounds to the table, and its checks to the report.
-pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier: Carrier, measured: &Measured) {
+pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier: TransportKind, measured: &Measured) {
     let Measured { rounds, beside } = measured;
     let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
     let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
@@ -72,11 +72,11 @@ pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier:
     });
     let what = format!("{}, {}", scenario.name, carrier.name());
     report.checks.push(validity.check(&what, "all acked or read, in order, with the right content"));
-    if let (Some(share), Carrier::Tcp) = (scenario.of_probe, carrier) {
+    if let (Some(share), TransportKind::Tcp) = (scenario.of_probe, carrier) {
         report.checks.push(Check::at_least(format!("{what}: of 1/(round trip + fdatasync)"), of_probe, share, " ×"));
     }
     let Some(floor) = scenario.floor(carrier) else { return };
-    report.checks.push(match scenario.bare_share.filter(|_| carrier == Carrier::Quic) {
+    report.checks.push(match scenario.bare_share.filter(|_| carrier == TransportKind::Quic) {
         Some(share) if rate.median < floor => {
             Check::at_least(format!("{what}: of a bare stream"), of_bare, share, " ×")
         }

@@ -1,10 +1,10 @@
 //! The lines of the report.
 
-use crate::native::Carrier;
+use crate::native::TransportKind;
 
 /// Work of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum StreamWork {
     /// Appends: publishers with a connection each, and requests that each has under way.
     Publish {
         /// Number of publishers.
@@ -24,7 +24,7 @@ pub struct Scenario {
     /// Name in the report.
     pub name: String,
     /// Work of the line.
-    pub what: What,
+    pub what: StreamWork,
     /// Bytes of a record's payload.
     pub payload_bytes: usize,
     /// Records of a request.
@@ -43,7 +43,7 @@ impl Scenario {
         let how = if in_flight == 1 { "one in flight".to_owned() } else { format!("pipelined, {in_flight} in flight") };
         Self {
             name: format!("publish {payload_bytes} B × {batch}, {who}, {how}"),
-            what: What::Publish { publishers, in_flight },
+            what: StreamWork::Publish { publishers, in_flight },
             payload_bytes,
             batch,
             floor: None,
@@ -74,8 +74,8 @@ impl Scenario {
             one(1024, 100, 1, 8),
             Self { floor: Some((763_000.0, 356_000.0)), bare_share: Some(0.7), ..one(1024, 1000, 1, 1) },
             one(1024, 1000, 1, 8),
-            read(What::Poll, "consume 1024 B × 1000, page after page"),
-            read(What::Tail, "consume 1024 B, as a tail"),
+            read(StreamWork::Poll, "consume 1024 B × 1000, page after page"),
+            read(StreamWork::Tail, "consume 1024 B, as a tail"),
         ]
     }
 
@@ -85,9 +85,9 @@ impl Scenario {
     }
 
     /// Returns the records per second that there should be over a transport.
-    pub fn floor(&self, carrier: Carrier) -> Option<f64> {
+    pub fn floor(&self, carrier: TransportKind) -> Option<f64> {
         let (tcp, quic) = self.floor?;
-        let floor = if carrier == Carrier::Quic { quic } else { tcp };
+        let floor = if carrier == TransportKind::Quic { quic } else { tcp };
         Some(floor).filter(|floor| floor.is_finite())
     }
 }

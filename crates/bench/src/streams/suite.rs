@@ -6,21 +6,22 @@ use thalweg_types::{
     Durability, StreamId,
     command::{StreamConfig, encode_create_stream, encode_delete_stream},
 };
-use thalweg_wire::{Level, Permit, Rest, ServerFrame, Write};
+use thalweg_wire::{Level, Permit, RemainingBytes, ServerFrame, Write};
 
 use super::{
     append::AppendWork,
-    read::{Again, Checker, ReadWork, tail},
+    read::{AtStreamEnd, Checker, ReadWork, tail},
     report::{self, Beside, Measured},
     retention::Retention,
-    scenario::{Scenario, What},
+    scenario::{Scenario, StreamWork},
 };
 use crate::{
     BenchError, Progress, Report,
     latency::{Latencies, micros},
-    load::{Pace, Tally, Validity, crew},
+    load::{Pace, Tally, Validity, run_threads},
     native::{
-        Account, CallPlan, Depth, HEAD_BYTES, LoadOptions, Payloads, Place, Server, ServerOptions, Share, bare,
+        CallPlan, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions, Share,
+        SubscriberAccount, bare,
         requests::{self, Outcome},
     },
     options::{only, parse_duration, require, within},
@@ -107,7 +108,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
         None => Scenario::goals(),
     };
     let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
-    let server = Server::reach(&options.server, &scratch, &[], progress)?;
+    let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
@@ -117,7 +118,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let place = server.place(options.server.transport[0])?;
     let mut suite = Suite { options, server: &server, place, probe, progress, streams: 0, retention };
     if retention.0.is_some() {
-        suite.season()?;
+        suite.prefill()?;
     }
     let mut figures = report::table();
     for carrier in &options.server.transport {
@@ -136,7 +137,7 @@ struct Suite<'a> {
     options: &'a StreamsOptions,
     server: &'a Server,
     /// Port and transport that are measured.
-    place: Place,
+    place: NativeEndpoint,
     probe: Probe,
     progress: &'a mut dyn Progress,
     streams: u64,
@@ -148,17 +149,17 @@ impl Suite<'_> {
         let payloads = Arc::new(Payloads::new(scenario.payload_bytes, self.options.load.seed, Depth::Spot));
         let mut measured = Measured::default();
         let consumed = match scenario.what {
-            What::Publish { .. } => None,
-            What::Poll | What::Tail => Some(self.fill(&payloads)?),
+            StreamWork::Publish { .. } => None,
+            StreamWork::Poll | StreamWork::Tail => Some(self.fill(&payloads)?),
         };
         for number in 1..=self.options.load.rounds {
             let (stream, round_trip_us, fdatasync_us) = self.bare(scenario)?;
             let (fsyncs, zeroed) = (self.fsyncs(), self.zeroed_bytes());
             let outcome = match (scenario.what, consumed) {
-                (What::Publish { publishers, in_flight }, _) => {
+                (StreamWork::Publish { publishers, in_flight }, _) => {
                     self.publish(&payloads, scenario.batch, publishers, in_flight)?
                 }
-                (What::Tail, Some(filled)) => self.tail(&payloads, filled)?,
+                (StreamWork::Tail, Some(filled)) => self.tail(&payloads, filled)?,
                 (_, Some(filled)) => self.poll(&payloads, scenario.batch, filled)?,
                 (_, None) => unreachable!("what is consumed was filled"),
             };
@@ -175,7 +176,7 @@ impl Suite<'_> {
     }
 
     /// Publishes until the log reuses segments: setup.
-    fn season(&mut self) -> Result<(), BenchError> {
+    fn prefill(&mut self) -> Result<(), BenchError> {
         let before = self.reused();
         let why = "needs a server of its own, whose metrics say when segments are reused: leave --target out";
         require(!before.is_nan(), "--retention-mib", why)?;
@@ -219,7 +220,7 @@ impl Suite<'_> {
             return Ok((f64::NAN, f64::NAN, f64::NAN));
         }
         let stream = bare::stream(carrier, time)?;
-        if !matches!(scenario.what, What::Publish { .. }) {
+        if !matches!(scenario.what, StreamWork::Publish { .. }) {
             return Ok((stream, f64::NAN, f64::NAN));
         }
         let p50 = |times: Latencies| micros(times.percentile(50.0));
@@ -257,12 +258,13 @@ impl Suite<'_> {
         let end = acked.iter().sum();
         let start = self.retention.safe_start(end, payloads.payload_bytes());
         let fresh = match start {
-            0 => Account::new(Share::All, acked.len()),
-            _ => Account::joining(acked.len()),
+            0 => SubscriberAccount::new(Share::All, acked.len()),
+            _ => SubscriberAccount::for_late_subscriber(acked.len()),
         };
         let setup = CallPlan::setup(&self.place, 1, SETUP_TIME, &self.options.load);
-        let work =
-            |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No).from(start);
+        let work = |_| {
+            ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), AtStreamEnd::No).from(start)
+        };
         let (read, works) = requests::run(&setup, work)?;
         let Some(work) = works.first() else { return Ok(Validity::Good) };
         let faults = work.account().faults(acked);
@@ -293,8 +295,8 @@ impl Suite<'_> {
 
     fn poll(&self, payloads: &Arc<Payloads>, batch: u32, filled: (StreamId, u64)) -> Result<Outcome, BenchError> {
         let (stream, end) = filled;
-        let fresh = Account::new(Share::All, 1);
-        let work = |_| ReadWork::new(stream, batch, end, Arc::clone(payloads), fresh.clone(), Again::Yes);
+        let fresh = SubscriberAccount::new(Share::All, 1);
+        let work = |_| ReadWork::new(stream, batch, end, Arc::clone(payloads), fresh.clone(), AtStreamEnd::Yes);
         requests::run(&self.plan(1, 1), work).map(|(outcome, _)| outcome)
     }
 
@@ -303,8 +305,8 @@ impl Suite<'_> {
         let fail = |message: String| BenchError::subject(&self.server.name(), "tailing")(message);
         let place = &self.place;
         let line = async |_| place.line().await;
-        let (mut brought, spent) = crew::run(1, self.server.process, line, async |line, clock| {
-            let checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
+        let (mut brought, spent) = run_threads::run(1, self.server.process, line, async |line, clock| {
+            let checker = Checker::new(Arc::clone(payloads), SubscriberAccount::new(Share::All, 1));
             tokio::time::timeout(SETUP_TIME, tail(line, clock, stream, end, checker, &WINDOW)).await
         })?;
         let passed = brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
@@ -345,6 +347,6 @@ impl Suite<'_> {
         doing: &'static str,
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
-        self.place.ask(doing, &Write { level: Level(None), command: Rest(command) }, read)
+        self.place.ask(doing, &Write { level: Level(None), command: RemainingBytes(command) }, read)
     }
 }

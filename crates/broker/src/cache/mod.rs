@@ -26,7 +26,7 @@ use std::{
 use foldhash::quality::FixedState;
 use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES};
 
-use self::shard::{Gone, Lookup, Shard, weight};
+use self::shard::{Lookup, RemovedEntries, Shard, weight};
 pub use self::{
     entry::{CacheEntry, CacheStats, Condition, ENTRY_BYTES, Expiry, Update, Version},
     error::{CacheError, CreateCacheError},
@@ -105,7 +105,7 @@ impl Cache {
 
     /// Returns the position of a hash in the order of scans. The highest bits of the position choose the
     /// shard. They differ from the bits that the hash table uses for its buckets and its tags.
-    fn place(hash: u64) -> u64 {
+    fn scan_position(hash: u64) -> u64 {
         hash.rotate_left(24)
     }
 
@@ -121,7 +121,7 @@ impl Cache {
 
     #[inline]
     fn locked_shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        locked(self.shards[self.shard_of(Self::place(hash))].0.lock())
+        locked(self.shards[self.shard_of(Self::scan_position(hash))].0.lock())
     }
 
     fn check(&self, key: &[u8], value: usize) -> Result<(), CacheError> {
@@ -144,7 +144,7 @@ impl Cache {
     /// Calls `read` with the entry of a key, under the shard's mutex. So the caller can copy a small value to
     /// its destination without increasing a reference count. `read` must not use this cache.
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
-        let mut gone = Gone::new();
+        let mut gone = RemovedEntries::new();
         let (key, mut shard) = self.shard(key);
         let found = shard.read(now, key, &mut gone, read);
         drop(shard);
@@ -160,7 +160,7 @@ impl Cache {
     /// Writes the value of a key unconditionally.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
-        let mut gone = Gone::new();
+        let mut gone = RemovedEntries::new();
         let (key, mut shard) = self.shard(key);
         if expiry == Expiry::Never
             && value.len() <= MAX_OVERWRITTEN_BYTES
@@ -278,7 +278,7 @@ impl Cache {
         key: &[u8],
         decide: impl FnOnce(Option<&CacheEntry>) -> (Update, R),
     ) -> (Option<Version>, R) {
-        let mut gone = Gone::new();
+        let mut gone = RemovedEntries::new();
         let (key, mut shard) = self.shard(key);
         let updated = shard.update(now, key, &mut gone, decide);
         drop(shard);
@@ -316,7 +316,8 @@ impl Cache {
         for shard in first..self.shards.len() {
             let after = from.map(|cursor| cursor.0);
             let wanted = count - page.keys.len();
-            let (found, whole) = locked(self.shards[shard].0.lock()).keys_after(now, after, wanted, room, Self::place);
+            let (found, whole) =
+                locked(self.shards[shard].0.lock()).keys_after(now, after, wanted, room, Self::scan_position);
             end = found.last().map(|(place, _)| *place).or(end);
             room = room.saturating_sub(found.iter().map(|(_, key)| key.len()).sum());
             page.keys.extend(found.into_iter().map(|(_, key)| key));
@@ -332,7 +333,7 @@ impl Cache {
     /// Returns the position in a scan just after `key`, which need not exist.
     #[must_use]
     pub fn cursor_behind(&self, key: &[u8]) -> ScanCursor {
-        ScanCursor(Self::place(self.hasher.hash_one(key)))
+        ScanCursor(Self::scan_position(self.hasher.hash_one(key)))
     }
 
     /// Removes all entries of the cache. Its counters keep their values.
@@ -349,7 +350,7 @@ impl Cache {
         let mut freed = 0;
         for shard in &self.shards {
             loop {
-                let mut gone = Gone::new();
+                let mut gone = RemovedEntries::new();
                 let some = RECLAIM_AT_ONCE.min(at_most - freed);
                 let more = locked(shard.0.lock()).reclaim(now, some, &mut gone);
                 freed += more;

@@ -99,20 +99,20 @@ impl Equivalent<Key> for Lookup<'_> {
 
 /// Hasher that returns the hash stored in the key, instead of computing one.
 #[derive(Clone, Debug)]
-struct Brought;
+struct StoredHasher;
 
 #[derive(Default)]
-struct BroughtHash(u64);
+struct StoredHashBuilder(u64);
 
-impl BuildHasher for Brought {
-    type Hasher = BroughtHash;
+impl BuildHasher for StoredHasher {
+    type Hasher = StoredHashBuilder;
 
-    fn build_hasher(&self) -> BroughtHash {
-        BroughtHash(0)
+    fn build_hasher(&self) -> StoredHashBuilder {
+        StoredHashBuilder(0)
     }
 }
 
-impl Hasher for BroughtHash {
+impl Hasher for StoredHashBuilder {
     fn write(&mut self, _: &[u8]) {
         unreachable!("keys write their hash");
     }
@@ -133,12 +133,12 @@ pub(crate) struct Stored {
 }
 
 /// Entries that were removed from a shard, to be freed after its mutex is released.
-pub(crate) type Gone = SmallVec<[(Key, Stored); 2]>;
+pub(crate) type RemovedEntries = SmallVec<[(Key, Stored); 2]>;
 
 #[derive(Clone, Debug)]
-struct Weigh;
+struct EntryWeigher;
 
-impl Weighter<Key, Stored> for Weigh {
+impl Weighter<Key, Stored> for EntryWeigher {
     fn weight(&self, key: &Key, stored: &Stored) -> u64 {
         weight(key.bytes.as_slice().len(), stored.entry.value.len())
     }
@@ -149,17 +149,17 @@ pub(crate) fn weight(key: usize, value: usize) -> u64 {
 }
 
 #[derive(Clone, Debug)]
-struct Collect;
+struct EvictedCollector;
 
-impl Lifecycle<Key, Stored> for Collect {
-    type RequestState = Gone;
+impl Lifecycle<Key, Stored> for EvictedCollector {
+    type RequestState = RemovedEntries;
 
-    fn on_evict(&self, gone: &mut Gone, key: Key, stored: Stored) {
+    fn on_evict(&self, gone: &mut RemovedEntries, key: Key, stored: Stored) {
         gone.push((key, stored));
     }
 }
 
-type Entries = unsync::Cache<Key, Stored, Weigh, Brought, Collect>;
+type Entries = unsync::Cache<Key, Stored, EntryWeigher, StoredHasher, EvictedCollector>;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -171,7 +171,7 @@ pub(crate) struct Shard {
 }
 
 /// A key with its position in the order of scans.
-pub(super) type PlacedKey = (u64, Arc<[u8]>);
+pub(super) type PositionedKey = (u64, Arc<[u8]>);
 
 impl Shard {
     pub(crate) fn new(max_bytes: u64) -> Self {
@@ -195,7 +195,7 @@ impl Shard {
         &mut self,
         now: Moment,
         key: Lookup<'_>,
-        gone: &mut Gone,
+        gone: &mut RemovedEntries,
         read: impl FnOnce(&CacheEntry) -> R,
     ) -> Option<R> {
         let found = self.entries.get(&key);
@@ -223,13 +223,13 @@ impl Shard {
         Some(stored.entry.version)
     }
 
-    fn expire(&mut self, key: Lookup<'_>, gone: &mut Gone) {
+    fn expire(&mut self, key: Lookup<'_>, gone: &mut RemovedEntries) {
         if self.remove(key, gone) {
             self.stats.expired += 1;
         }
     }
 
-    fn remove(&mut self, key: Lookup<'_>, gone: &mut Gone) -> bool {
+    fn remove(&mut self, key: Lookup<'_>, gone: &mut RemovedEntries) -> bool {
         let Some((key, stored)) = self.entries.remove(&key) else { return false };
         self.timers.cancel(stored.timer);
         gone.push((key, stored));
@@ -242,7 +242,7 @@ impl Shard {
         &mut self,
         now: Moment,
         key: Lookup<'_>,
-        gone: &mut Gone,
+        gone: &mut RemovedEntries,
         decide: impl FnOnce(Option<&CacheEntry>) -> (Update, R),
     ) -> (Option<Version>, R) {
         let found = self.entries.peek(&key);
@@ -270,7 +270,7 @@ impl Shard {
         (after, told)
     }
 
-    fn put(&mut self, key: Lookup<'_>, value: Arc<[u8]>, deadline: Moment, gone: &mut Gone) -> Version {
+    fn put(&mut self, key: Lookup<'_>, value: Arc<[u8]>, deadline: Moment, gone: &mut RemovedEntries) -> Version {
         self.last_version += 1;
         let version = Version(self.last_version);
         let key = Key { hash: key.hash, bytes: KeyBytes::new(key.bytes) };
@@ -303,7 +303,7 @@ impl Shard {
     }
 
     /// Frees up to `at_most` expired entries of the shard. Returns their number.
-    pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut Gone) -> usize {
+    pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut RemovedEntries) -> usize {
         let mut freed = 0;
         while freed < at_most {
             let Some(key) = self.timers.pop_due(now) else { break };
@@ -336,7 +336,7 @@ impl Shard {
         at_most: usize,
         max_bytes: usize,
         place: impl Fn(u64) -> u64,
-    ) -> (Vec<PlacedKey>, bool) {
+    ) -> (Vec<PositionedKey>, bool) {
         let live = || {
             let live = self.entries.iter().filter(|(_, stored)| stored.entry.deadline > now);
             let placed = live.map(|(key, _)| (place(key.hash), key));
@@ -366,5 +366,5 @@ fn entries(max_bytes: u64) -> Entries {
     options.weight_capacity(max_bytes).hot_allocation(HOT).ghost_allocation(1.0);
     options.estimated_items_capacity((max_bytes / BYTES_PER_GHOST) as usize);
     let options = options.build().expect("both capacities are given");
-    Entries::with_options(options, Weigh, Brought, Collect)
+    Entries::with_options(options, EntryWeigher, StoredHasher, EvictedCollector)
 }

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn never_early_and_at_most_a_tick_late() {
         for seed in 1..40_u64 {
-            let mut dice = crate::topics::Dice::new(seed);
+            let mut dice = crate::subject_table::MemberRng::new(seed);
             let mut wheel = Wheel::new();
             let mut model: BTreeMap<u64, (u64, TimerId)> = BTreeMap::new();
             let mut now = dice.below(1 << 40) as u64;

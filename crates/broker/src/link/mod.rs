@@ -17,12 +17,12 @@ use std::{
     },
 };
 
-pub use self::outbound::{Budget, Outbound, Taken};
+pub use self::outbound::{Budget, Outbound, TakeResult};
 use self::state::LinkState;
 pub(crate) use self::{
     queue::Subscription,
     slot::SlotId,
-    state::{Offered, Reserved},
+    state::{OfferResult, ReserveResult},
 };
 use crate::{locked, notify::Notify};
 

@@ -60,7 +60,7 @@ impl Budget {
 /// Result of taking items from a link: whether the link has more items than the budget permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "after `More` there is no notification: take again"]
-pub enum Taken {
+pub enum TakeResult {
     /// The link has no more items that may be sent now. Its [`Notify`](crate::Notify) is called when it has
     /// new ones.
     All,

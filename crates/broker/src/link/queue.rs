@@ -59,7 +59,7 @@ pub(crate) struct TakenBatch {
 
 /// Result of dropping the oldest batch of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dropped {
+pub(crate) struct DroppedFront {
     pub(crate) lost: Cost,
     /// True if the subscription had missed no message before this drop.
     pub(crate) first: bool,
@@ -116,14 +116,14 @@ impl Subscription {
 
     /// Drops the oldest batch of the queue and returns its cost in messages and bytes; `None` if the queue is
     /// empty.
-    pub(crate) fn drop_oldest(&mut self) -> Option<Dropped> {
+    pub(crate) fn drop_oldest(&mut self) -> Option<DroppedFront> {
         let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
         let cost = oldest.batch.cost();
         self.held.take(cost);
         self.gap_before += oldest.gap + cost.messages;
         self.dropped += cost.messages;
-        Some(Dropped { lost: cost, first })
+        Some(DroppedFront { lost: cost, first })
     }
 
     /// Counts messages that were not queued for this subscription.
@@ -150,7 +150,7 @@ impl Subscription {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;
         let cost = batch.cost();
         self.held.take(cost);
-        self.credit.pay(cost);
+        self.credit.deduct(cost);
         let missed_before = std::mem::take(&mut self.gap_before) + gap;
         if !self.queue.is_empty() {
             return Some(TakenBatch { batch, missed_before, missed_after: 0 });
@@ -215,7 +215,7 @@ impl Account {
         self.bytes = if credit.bytes == u64::MAX { UNLIMITED } else { plus(self.bytes, credit.bytes) };
     }
 
-    fn pay(&mut self, cost: Cost) {
+    fn deduct(&mut self, cost: Cost) {
         let minus = |left: i64, less: u64| match left {
             UNLIMITED => UNLIMITED,
             left => left - i64::try_from(less).expect("a batch is bounded"),
@@ -234,16 +234,16 @@ mod tests {
         let mut account = Account::default();
         assert!(!account.is_open());
         account.grant(Credit { messages: 10, bytes: 100 });
-        account.pay(Cost { messages: 64, bytes: 10 });
+        account.deduct(Cost { messages: 64, bytes: 10 });
         assert!(!account.is_open());
         account.grant(Credit { messages: 54, bytes: 0 });
         assert!(!account.is_open(), "the grant only pays the debt");
         account.grant(Credit { messages: 1, bytes: 0 });
         assert!(account.is_open());
-        account.pay(Cost { messages: 0, bytes: 90 });
+        account.deduct(Cost { messages: 0, bytes: 90 });
         assert!(!account.is_open(), "bytes count too");
         account.grant(Credit::UNLIMITED);
-        account.pay(Cost { messages: 1 << 40, bytes: 1 << 40 });
+        account.deduct(Cost { messages: 1 << 40, bytes: 1 << 40 });
         assert!(account.is_open());
     }
 }

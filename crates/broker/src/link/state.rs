@@ -22,7 +22,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use super::{
-    outbound::{Budget, Outbound, Taken},
+    outbound::{Budget, Outbound, TakeResult},
     queue::Subscription,
     slot::{SlotId, Tag},
 };
@@ -35,29 +35,29 @@ use crate::{
 
 /// Result of offering a batch to a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Offered {
+pub(crate) enum OfferResult {
     /// The batch is queued, possibly after dropping older ones.
     Queued,
     /// The queue has no room for the batch; the subscription will get a notice of the loss.
     Missed,
     /// The subscription has ended.
-    Gone,
+    Ended,
 }
 
 /// Result of reserving room for a batch in a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reserved {
+pub(crate) enum ReserveResult {
     Yes,
     /// The subscription's queue or its link is full until the link's driver takes items.
     Full,
     /// The memory for the queues of all links together is full until a link releases some.
     NoMemory,
-    Gone,
+    Ended,
 }
 
 #[derive(Debug)]
 struct Slot {
-    life: u32,
+    generation: u32,
     subscription: Option<Subscription>,
 }
 
@@ -157,12 +157,12 @@ impl LinkState {
         make: impl FnOnce(Tag) -> Subscription,
     ) -> SlotId {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { life: 0, subscription: None });
+            self.slots.push(Slot { generation: 0, subscription: None });
             u32::try_from(self.slots.len() - 1).expect("bounded")
         });
         let entry = &mut self.slots[slot as usize];
-        entry.life = entry.life.wrapping_add(1);
-        let tag = Tag::new(entry.life, policy);
+        entry.generation = entry.generation.wrapping_add(1);
+        let tag = Tag::new(entry.generation, policy);
         entry.subscription = Some(make(tag));
         let Self { by_id, slots, hasher, .. } = self;
         let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].subscription.as_ref().expect("taken").id);
@@ -210,31 +210,31 @@ impl LinkState {
 
     /// Returns true if the link can hold `more` additional bytes of messages, and reserves memory for them.
     /// An empty link can hold any single batch.
-    fn covers(&mut self, more: u64, memory: &Memory) -> bool {
+    fn reserve_memory(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
-            self.memory.force(bytes, memory);
+            self.memory.grow_to(bytes, memory);
             return true;
         }
-        bytes <= self.max_bytes && self.memory.try_cover(bytes, memory)
+        bytes <= self.max_bytes && self.memory.try_grow_to(bytes, memory)
     }
 
-    pub(crate) fn reserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) -> Reserved {
+    pub(crate) fn reserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) -> ReserveResult {
         if !self.is_open() {
-            return Reserved::Gone;
+            return ReserveResult::Ended;
         }
         match self.at(place) {
-            None => return Reserved::Gone,
-            Some(subscription) if !subscription.has_room(cost) => return Reserved::Full,
+            None => return ReserveResult::Ended,
+            Some(subscription) if !subscription.has_room(cost) => return ReserveResult::Full,
             Some(_) => {}
         }
-        if !self.covers(cost.bytes, memory) {
+        if !self.reserve_memory(cost.bytes, memory) {
             let link_has_room = self.held.bytes + cost.bytes <= self.max_bytes;
-            return if link_has_room { Reserved::NoMemory } else { Reserved::Full };
+            return if link_has_room { ReserveResult::NoMemory } else { ReserveResult::Full };
         }
         self.held.add(cost);
         self.at(place).expect("just seen").reserve(cost);
-        Reserved::Yes
+        ReserveResult::Yes
     }
 
     /// Releases room that was reserved for a batch, if its subscription still exists.
@@ -250,28 +250,28 @@ impl LinkState {
     }
 
     /// Queues a batch for a subscription in whose queue room was reserved.
-    pub(crate) fn fulfil(&mut self, place: SlotId, batch: &Batch, seq: u64) -> Offered {
+    pub(crate) fn queue_reserved(&mut self, place: SlotId, batch: &Batch, seq: u64) -> OfferResult {
         if !self.is_open() {
-            return Offered::Gone;
+            return OfferResult::Ended;
         }
-        let Some(subscription) = self.at(place) else { return Offered::Gone };
+        let Some(subscription) = self.at(place) else { return OfferResult::Ended };
         subscription.unreserve(batch.cost());
         subscription.push(batch, seq);
         self.schedule(place);
-        Offered::Queued
+        OfferResult::Queued
     }
 
     /// Queues a batch, or applies the subscription's policy if there is no room.
-    pub(crate) fn offer(&mut self, place: SlotId, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+    pub(crate) fn offer(&mut self, place: SlotId, batch: &Batch, seq: u64, memory: &Memory) -> OfferResult {
         let cost = batch.cost();
         if !self.is_open() {
-            return Offered::Gone;
+            return OfferResult::Ended;
         }
-        let Some(subscription) = self.at(place) else { return Offered::Gone };
-        let mut room = subscription.has_room(cost) && self.covers(cost.bytes, memory);
-        while !room && self.drops_old(place, memory) {
+        let Some(subscription) = self.at(place) else { return OfferResult::Ended };
+        let mut room = subscription.has_room(cost) && self.reserve_memory(cost.bytes, memory);
+        while !room && self.drop_oldest_batch(place, memory) {
             room = self.at(place).is_some_and(|subscription| subscription.has_room(cost))
-                && self.covers(cost.bytes, memory);
+                && self.reserve_memory(cost.bytes, memory);
         }
         if room {
             self.held.add(cost);
@@ -282,17 +282,17 @@ impl LinkState {
             memory.losses.count(subscription.policy, cost.messages, subscription.dropped() == 0);
             subscription.missed(cost.messages, seq);
             if subscription.policy == Policy::Disconnect {
-                self.doom(place, memory);
-                return Offered::Missed;
+                self.close_for_overflow(place, memory);
+                return OfferResult::Missed;
             }
         }
         self.schedule(place);
-        if room { Offered::Queued } else { Offered::Missed }
+        if room { OfferResult::Queued } else { OfferResult::Missed }
     }
 
     /// Drops the oldest queued batch of a subscription with the policy `DropOld`. Returns false if there is
     /// none to drop.
-    fn drops_old(&mut self, place: SlotId, memory: &Memory) -> bool {
+    fn drop_oldest_batch(&mut self, place: SlotId, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
             return false;
@@ -306,7 +306,7 @@ impl LinkState {
 
     /// Closes the link because the queue of the subscription at `place` overflowed. Frees the memory of all
     /// queues immediately, and voids reservations in them.
-    fn doom(&mut self, place: SlotId, memory: &Memory) {
+    fn close_for_overflow(&mut self, place: SlotId, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
         let messages = subscription.dropped() + waiting;
@@ -368,12 +368,12 @@ impl LinkState {
     }
 
     /// Moves items that may be sent from the queues to `out`, within the budget.
-    pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
+    pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> TakeResult {
         if let LinkStatus::Doomed { subscription, messages } = self.status {
             self.status = LinkStatus::Closed;
             self.is_notified = false;
             out.push(Outbound::Disconnect { subscription, messages });
-            return Taken::All;
+            return TakeResult::All;
         }
         let mut left = budget;
         let mut last_seq = None;
@@ -424,7 +424,7 @@ impl LinkState {
             self.memory.shrink(self.held.bytes, memory);
         }
         self.is_notified = !self.schedule.is_empty();
-        if self.is_notified { Taken::More } else { Taken::All }
+        if self.is_notified { TakeResult::More } else { TakeResult::All }
     }
 
     /// Adds a publisher that waits for room in the link's queues.

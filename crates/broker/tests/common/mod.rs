@@ -10,7 +10,7 @@ use std::sync::{
 use bytes::Bytes;
 use thalweg_broker::{
     Batch, Broker, BrokerConfig, Budget, Link, Notify, Outbound, Pattern, Subject, SubscribeOptions, SubscriptionId,
-    Taken,
+    TakeResult,
 };
 
 /// Seeded random numbers (splitmix64).
@@ -105,7 +105,7 @@ pub fn subscribe(link: &Link, id: u64, text: &str) {
 /// Takes all sendable items.
 pub fn take(link: &Link) -> Vec<Outbound> {
     let mut out = Vec::new();
-    assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All);
+    assert_eq!(link.take(&mut out, Budget::UNLIMITED), TakeResult::All);
     out
 }
 

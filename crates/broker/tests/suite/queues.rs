@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use thalweg_broker::{
     Batch, Broker, BrokerConfig, Budget, Credit, Link, Losses, Outbound, Policy, SubscribeOptions, SubscriptionId,
-    Taken,
+    TakeResult,
 };
 
 use crate::common::{
@@ -339,12 +339,16 @@ fn a_driver_is_told_once_until_it_looks() {
     broker.publish(&message("a", 2), None).unwrap();
     assert_eq!(bell.count(), 1, "already notified");
     let mut out = Vec::new();
-    assert_eq!(link.take(&mut out, Budget { batches: 1, bytes: 0 }), Taken::More, "the first batch is always taken");
+    assert_eq!(
+        link.take(&mut out, Budget { batches: 1, bytes: 0 }),
+        TakeResult::More,
+        "the first batch is always taken"
+    );
     assert_eq!(out.len(), 1);
     broker.publish(&message("a", 3), None).unwrap();
     assert_eq!(bell.count(), 1, "after `More` there is no further notification");
-    assert_eq!(link.take(&mut out, Budget { batches: 9, bytes: 15 }), Taken::More);
-    assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All, "the fourth has no credit");
+    assert_eq!(link.take(&mut out, Budget { batches: 9, bytes: 15 }), TakeResult::More);
+    assert_eq!(link.take(&mut out, Budget::UNLIMITED), TakeResult::All, "the fourth has no credit");
     assert_eq!(out.len(), 3);
     broker.publish(&message("a", 4), None).unwrap();
     assert_eq!(bell.count(), 1);
@@ -370,7 +374,7 @@ fn subscriptions_of_a_link_share_a_copy_and_keep_the_order_of_publishes() {
             expected.push((step, ids.to_vec()));
         }
         let mut out = Vec::new();
-        while link.take(&mut out, Budget { batches: 1 + rng.below(9) as usize, bytes: 1 << 20 }) == Taken::More {}
+        while link.take(&mut out, Budget { batches: 1 + rng.below(9) as usize, bytes: 1 << 20 }) == TakeResult::More {}
         let got = out.iter().map(|item| match item {
             Outbound::Batch { batch, subscriptions } => {
                 let mut ids: Vec<_> = subscriptions.iter().map(|id| id.0).collect();

@@ -9,7 +9,9 @@ use std::{
     thread,
 };
 
-use thalweg_broker::{Broker, Budget, Credit, Link, Notify, Outbound, Policy, SubscribeOptions, SubscriptionId, Taken};
+use thalweg_broker::{
+    Broker, Budget, Credit, Link, Notify, Outbound, Policy, SubscribeOptions, SubscriptionId, TakeResult,
+};
 
 use crate::common::{Bell, Rng, broker, message, number, pattern, quiet, seeds, subscribe};
 
@@ -26,7 +28,7 @@ fn drain(link: &Link, bell: &Bell, done: &AtomicBool) -> Vec<Outbound> {
     let mut seen = 0;
     loop {
         let over = done.load(Ordering::SeqCst);
-        while link.take(&mut out, Budget { batches: 16, bytes: 1 << 16 }) == Taken::More {}
+        while link.take(&mut out, Budget { batches: 16, bytes: 1 << 16 }) == TakeResult::More {}
         if over {
             return out;
         }

@@ -7,7 +7,7 @@ use thalweg_client::{Client, Endpoint, Options, Retries};
 use thalweg_types::{Durability, NodeId};
 use thalweg_wire::{
     ClientFrame, Decoder, Envelope, Failed, Frame, SharedFrame,
-    handshake::{ServerTerms, read_hello},
+    handshake::{ServerParameters, read_hello},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -41,7 +41,7 @@ impl Server {
         let (stream, _) = self.listener.accept().await.unwrap();
         let mut peer = Peer { stream, decoder: Decoder::new(), spare: BytesMut::new() };
         let hello = peer.next().await.expect("a hello");
-        let terms = ServerTerms {
+        let terms = ServerParameters {
             max_frame_bytes: 1 << 20,
             keep_alive: Duration::from_secs(10),
             max_requests: self.max_requests,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_client::{Client, ConnectError, Effect, Endpoint, Error, Lost, Options, ProtocolError};
 use thalweg_types::{Action, Classified, Durability, KeyspaceId, Revision, SpaceTime, command::KeyspaceConfig};
 use thalweg_wire::{
-    ClientFrame, Committed, Detail, Failed, Keyspace, KeyspaceFound, Level, List, Reason, Rest, Tailing, Value,
-    handshake::goodbye, session::SessionFull,
+    ClientFrame, Committed, Detail, Failed, Keyspace, KeyspaceFound, Level, List, Reason, RemainingBytes, Tailing,
+    Value, handshake::goodbye, session::SessionFull,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -19,7 +19,7 @@ fn value(value: &[u8]) -> Value<'_> {
         remaining: u64::MAX,
         lease: thalweg_types::LeaseId(0),
         value_bytes: value.len() as u64,
-        value: Rest(value),
+        value: RemainingBytes(value),
     }
 }
 

@@ -10,8 +10,8 @@ use thalweg_types::{
 };
 use thalweg_wire::{
     BatchWriter, Change, ChangeKind, Changes, Checksum, ClientFrame, Deliver, DeliveryPart, Dropped, Ended, Group,
-    GroupFound, Keyspace, KeyspaceFound, Kind, List, Position, Pushed, Pushing, RecordRun, Rest, Stream, StreamFound,
-    Subscribed, Tailed, Tailing, Watching, batch::SharedBatch,
+    GroupFound, Keyspace, KeyspaceFound, Kind, List, Position, Pushed, Pushing, RecordRun, RemainingBytes, Stream,
+    StreamFound, Subscribed, Tailed, Tailing, Watching, batch::SharedBatch,
 };
 
 use crate::peer::{Peer, Server, quick};
@@ -343,7 +343,7 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
         ids.push(id);
     }
     let batch = messages(&["one", "two"], Checksum::Crc32c);
-    peer.send(0, &Deliver { subscriptions: List::Items(&ids), batch: Rest(&batch.bytes) }).await;
+    peer.send(0, &Deliver { subscriptions: List::Items(&ids), batch: RemainingBytes(&batch.bytes) }).await;
     for subscriber in &mut subscribers {
         assert_eq!(subscriber.bounds(), (10, 100));
         let one = subscriber.next().await.unwrap().unwrap();
@@ -353,14 +353,14 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
     let mut subscriber = subscribers.remove(0);
     peer.send(ids[0], &Dropped { messages: 3 }).await;
     let batch = messages(&["six"], Checksum::Without);
-    peer.send(0, &Deliver { subscriptions: List::Items(&ids[..1]), batch: Rest(&batch.bytes) }).await;
+    peer.send(0, &Deliver { subscriptions: List::Items(&ids[..1]), batch: RemainingBytes(&batch.bytes) }).await;
     assert_eq!(subscriber.next_batch().await.unwrap(), Some(Delivered::Dropped(3)));
     assert!(matches!(subscriber.next_batch().await.unwrap(), Some(Delivered::Messages(batch)) if batch.len() == 1));
 
     // The bytes of a batch have changed on the way.
     let mut wrong = messages(&["eight"], Checksum::Crc32c).bytes.to_vec();
     *wrong.last_mut().unwrap() ^= 1;
-    peer.send(0, &Deliver { subscriptions: List::Items(&ids[..1]), batch: Rest(&wrong) }).await;
+    peer.send(0, &Deliver { subscriptions: List::Items(&ids[..1]), batch: RemainingBytes(&wrong) }).await;
     let error = subscriber.next_batch().await.unwrap_err();
     assert!(matches!(error, Error::Protocol(ProtocolError::Batch(_))), "{error}");
 

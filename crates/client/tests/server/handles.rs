@@ -8,7 +8,7 @@ use thalweg_types::{
     command::{
         Deadline, Expect, ExpectedOffset, KeyspaceConfig, KeyspaceHistory, OperationResult, StreamConfig,
         TransactionBuilder,
-        groups::{Again, GroupConfig, Settlement},
+        groups::{GroupConfig, Redelivery, Settlement},
     },
     record::{Record, RecordBatch},
 };
@@ -148,7 +148,7 @@ async fn streams_and_groups() {
     delivery.extend(Duration::from_secs(3000)).await.unwrap();
     assert!(delivery.deadline > before);
     assert_eq!(delivery.ack_one(Offset(2)).await.unwrap().settled, 1);
-    assert_eq!(delivery.nack(Again::Uncounted, "").await.unwrap().settled, 4);
+    assert_eq!(delivery.nack(Redelivery::Uncounted, "").await.unwrap().settled, 4);
     let settled = group.ack(&[Settlement::one(delivery.attempt, Offset(2))]).await.unwrap();
     assert_eq!((settled.settled, settled.lapsed.len()), (0, 1));
     let again = group.fetch("m", 100, 1 << 20, Duration::ZERO).await.unwrap().unwrap();

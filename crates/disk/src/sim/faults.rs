@@ -27,14 +27,14 @@ impl From<Errno> for io::Error {
 
 /// Number of calls that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Strikes {
+enum FaultRepeat {
     Once,
     FromThenOn,
 }
 
 /// Partial effect of a failing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spill {
+pub(super) enum PartialEffect {
     Nothing,
     Part,
 }
@@ -49,8 +49,8 @@ pub struct Fault {
     operation: Operation,
     nth: u64,
     errno: Errno,
-    strikes: Strikes,
-    spill: Spill,
+    repeat: FaultRepeat,
+    partial_effect: PartialEffect,
     path_part: String,
 }
 
@@ -63,7 +63,14 @@ impl Fault {
     pub fn new(operation: Operation, nth: u64, errno: Errno) -> Self {
         assert!(nth > 0, "calls are counted from 1");
         assert!(operation != Operation::MappedWrite, "a write through a mapping can't report an error");
-        Self { operation, nth, errno, strikes: Strikes::Once, spill: Spill::Nothing, path_part: String::new() }
+        Self {
+            operation,
+            nth,
+            errno,
+            repeat: FaultRepeat::Once,
+            partial_effect: PartialEffect::Nothing,
+            path_part: String::new(),
+        }
     }
 
     /// Counts and fails only calls on paths that contain `part`. Compares with a file's latest name.
@@ -76,7 +83,7 @@ impl Fault {
     /// Fails all later calls as well, like a lost device.
     #[must_use]
     pub fn for_good(mut self) -> Self {
-        self.strikes = Strikes::FromThenOn;
+        self.repeat = FaultRepeat::FromThenOn;
         self
     }
 
@@ -84,8 +91,8 @@ impl Fault {
     /// of a file writes some sectors to the medium. The disk's seed decides how much. Other kinds of calls
     /// are not affected.
     #[must_use]
-    pub fn leaving_a_part(mut self) -> Self {
-        self.spill = Spill::Part;
+    pub fn with_partial_effect(mut self) -> Self {
+        self.partial_effect = PartialEffect::Part;
         self
     }
 }
@@ -112,7 +119,7 @@ impl Faults {
     }
 
     /// Counts a call and returns the fault that strikes it. The fault planned first wins.
-    pub(super) fn strike(&mut self, operation: Operation, path: &str) -> Option<(Errno, Spill)> {
+    pub(super) fn fault_for_call(&mut self, operation: Operation, path: &str) -> Option<(Errno, PartialEffect)> {
         let mut struck = None;
         for planned in &mut self.planned {
             let fault = &planned.fault;
@@ -120,12 +127,12 @@ impl Faults {
                 continue;
             }
             planned.seen += 1;
-            let strikes = match fault.strikes {
-                Strikes::Once => planned.seen == fault.nth,
-                Strikes::FromThenOn => planned.seen >= fault.nth,
+            let repeat = match fault.repeat {
+                FaultRepeat::Once => planned.seen == fault.nth,
+                FaultRepeat::FromThenOn => planned.seen >= fault.nth,
             };
-            if strikes && struck.is_none() {
-                struck = Some((fault.errno, fault.spill));
+            if repeat && struck.is_none() {
+                struck = Some((fault.errno, fault.partial_effect));
             }
         }
         struck
@@ -141,7 +148,7 @@ pub struct PowerIsOff;
 impl PowerIsOff {
     /// Returns true if this caused the failure of a call.
     #[must_use]
-    pub fn caused(error: &io::Error) -> bool {
+    pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())
     }
 }

@@ -100,16 +100,16 @@ impl SimDisk {
     // Crashes.
 
     /// Returns the disk of the machine's next run if the power fails now; the seed selects the outcome
-    /// ([`PowerLoss::drawn`]). The new disk has no open handles, locks or planned faults, and counts from
+    /// ([`PowerLoss::random`]). The new disk has no open handles, locks or planned faults, and counts from
     /// zero. This disk stays unchanged.
     #[must_use]
     pub fn power_loss(&self, seed: u64) -> Self {
-        self.power_loss_as(PowerLoss::drawn(seed, self.unsynced_changes()))
+        self.after_power_loss_with(PowerLoss::random(seed, self.unsynced_changes()))
     }
 
     /// Returns the disk after a power loss with the given outcome; see [`power_loss`](Self::power_loss).
     #[must_use]
-    pub fn power_loss_as(&self, loss: PowerLoss) -> Self {
+    pub fn after_power_loss_with(&self, loss: PowerLoss) -> Self {
         Self::from_state(self.state.lock().after_power_loss(loss))
     }
 

@@ -202,7 +202,7 @@ impl Names {
     }
 
     /// Returns true if a power loss could restore the file.
-    pub(super) fn may_return(&self, inode: InodeId) -> bool {
+    pub(super) fn may_be_restored(&self, inode: InodeId) -> bool {
         files(&self.durable).any(|(_, held)| held == inode)
             || self.pending.iter().any(|pending| pending.change.inode() == Some(inode))
     }

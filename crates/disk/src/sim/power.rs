@@ -28,7 +28,7 @@ impl PowerLoss {
     /// Chooses one of the outcomes above by a seed: often a subset, sometimes one of the pure outcomes, where
     /// code that only expects chaos can fail.
     #[must_use]
-    pub fn drawn(seed: u64, unsynced_changes: usize) -> Self {
+    pub fn random(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);
         match rng.below(8) {
             0 => Self::LoseUnsynced,

@@ -11,7 +11,7 @@ use std::{
 use super::{
     content::BLOCK_BYTES,
     counts::{Counts, Event, OpLog, Operation},
-    faults::{Faults, PowerIsOff, Spill},
+    faults::{Faults, PartialEffect, PowerIsOff},
     inode::Inode,
     names::{InodeId, Names, Node},
     power::{PowerLoss, Survival},
@@ -69,7 +69,7 @@ impl State {
     /// it.
     fn begin(&mut self, operation: Operation, path: &str, range: Option<(u64, u64)>) -> io::Result<u64> {
         let number = self.count(operation, path, range)?;
-        match self.faults.strike(operation, path) {
+        match self.faults.fault_for_call(operation, path) {
             Some((errno, _)) => Err(errno.into()),
             None => Ok(number),
         }
@@ -188,7 +188,7 @@ impl State {
                 self.names.sync_dir(dir);
                 Ok(())
             }
-            Err(error) if PowerIsOff::caused(&error) => return Err(error),
+            Err(error) if PowerIsOff::is_cause_of(&error) => return Err(error),
             Err(error) => {
                 self.names.fail_sync_dir(dir);
                 Err(error)
@@ -211,7 +211,7 @@ impl State {
     /// Drops a file that is unreachable, even after a power loss.
     fn release(&mut self, id: InodeId) {
         let in_use = self.inodes.get(&id).is_some_and(|inode| inode.linked || inode.handles > 0);
-        if !in_use && !self.names.may_return(id) {
+        if !in_use && !self.names.may_be_restored(id) {
             self.inodes.remove(&id);
         }
     }
@@ -279,7 +279,7 @@ impl State {
         content.read(buf, offset);
         self.counts.bytes_read += buf.len() as u64;
         let path = &self.inodes[&id].name;
-        self.faults.strike(Operation::Read, path).map_or(Ok(()), |(errno, _)| Err(errno.into()))
+        self.faults.fault_for_call(Operation::Read, path).map_or(Ok(()), |(errno, _)| Err(errno.into()))
     }
 
     pub(super) fn write(&mut self, id: InodeId, data: &[u8], offset: u64) -> io::Result<()> {
@@ -290,10 +290,10 @@ impl State {
         }
         let path = self.inode(id)?.name.clone();
         let number = self.count(Operation::Write, &path, Some((offset, data.len() as u64)))?;
-        let (fits, failure) = match self.faults.strike(Operation::Write, &path) {
-            Some((errno, Spill::Nothing)) => (0, Some(errno.into())),
-            Some((errno, Spill::Part)) => (self.rng.below(data.len() as u64) as usize, Some(errno.into())),
-            None => self.fitting(id, data.len(), offset),
+        let (fits, failure) = match self.faults.fault_for_call(Operation::Write, &path) {
+            Some((errno, PartialEffect::Nothing)) => (0, Some(errno.into())),
+            Some((errno, PartialEffect::Part)) => (self.rng.below(data.len() as u64) as usize, Some(errno.into())),
+            None => self.bytes_that_fit(id, data.len(), offset),
         };
         self.apply_write(number, id, &data[..fits], offset)?;
         failure.map_or(Ok(()), Err)
@@ -332,7 +332,7 @@ impl State {
 
     /// Returns the number of bytes of a write that find space, and the error if that is not all of them. Like
     /// a kernel, the disk writes a prefix before it reports that it is full.
-    fn fitting(&self, id: InodeId, len: usize, offset: u64) -> (usize, Option<io::Error>) {
+    fn bytes_that_fit(&self, id: InodeId, len: usize, offset: u64) -> (usize, Option<io::Error>) {
         let block_bytes = BLOCK_BYTES as u64;
         let Some(inode) = self.inodes.get(&id) else { return (0, None) };
         let mut free_blocks = self.free_bytes() / block_bytes;
@@ -372,7 +372,7 @@ impl State {
         self.check_power()?;
         let path = self.inode(id)?.name.clone();
         self.count(Operation::Sync, &path, None)?;
-        let struck = self.faults.strike(Operation::Sync, &path);
+        let struck = self.faults.fault_for_call(Operation::Sync, &path);
         let Self { inodes, rng, .. } = self;
         let inode = inodes.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         match struck {
@@ -381,7 +381,7 @@ impl State {
                 Ok(())
             }
             Some((errno, spill)) => {
-                inode.fail_sync((spill == Spill::Part).then_some(rng));
+                inode.fail_sync((spill == PartialEffect::Part).then_some(rng));
                 Err(errno.into())
             }
         }

@@ -121,7 +121,7 @@ fn check_content(seed: u64) {
                 panic!("seed {seed} step {step} draw {draw}: {why}");
             }
         }
-        let lost = disk.power_loss_as(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap();
+        let lost = disk.after_power_loss_with(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap();
         assert_eq!(lost, model.durable[..model.durable_len], "seed {seed} step {step}: synced data");
     }
 }
@@ -291,10 +291,10 @@ fn a_prefix_is_exactly_the_state_after_so_many_changes() {
         let trees = unsynced_workload(&disk, &mut Rng::new(seed));
         assert_eq!(trees.len(), disk.unsynced_changes() + 1, "seed {seed}");
         for (kept, expected) in trees.iter().enumerate() {
-            let found = tree(&disk.power_loss_as(PowerLoss::KeepPrefix(kept)));
+            let found = tree(&disk.after_power_loss_with(PowerLoss::KeepPrefix(kept)));
             assert!(found == *expected, "seed {seed}: prefix of {kept} changes");
         }
-        let all = tree(&disk.power_loss_as(PowerLoss::KeepUnsynced));
+        let all = tree(&disk.after_power_loss_with(PowerLoss::KeepUnsynced));
         assert!(all == *trees.last().unwrap(), "seed {seed}: everything kept");
     }
 }
@@ -305,12 +305,12 @@ fn the_same_seed_gives_the_same_disk() {
         let runs = [(); 2].map(|()| {
             let disk = SimDisk::new(seed);
             disk.keep_events(1000);
-            disk.fail(Fault::new(Operation::Write, 5, Errno::Io).leaving_a_part());
+            disk.fail(Fault::new(Operation::Write, 5, Errno::Io).with_partial_effect());
             let trees = unsynced_workload(&disk, &mut Rng::new(seed));
             disk.clear_faults();
             let file = durable_file(&disk, "last", &[1; 5000]);
             file.write_all_at(&[2; 5000], 0).unwrap();
-            disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).leaving_a_part());
+            disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).with_partial_effect());
             file.sync_data().unwrap_err();
             let losses: Vec<_> = (0..10).map(|draw| tree(&disk.power_loss(seed + draw))).collect();
             (trees, losses, disk.events(), disk.counts())
@@ -351,7 +351,7 @@ fn what_a_thread_was_told_is_synced_survives_whatever_others_do() {
             }
         }
     });
-    let last = disk.power_loss_as(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap();
+    let last = disk.after_power_loss_with(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap();
     assert!(last.chunks(SECTOR).all(|sector| sector[..8] == 300u64.to_le_bytes()));
 }
 

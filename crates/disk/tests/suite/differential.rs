@@ -224,7 +224,7 @@ fn compare(seed: u64, calls: usize) {
     assert!(bytes_read > 50 * calls, "seed {seed}: too little data was compared");
     assert!(real.contents() == simulated.contents(), "seed {seed}: trees differ");
     // Unsynced changes must also be complete after a power loss that keeps them.
-    let kept = sim.power_loss_as(thalweg_disk::sim::PowerLoss::KeepUnsynced);
+    let kept = sim.after_power_loss_with(thalweg_disk::sim::PowerLoss::KeepUnsynced);
     assert!(Side::new(Box::new(kept)).contents() == simulated.contents(), "seed {seed}: kept tree differs");
 }
 

@@ -140,7 +140,7 @@ fn failing_calls_may_leave_a_part() {
     for seed in 0..20 {
         let disk = SimDisk::new(seed);
         let file = durable_file(&disk, "a", &[0; 4096]);
-        disk.fail(Fault::new(Operation::Write, 1, Errno::Io).leaving_a_part());
+        disk.fail(Fault::new(Operation::Write, 1, Errno::Io).with_partial_effect());
         file.write_all_at(&[1; 4096], 0).unwrap_err();
         let bytes = disk.cached_bytes("a").unwrap();
         let written = bytes.iter().take_while(|byte| **byte == 1).count();
@@ -148,9 +148,9 @@ fn failing_calls_may_leave_a_part() {
         torn_writes += usize::from(written > 0);
 
         file.write_all_at(&[2; 4096], 0).unwrap();
-        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).leaving_a_part());
+        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).with_partial_effect());
         file.sync_data().unwrap_err();
-        let durable = disk.power_loss_as(PowerLoss::KeepUnsynced).cached_bytes("a").unwrap();
+        let durable = disk.after_power_loss_with(PowerLoss::KeepUnsynced).cached_bytes("a").unwrap();
         let new = durable.chunks(512).filter(|sector| *sector == [2; 512]).count();
         torn_syncs += usize::from((1..8).contains(&new));
     }
@@ -165,7 +165,7 @@ fn failed_directory_sync_loses_its_entries() {
     assert_eq!(errno(disk.sync_dir("")), Some(EIO));
     disk.sync_dir("").unwrap();
     assert_eq!(disk.paths(), ["a"]);
-    assert!(disk.power_loss_as(PowerLoss::KeepUnsynced).paths().is_empty());
+    assert!(disk.after_power_loss_with(PowerLoss::KeepUnsynced).paths().is_empty());
 }
 
 #[test]

@@ -33,10 +33,10 @@ fn unsynced_bytes_are_lost_and_synced_ones_are_not() {
     let file = durable_file(&disk, "a", b"synced");
     file.write_all_at(b"later!", 0).unwrap();
     file.write_all_at(b"more", 6).unwrap();
-    let lost = disk.power_loss_as(PowerLoss::LoseUnsynced);
+    let lost = disk.after_power_loss_with(PowerLoss::LoseUnsynced);
     assert_eq!(lost.cached_bytes("a").unwrap(), b"synced");
     assert_eq!(disk.durable_bytes("a").unwrap(), b"synced");
-    let kept = disk.power_loss_as(PowerLoss::KeepUnsynced);
+    let kept = disk.after_power_loss_with(PowerLoss::KeepUnsynced);
     assert_eq!(kept.cached_bytes("a").unwrap(), b"later!more");
     file.sync_data().unwrap();
     assert_eq!(outcomes(&disk, "a"), [Some(b"later!more".to_vec())].into());
@@ -113,7 +113,7 @@ fn set_len_may_be_lost_both_ways() {
     file.sync_data().unwrap();
     file.set_len(3).unwrap();
     file.sync_data().unwrap();
-    assert_eq!(disk.power_loss_as(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap(), b"a\0\0");
+    assert_eq!(disk.after_power_loss_with(PowerLoss::LoseUnsynced).cached_bytes("a").unwrap(), b"a\0\0");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_power_loss_leaves_the_disk_it_was_drawn_from_alone() {
     let file = durable_file(&disk, "a", b"one");
     let guard = disk.lock("LOCK").unwrap();
     file.write_all_at(b"two", 0).unwrap();
-    let next = disk.power_loss_as(PowerLoss::KeepUnsynced);
+    let next = disk.after_power_loss_with(PowerLoss::KeepUnsynced);
     next.open("a").unwrap().write_all_at(b"xxx", 0).unwrap();
     assert_eq!((next.operations(), next.unsynced_changes()), (1, 1));
     drop(next.lock("LOCK").unwrap());
@@ -271,7 +271,7 @@ fn a_killed_process_loses_its_locks_but_nothing_written() {
     drop(next.lock("LOCK").unwrap());
     // The kernel still has the old changes, which are older than the new ones.
     next.open("a").unwrap().write_all_at(b"3", 0).unwrap();
-    let prefix = |kept| next.power_loss_as(PowerLoss::KeepPrefix(kept)).cached_bytes("a").unwrap();
+    let prefix = |kept| next.after_power_loss_with(PowerLoss::KeepPrefix(kept)).cached_bytes("a").unwrap();
     assert_eq!([prefix(0), prefix(1), prefix(2), prefix(3)], [b"one", b"one", b"two", b"3wo"]);
 }
 
@@ -291,10 +291,10 @@ fn after_the_crash_point_nothing_works() {
     refused.extend([disk.remove("a"), disk.create_dir("d"), disk.sync_dir(""), disk.list("").map(drop)]);
     refused.extend([disk.free_bytes().map(drop), disk.lock("LOCK").map(drop)]);
     for result in refused {
-        assert!(PowerIsOff::caused(&result.unwrap_err()));
+        assert!(PowerIsOff::is_cause_of(&result.unwrap_err()));
     }
     assert_eq!(disk.operations() - before, 2);
-    let next = disk.power_loss_as(PowerLoss::KeepUnsynced);
+    let next = disk.after_power_loss_with(PowerLoss::KeepUnsynced);
     assert_eq!(next.cached_bytes("a").unwrap()[..3], *b"12\0");
     next.open("a").unwrap().write_all_at(b"works", 0).unwrap();
 }

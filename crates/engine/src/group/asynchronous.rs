@@ -16,14 +16,15 @@ use thalweg_types::{
     command::{
         CommandError,
         groups::{
-            Again, GroupConfig, Settlement, encode_ack, encode_configure_group, encode_create_group,
+            GroupConfig, Redelivery, Settlement, encode_ack, encode_configure_group, encode_create_group,
             encode_delete_group, encode_extend, encode_nack, encode_seek,
         },
     },
 };
 
 use super::{
-    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, settled, sought,
+    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, seek_result,
+    settled,
 };
 use crate::{
     ack::{Ack, ack, check_outcome_known},
@@ -116,7 +117,7 @@ impl AsyncDatabase {
         &self,
         group: &Group,
         settlements: &[Settlement],
-        again: Again,
+        again: Redelivery,
         reason: &str,
         level: Durability,
     ) -> impl Future<Output = Result<Settled, GroupError>> + Send + use<> {
@@ -152,7 +153,7 @@ impl AsyncDatabase {
                 Ok(())
             })
         });
-        async move { sought(proposed?.await.map_err(WriteError::from)?) }
+        async move { seek_result(proposed?.await.map_err(WriteError::from)?) }
     }
 
     /// Replaces a group's configuration.

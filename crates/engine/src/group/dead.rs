@@ -17,7 +17,7 @@ use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::{
         CommandError, CommitBuilder, Outcome, StreamConfig, encode_create_stream,
-        groups::{Delivered, OffsetRun, Settlement},
+        groups::{DeliveredRun, OffsetRun, Settlement},
     },
     limits::MAX_HEADERS,
     record::{Record, RecordBatch, RecordError},
@@ -39,14 +39,14 @@ const MAX_COMMITS_PER_ROUND: u32 = 1000;
 
 /// Part of a record that is copied to the dead-letter stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum CopiedPart {
     Whole,
     /// Everything but the payload is copied, because a record of the maximum size has no room for further headers.
     WithoutPayload,
 }
 
 /// Dead letters of one group, and the stream to which they are moved.
-struct Burial<'a> {
+struct DeadLetterMove<'a> {
     inner: &'a Inner,
     stream: StreamId,
     stream_name: String,
@@ -57,14 +57,14 @@ struct Burial<'a> {
 
 impl Inner {
     /// Moves the dead letters of all groups to their dead-letter streams. Returns the number of records moved.
-    pub(crate) fn bury_dead(&self) -> Result<u64, WriteError> {
+    pub(crate) fn move_dead_letters(&self) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let failed =
             |error: thalweg_state::machine::MachineError| WriteError::StateFailed { reason: error.to_string() };
         let mut moved = 0;
         for id in machine.groups_with_dead().map_err(failed)? {
             let Some(info) = machine.group(id, self.open.solo.now()).map_err(failed)? else { continue };
-            let burial = Burial {
+            let burial = DeadLetterMove {
                 inner: self,
                 stream: info.stream,
                 stream_name: machine.stream(info.stream).map(|stream| stream.name.to_string()).unwrap_or_default(),
@@ -79,7 +79,7 @@ impl Inner {
             for _ in 0..MAX_COMMITS_PER_ROUND {
                 let Some(letter) = machine.dead_letters(id, None).map_err(failed)? else { break };
                 let Some(of) = letter.records.first() else { break };
-                moved += self.bury(&burial, letter.attempt, &letter.reason, of)?;
+                moved += self.move_records(&burial, letter.attempt, &letter.reason, of)?;
             }
         }
         Ok(moved)
@@ -99,11 +99,17 @@ impl Inner {
 
     /// Moves as many of these dead letters as fit into one batch, from the first on. Records that no longer exist are
     /// only acked. Returns the number of dead letters that are done.
-    fn bury(&self, burial: &Burial<'_>, attempt: Attempt, reason: &str, of: &Delivered) -> Result<u64, WriteError> {
-        match self.bury_part(burial, attempt, reason, of, Part::Whole) {
+    fn move_records(
+        &self,
+        burial: &DeadLetterMove<'_>,
+        attempt: Attempt,
+        reason: &str,
+        of: &DeliveredRun,
+    ) -> Result<u64, WriteError> {
+        match self.bury_part(burial, attempt, reason, of, CopiedPart::Whole) {
             Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
-                let first = Delivered { run: OffsetRun { count: 1, ..of.run }, ..*of };
-                self.bury_part(burial, attempt, reason, &first, Part::WithoutPayload)
+                let first = DeliveredRun { run: OffsetRun { count: 1, ..of.run }, ..*of };
+                self.bury_part(burial, attempt, reason, &first, CopiedPart::WithoutPayload)
             }
             buried => buried,
         }
@@ -111,11 +117,11 @@ impl Inner {
 
     fn bury_part(
         &self,
-        burial: &Burial<'_>,
+        burial: &DeadLetterMove<'_>,
         attempt: Attempt,
         reason: &str,
-        of: &Delivered,
-        part: Part,
+        of: &DeliveredRun,
+        part: CopiedPart,
     ) -> Result<u64, WriteError> {
         let mut batch = RecordBatch::new();
         let reached = if burial.target == StreamId::ZERO {
@@ -148,10 +154,16 @@ impl Inner {
     }
 }
 
-impl Burial<'_> {
+impl DeadLetterMove<'_> {
     /// Copies the records of a run into `batch`, from the first on, until the batch is full. Returns the offset at
     /// which it stopped.
-    fn copy(&self, reason: &str, of: &Delivered, part: Part, batch: &mut RecordBatch) -> Result<Offset, GroupError> {
+    fn copy(
+        &self,
+        reason: &str,
+        of: &DeliveredRun,
+        part: CopiedPart,
+        batch: &mut RecordBatch,
+    ) -> Result<Offset, GroupError> {
         let (first, end) = (of.run.first, of.run.end());
         let max_bytes = MAX_BATCH_BYTES.min(u64::from(self.inner.options.segment_bytes) / 4);
         let page = match self.inner.read_stream(self.stream, first, end.0 - first.0, max_bytes) {
@@ -190,7 +202,7 @@ impl Burial<'_> {
         batch: &mut RecordBatch,
         reason: &str,
         deliveries: u32,
-        part: Part,
+        part: CopiedPart,
         offset: Offset,
         time: SpaceTime,
         record: &Record<'_>,
@@ -209,7 +221,7 @@ impl Burial<'_> {
             let headers = own.into_iter().chain([("thalweg-payload", b"too large".as_slice())]).collect();
             Record { key: record.key, headers, payload: b"", is_tombstone: record.is_tombstone }
         };
-        if part == Part::WithoutPayload {
+        if part == CopiedPart::WithoutPayload {
             return batch.push(&without());
         }
         let headers: Vec<_> = own.into_iter().chain(record.headers.iter().copied()).take(MAX_HEADERS).collect();

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use thalweg_types::{
     Attempt, Durability, Offset, SpaceTime,
-    command::groups::{Delivered, OffsetRun},
+    command::groups::{DeliveredRun, OffsetRun},
     record::Record,
 };
 
@@ -122,7 +122,7 @@ impl Reading {
     }
 
     /// Reads delivered records from the stream until the byte limit is reached.
-    pub(super) fn read(&mut self, stream: &Stream, delivered: &Delivered) -> Result<(), ReadError> {
+    pub(super) fn read(&mut self, stream: &Stream, delivered: &DeliveredRun) -> Result<(), ReadError> {
         let (mut from, end) = (delivered.run.first, delivered.run.end());
         while from < end {
             if self.bytes >= self.max_bytes {

@@ -4,7 +4,7 @@ use thalweg_types::SpaceTime;
 
 /// Time at which a fetch from a consumer group would deliver records: now, or at a later time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum DeliveryDue {
     Now,
     /// A fetch would deliver records from this time on; `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),

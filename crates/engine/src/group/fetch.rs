@@ -19,7 +19,7 @@ use thalweg_types::{
     command::{
         CommandError, Outcome,
         groups::{
-            Again, Fetched, GroupOrder, GroupOutcome, Settlement, encode_ack, encode_fetch, encode_nack, key_hash,
+            Fetched, GroupOrder, GroupOutcome, Redelivery, Settlement, encode_ack, encode_fetch, encode_nack, key_hash,
         },
     },
     limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS},
@@ -129,7 +129,7 @@ impl Group {
         let most = request.max_records.clamp(1, MAX_FETCH_RECORDS);
         match config.order {
             GroupOrder::Competing => {
-                Ok(Prepared { max: self.fitting(window, most, request), window, keys: Vec::new() })
+                Ok(Prepared { max: self.records_that_fit(window, most, request), window, keys: Vec::new() })
             }
             GroupOrder::PerKey => {
                 let keys = self.keys_from(window, most, request.max_bytes)?;
@@ -140,7 +140,7 @@ impl Group {
 
     /// Estimates, from the sizes of batches, how many records from the offset `window` on fit into the byte limit. If
     /// the estimate is too high, the records beyond the limit are returned to the group later.
-    fn fitting(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
+    fn records_that_fit(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
         let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
         let machine = &self.db.inner.open.machine;
         let Ok(found) = machine.batches_from(self.stream, window, max_batches, request.max_bytes) else { return most };
@@ -199,7 +199,7 @@ impl Group {
         }
         if !reading.unread.is_empty() {
             let unread = [take(&mut reading.unread)];
-            settle(Purpose::Reclaim, &|out| encode_nack(out, self.id, Again::Uncounted, "", &unread))?;
+            settle(Purpose::Reclaim, &|out| encode_nack(out, self.id, Redelivery::Uncounted, "", &unread))?;
         }
         Ok(reading.into_delivery(fetched.attempt, fetched.deadline, durability))
     }

@@ -5,7 +5,7 @@
 //! therefore sent no more records, and a fast receiver never waits.
 //!
 //! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
-//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::give_back`] is called
+//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is called
 //! before.
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
@@ -22,11 +22,11 @@ use std::{
 use thalweg_state::groups::HeldAttempt;
 use thalweg_types::{
     Attempt, Durability, Offset, SpaceTime,
-    command::groups::{Again, Settlement},
+    command::groups::{Redelivery, Settlement},
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS, MAX_FETCH_RECORDS},
 };
 
-use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::Due};
+use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::DeliveryDue};
 use crate::{
     ack::check_outcome_known,
     async_database::{AsyncDatabase, Registration},
@@ -79,7 +79,7 @@ pub struct Push {
 
 /// Reason why a push does not deliver records now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum PushWait {
     /// The consumer group has no records to deliver.
     ForRecords,
     /// The receiver has no credit left: it holds its maximum of unsettled records or bytes.
@@ -87,11 +87,11 @@ pub enum Waits {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum PushStep {
     /// The group has records to deliver. The receiver's credit permits this number of records and of bytes.
     Deliver(u32, u64),
     /// No delivery is possible before this time, unless records are settled, appended or returned.
-    Wait(Waits, Option<SpaceTime>),
+    Wait(PushWait, Option<SpaceTime>),
     Closed,
 }
 
@@ -134,18 +134,18 @@ impl Push {
                 self.fetching = None;
                 let delivery = fetched?;
                 if !delivery.is_empty() {
-                    self.ledger.enter(&delivery)?;
+                    self.ledger.add_delivery(&delivery)?;
                     return Ok(Some(delivery));
                 }
             }
-            match self.look()? {
-                Look::Closed => return Ok(None),
-                Look::Deliver(records, bytes) => {
+            match self.next_step()? {
+                PushStep::Closed => return Ok(None),
+                PushStep::Deliver(records, bytes) => {
                     self.request.max_records = records.min(self.max_delivery_records);
                     self.request.max_bytes = bytes.min(self.max_delivery_bytes);
                     self.fetching = Some(Box::pin(self.db.fetch(&self.group, &self.request, self.level)));
                 }
-                Look::Wait(_, due) => {
+                PushStep::Wait(_, due) => {
                     let now = self.group.db.inner.open.solo.now();
                     let timer = due.map(|due| sleep(Duration::from_micros(due.0.saturating_sub(now.0))));
                     self.wait(due, timer).await?;
@@ -172,39 +172,39 @@ impl Push {
     }
 
     /// Returns the reason why the push waits; `None` if it need not wait.
-    pub fn waits(&mut self) -> Result<Option<Waits>, GroupError> {
-        Ok(match self.look()? {
-            Look::Wait(waits, _) => Some(waits),
-            Look::Deliver(..) | Look::Closed => None,
+    pub fn waits(&mut self) -> Result<Option<PushWait>, GroupError> {
+        Ok(match self.next_step()? {
+            PushStep::Wait(waits, _) => Some(waits),
+            PushStep::Deliver(..) | PushStep::Closed => None,
         })
     }
 
     /// Returns all unsettled records to the group, because the receiver has disconnected. Their deliveries stay
     /// counted, so a record that crashes its receivers becomes a dead letter. The caller need not wait for the result:
     /// records that are not returned can be redelivered after their ack deadline.
-    pub fn give_back(&mut self, reason: &str) -> Result<(), GroupError> {
+    pub fn return_records(&mut self, reason: &str) -> Result<(), GroupError> {
         let held = self.group.held(&self.ledger.attempts())?;
         let settlements: Vec<_> =
             held.iter().filter(|held| !held.runs.is_empty()).map(|held| Settlement::all(held.attempt)).collect();
         if !settlements.is_empty() {
-            let again = Again::After(Duration::ZERO);
+            let again = Redelivery::After(Duration::ZERO);
             drop(self.db.nack_group(&self.group, &settlements, again, reason, Durability::Os));
         }
         self.ledger.clear();
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Look, GroupError> {
+    fn next_step(&mut self) -> Result<PushStep, GroupError> {
         if self.group.db.inner.open.tails.is_closed() {
-            return Ok(Look::Closed);
+            return Ok(PushStep::Closed);
         }
         let held = self.group.held(&self.ledger.attempts())?;
         self.ledger.settle(&held);
         let lapses = held.iter().filter(|held| !held.runs.is_empty()).map(|held| held.deadline).min();
         match (self.ledger.free(), self.group.due()?) {
-            (Some((records, bytes)), Due::Now) => Ok(Look::Deliver(records, bytes)),
-            (Some(_), Due::At(due)) => Ok(Look::Wait(Waits::ForRecords, due)),
-            (None, _) => Ok(Look::Wait(Waits::ForCredit, lapses)),
+            (Some((records, bytes)), DeliveryDue::Now) => Ok(PushStep::Deliver(records, bytes)),
+            (Some(_), DeliveryDue::At(due)) => Ok(PushStep::Wait(PushWait::ForRecords, due)),
+            (None, _) => Ok(PushStep::Wait(PushWait::ForCredit, lapses)),
         }
     }
 
@@ -220,8 +220,8 @@ impl Push {
         future::poll_fn(|context| {
             registration.register(Waiter::Task(context.waker().clone()));
             // Look after the registration: later events wake this task.
-            match self.look() {
-                Ok(Look::Wait(_, still_due)) if still_due == due => {}
+            match self.next_step() {
+                Ok(PushStep::Wait(_, still_due)) if still_due == due => {}
                 Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -272,7 +272,7 @@ impl Ledger {
         Some((records as u32, bytes))
     }
 
-    fn enter(&mut self, delivery: &Delivery) -> Result<(), ReadError> {
+    fn add_delivery(&mut self, delivery: &Delivery) -> Result<(), ReadError> {
         let mut sizes = Vec::new();
         delivery.for_each(&mut |message| {
             sizes.push((message.offset, record_bytes(message.record)));

@@ -9,22 +9,22 @@ use thalweg_types::limits::MAX_WAITING_FETCHES;
 
 /// Counter of the fetches that wait for records.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waits(Arc<AtomicUsize>);
+pub(crate) struct WaitingFetches(Arc<AtomicUsize>);
 
-impl Waits {
+impl WaitingFetches {
     /// Counts a fetch that begins to wait; returns `None` if the maximum number waits already.
-    pub(crate) fn enter(&self) -> Option<Waiting> {
+    pub(crate) fn enter(&self) -> Option<WaitingFetch> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(self.clone());
+        let waiting = WaitingFetch(self.clone());
         (before < MAX_WAITING_FETCHES).then_some(waiting)
     }
 }
 
 /// A fetch that waits for records. Dropping it decreases the counter.
 #[derive(Debug)]
-pub(crate) struct Waiting(Waits);
+pub(crate) struct WaitingFetch(WaitingFetches);
 
-impl Drop for Waiting {
+impl Drop for WaitingFetch {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }

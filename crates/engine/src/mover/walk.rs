@@ -33,7 +33,7 @@ pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as
 pub(super) struct Walked {
     /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; then the walk
     /// ended before the end of the segment.
-    pub(super) live: Option<Vec<Live>>,
+    pub(super) live: Option<Vec<LiveBytes>>,
     /// Term and index of the last valid entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
     /// True if the segment has values so long that rows of the state may have pointed to them.
@@ -43,13 +43,13 @@ pub(super) struct Walked {
 }
 
 impl Walked {
-    pub(super) fn found_live(&self) -> bool {
+    pub(super) fn has_live_bytes(&self) -> bool {
         self.live.as_ref().is_none_or(|live| !live.is_empty())
     }
 }
 
 /// Live bytes of one value or batch, encoded as the move record that copies them forward.
-pub(super) struct Live {
+pub(super) struct LiveBytes {
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
 }
@@ -126,7 +126,7 @@ struct Walk<'a> {
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
     /// Batches of each stream in this segment, as far as the walk has searched for them.
     windows: HashMap<StreamId, Window>,
-    live: Vec<Live>,
+    live: Vec<LiveBytes>,
     /// Bytes that copies of all values and batches in `live` would take.
     total: u64,
     last_entry: Option<(Term, Index)>,
@@ -198,7 +198,7 @@ impl Walk<'_> {
             None => self.version(keyspace, key, at)?,
         };
         if let Some(blob) = found {
-            self.keep(&blob, &MoveTarget::Value { keyspace, key }, value);
+            self.add_live(&blob, &MoveTarget::Value { keyspace, key }, value);
         }
         Ok(())
     }
@@ -238,13 +238,13 @@ impl Walk<'_> {
     /// batch's offsets, so the batch is found by its time.
     fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
         let (machine, generation) = (&self.inner.open.machine, self.generation);
-        let known = self.known_of(stream)?;
+        let known = self.window_of(stream)?;
         if !known.covers(time) {
             *known = Window::from_time(machine, stream, generation, time)?;
         }
         let (found, looked) = (known.at(at), known.take_lookups());
         self.lookups += looked;
-        self.keep_batch(stream, found, batch);
+        self.add_live_batch(stream, found, batch);
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Walk<'_> {
         batch: &[u8],
         at: LogPosition,
     ) -> Result<(), WriteError> {
-        let known = self.known_of(stream)?;
+        let known = self.window_of(stream)?;
         let found = if known.is_whole() {
             known.at(at)
         } else {
@@ -265,30 +265,30 @@ impl Walk<'_> {
             let found = window::batch_with(&self.inner.open.machine, stream, first)?;
             found.filter(|found| lies_at(&found.blob, at))
         };
-        self.keep_batch(stream, found, batch);
+        self.add_live_batch(stream, found, batch);
         Ok(())
     }
 
     /// Returns the batches of a stream in this segment that the walk has looked up so far. On the first call for a
     /// stream, looks up all its batches if there are few, and none otherwise.
-    fn known_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
+    fn window_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
-                let few = Window::of_few(&self.inner.open.machine, stream, self.generation)?;
+                let few = Window::whole_stream(&self.inner.open.machine, stream, self.generation)?;
                 self.lookups += 1;
                 Ok(unknown.insert(few.unwrap_or_default()))
             }
         }
     }
 
-    fn keep_batch(&mut self, stream: StreamId, found: Option<BatchRef>, batch: &[u8]) {
+    fn add_live_batch(&mut self, stream: StreamId, found: Option<BatchRef>, batch: &[u8]) {
         if let Some(found) = found {
-            self.keep(&found.blob, &MoveTarget::Batch { stream, first: found.first }, batch);
+            self.add_live(&found.blob, &MoveTarget::Batch { stream, first: found.first }, batch);
         }
     }
 
-    fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
+    fn add_live(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
         // A Redis command names a value once for each key that may have it, and both may be the same key.
@@ -296,6 +296,6 @@ impl Walk<'_> {
             return;
         }
         self.total += payload.len() as u64 + COPY_BYTES;
-        self.live.push(Live { bytes: u64::from(from.len), payload });
+        self.live.push(LiveBytes { bytes: u64::from(from.len), payload });
     }
 }

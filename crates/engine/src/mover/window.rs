@@ -58,7 +58,11 @@ impl Window {
 
     /// Builds a window with all batches of a stream in the segment; `None` if the stream has more than [`FEW_BATCHES`]
     /// batches.
-    pub(super) fn of_few(machine: &Machine, stream: StreamId, segment: Generation) -> Result<Option<Self>, WriteError> {
+    pub(super) fn whole_stream(
+        machine: &Machine,
+        stream: StreamId,
+        segment: Generation,
+    ) -> Result<Option<Self>, WriteError> {
         let Some(info) = machine.stream(stream) else { return Ok(Some(Self::whole(Vec::new()))) };
         let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
             Ok(found) => found.batches,

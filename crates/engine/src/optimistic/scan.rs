@@ -80,7 +80,7 @@ pub(super) fn scan(
         }
         Order::Descending => Ordering::Greater,
     };
-    let mut seen = Seen { pairs: Vec::new(), limit, last: None, count: 0 };
+    let mut seen = ScannedSoFar { pairs: Vec::new(), limit, last: None, count: 0 };
     stored(&mut |item| {
         while let Some(&(key, write)) = own.last().filter(|(key, _)| (*key).cmp(item.key) == before) {
             own.pop();
@@ -109,7 +109,7 @@ pub(super) fn scan(
 }
 
 /// Results that a transaction's scan has collected so far.
-struct Seen {
+struct ScannedSoFar {
     pairs: Pairs,
     limit: usize,
     /// Key of the pair that reached the limit; `None` before the limit is reached.
@@ -118,7 +118,7 @@ struct Seen {
     count: u32,
 }
 
-impl Seen {
+impl ScannedSoFar {
     fn push(&mut self, key: &[u8], value: Option<&Bytes>) -> ControlFlow<()> {
         let Some(value) = value else { return ControlFlow::Continue(()) };
         self.pairs.push((Bytes::copy_from_slice(key), value.clone()));

@@ -123,7 +123,7 @@ fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, Sn
 }
 
 /// Uncompressed contents of a chunk, and the snapshot's position after this chunk.
-pub(super) struct Gathered {
+pub(super) struct GatheredChunk {
     pub(super) kind: ChunkKind,
     pub(super) plain: Vec<u8>,
     pub(super) after: Cursor,
@@ -156,13 +156,13 @@ impl Gatherer {
     }
 
     /// Gathers the contents of the next chunk into the empty buffer `plain`; returns `None` if no chunk follows.
-    pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<Gathered, SnapshotError>> {
+    pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<GatheredChunk, SnapshotError>> {
         if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
             return None;
         }
         plain.reserve(self.chunk_bytes + SLACK_BYTES.min(self.chunk_bytes));
         let kind = self.gather(&mut plain);
-        Some(kind.map(|kind| Gathered { kind, plain, after: self.next.clone() }))
+        Some(kind.map(|kind| GatheredChunk { kind, plain, after: self.next.clone() }))
     }
 
     fn gather(&mut self, plain: &mut Vec<u8>) -> Result<ChunkKind, SnapshotError> {
@@ -223,7 +223,7 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
         Row::Pointing(pointing) => {
             let bytes = log.read_blob(&pointing.blob).map_err(|error| log_error(Lsn::ZERO, &error))?;
             let mut placeless = value.to_vec();
-            let pointer = portable::placeless(&pointing.blob).encode();
+            let pointer = portable::without_position(&pointing.blob).encode();
             placeless[pointing.at..pointing.at + pointer.len()].copy_from_slice(&pointer);
             add(&Item::Row { key, value: &placeless, bytes: Some(&bytes) });
         }

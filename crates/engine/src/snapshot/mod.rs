@@ -46,7 +46,7 @@ use self::{
     gather::{Cursor, Source},
     pins::Pin,
     pipeline::{PATIENCE, Pipeline, Ready},
-    stats::Counted,
+    stats::SnapshotCounter,
 };
 use bytes::Bytes;
 use thalweg_types::{
@@ -110,7 +110,7 @@ pub struct Snapshot {
     next: Cursor,
     /// Positions before each of the latest chunks, the oldest first, to which the snapshot can be rewound.
     cursors: VecDeque<(Link, Cursor)>,
-    counted: Counted,
+    counted: SnapshotCounter,
     _pin: Pin,
 }
 
@@ -123,7 +123,7 @@ impl std::fmt::Debug for Snapshot {
 impl Database {
     /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes go on concurrently.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
-        let mut counted = Counted::begin(&self.inner.snapshot_counters);
+        let mut counted = SnapshotCounter::begin(&self.inner.snapshot_counters);
         match Snapshot::source(&self.inner, options) {
             Ok((pin, source, info)) => Ok(Snapshot::begin(&self.inner, options, pin, source, info, counted)),
             Err(error) => {
@@ -151,7 +151,7 @@ impl Snapshot {
         pin: Pin,
         source: Source,
         info: SnapshotInfo,
-        counted: Counted,
+        counted: SnapshotCounter,
     ) -> Self {
         let estimated_rows = match info.kind {
             PartKind::Full => inner.open.backend.stats().estimated_keys,
@@ -206,7 +206,7 @@ impl Snapshot {
             self.counted.failed();
         }
         let chunk = made?;
-        self.counted.gave(chunk.as_ref().map_or(0, Bytes::len));
+        self.counted.count_chunk(chunk.as_ref().map_or(0, Bytes::len));
         if matches!(self.next, Cursor::Done(_)) {
             self.counted.taken();
         }

@@ -27,7 +27,7 @@ use super::{
     SnapshotError,
     chunk::{Packed, Packer},
     format::{ChunkKind, Compression},
-    gather::{Cursor, Gathered, Gatherer, Source, stopped},
+    gather::{Cursor, GatheredChunk, Gatherer, Source, stopped},
     pace::{MAX_REST, Pacer},
 };
 use crate::priority::Priority;
@@ -115,7 +115,7 @@ fn spawn(name: &str, priority: Priority, work: impl FnOnce() + Send + 'static) -
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-fn gather(mut gatherer: Gatherer, mut pacer: Pacer, packers: &[Lane<Gathered>], freed: &Receiver<Vec<u8>>) {
+fn gather(mut gatherer: Gatherer, mut pacer: Pacer, packers: &[Lane<GatheredChunk>], freed: &Receiver<Vec<u8>>) {
     for packer in packers.iter().cycle() {
         let plain = freed.try_recv().unwrap_or_default();
         let Some(gathered) = gatherer.next(plain) else { return };
@@ -130,12 +130,12 @@ fn gather(mut gatherer: Gatherer, mut pacer: Pacer, packers: &[Lane<Gathered>], 
 
 fn pack(
     mut packer: Packer,
-    gathered: &Receiver<Result<Gathered, SnapshotError>>,
+    gathered: &Receiver<Result<GatheredChunk, SnapshotError>>,
     ready: &Lane<Ready>,
     free: &Sender<Vec<u8>>,
 ) {
     while let Ok(gathered) = gathered.recv() {
-        let packed = gathered.and_then(|Gathered { kind, mut plain, after }| {
+        let packed = gathered.and_then(|GatheredChunk { kind, mut plain, after }| {
             let packed = packer.pack(&plain)?;
             plain.clear();
             // The gatherer may have ended; it then needs no buffer.

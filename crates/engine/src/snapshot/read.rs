@@ -122,7 +122,10 @@ fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), Strin
         (Ok(Row::Plain), None) => Ok(()),
         (Ok(Row::Pointing(pointing)), Some(bytes)) => {
             let blob = pointing.blob;
-            if blob.len as usize == bytes.len() && blob.crc == crc32c(bytes) && portable::placeless(&blob) == blob {
+            if blob.len as usize == bytes.len()
+                && blob.crc == crc32c(bytes)
+                && portable::without_position(&blob) == blob
+            {
                 Ok(())
             } else {
                 Err("a row carries bytes other than those it points to".to_owned())

@@ -28,7 +28,7 @@ use thalweg_replica::{Membership, Vote};
 use thalweg_state::{
     machine::{Entry, Machine, MachineOptions},
     membership::LogId,
-    portable::{self, Placed, Pointing, Row},
+    portable::{self, PointerRow, RelocatedBytes, Row},
 };
 use thalweg_store::{Applied, Backend, WriteBatch};
 use thalweg_types::{
@@ -252,13 +252,13 @@ struct Loader<'a> {
     time: SpaceTime,
     batch: WriteBatch,
     batches: u64,
-    placed: Placed,
+    placed: RelocatedBytes,
     payload: Vec<u8>,
 }
 
 impl<'a> Loader<'a> {
     fn new(log: &'a Log, backend: &'a dyn Backend, time: SpaceTime) -> Self {
-        let (batch, placed) = (WriteBatch::new(), Placed::default());
+        let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
         Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new() }
     }
 
@@ -266,8 +266,8 @@ impl<'a> Loader<'a> {
         let Item::Row { key, value, bytes } = *item else { return Ok(()) };
         match (portable::sort(key, value)?, bytes) {
             (Row::Pointing(pointing), Some(bytes)) => {
-                let at = self.carry(&pointing, bytes)?;
-                let pointer = self.placed.place(&pointing, at).encode();
+                let at = self.append_bytes(&pointing, bytes)?;
+                let pointer = self.placed.relocate(&pointing, at).encode();
                 let (before, after) = (&value[..pointing.at], &value[pointing.at + pointer.len()..]);
                 self.batch.put(&[key], &[before, &pointer, after]);
             }
@@ -281,9 +281,9 @@ impl<'a> Loader<'a> {
 
     /// Appends bytes that a row points to to the new log, as a move record. This record names the owner of the bytes,
     /// so the mover later finds the owner before it frees the segment.
-    fn carry(&mut self, pointing: &Pointing<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
+    fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
         self.payload.clear();
-        Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.whose.target(), bytes);
+        Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);
         let draft = Draft {
             space: SpaceId::ZERO,
             kind: RecordKind::Move,
@@ -351,7 +351,7 @@ impl Replay<'_> {
                 "it continues after entry {} (time {} µs), but the last restored entry is {} (time {} µs)",
                 before.1, before.2.0, here.1, here.2.0
             );
-            return Err(does_not_follow(part, what));
+            return Err(not_contiguous(part, what));
         }
         Ok(())
     }
@@ -440,7 +440,7 @@ impl Replay<'_> {
                     "entry {index} of term {term} is followed by entry {} of term {}",
                     entry.id.index, entry.id.term
                 );
-                return Err(does_not_follow(part, what));
+                return Err(not_contiguous(part, what));
             }
             // Applied with the previous time, its batch would not be found by the time in the log's record (see
             // `mover::window`).
@@ -449,7 +449,7 @@ impl Replay<'_> {
                     "entry {index} has time {} µs, and entry {} after it has time {} µs",
                     time.0, entry.id.index, entry.id.time.0
                 );
-                return Err(does_not_follow(part, what));
+                return Err(not_contiguous(part, what));
             }
             (term, index, time) = (entry.id.term, entry.id.index, entry.id.time);
         }
@@ -468,14 +468,14 @@ impl Replay<'_> {
                 "it states entry {} and revision {} as its end, but its entries end at {} and {}",
                 there.0, there.1, here.0, here.1
             );
-            return Err(does_not_follow(part, what));
+            return Err(not_contiguous(part, what));
         }
         if applied.running_hash != info.applied.running_hash {
             let what = format!(
                 "its entries should produce the running hash {:016x}, but produced {:016x}",
                 info.applied.running_hash, applied.running_hash
             );
-            return Err(does_not_follow(part, what));
+            return Err(not_contiguous(part, what));
         }
         // The records between the last entry and the end of the increment belong to the old node itself.
         self.lsn = match self.to {
@@ -486,6 +486,6 @@ impl Replay<'_> {
     }
 }
 
-fn does_not_follow(part: &Part, what: String) -> RestoreError {
+fn not_contiguous(part: &Part, what: String) -> RestoreError {
     RestoreError::DoesNotFollow { part: part.name().to_owned(), what }
 }

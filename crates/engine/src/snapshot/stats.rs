@@ -41,7 +41,7 @@ impl Counters {
 
 /// Counting of one snapshot's chunks and end.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct SnapshotCounter {
     counters: Arc<Counters>,
     begun: Instant,
     end: Option<End>,
@@ -53,13 +53,13 @@ enum End {
     Failed,
 }
 
-impl Counted {
+impl SnapshotCounter {
     pub(crate) fn begin(counters: &Arc<Counters>) -> Self {
         counters.lock().open += 1;
         Self { counters: Arc::clone(counters), begun: Instant::now(), end: None }
     }
 
-    pub(crate) fn gave(&self, bytes: usize) {
+    pub(crate) fn count_chunk(&self, bytes: usize) {
         self.counters.lock().bytes += bytes as u64;
     }
 
@@ -81,7 +81,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for SnapshotCounter {
     fn drop(&mut self) {
         let mut stats = self.counters.lock();
         stats.open -= 1;
@@ -96,12 +96,12 @@ mod tests {
     #[test]
     fn each_snapshot_ends_in_one_way() {
         let counters = Arc::new(Counters::default());
-        let mut taken = Counted::begin(&counters);
-        let mut failed = Counted::begin(&counters);
-        let abandoned = Counted::begin(&counters);
-        taken.gave(10);
+        let mut taken = SnapshotCounter::begin(&counters);
+        let mut failed = SnapshotCounter::begin(&counters);
+        let abandoned = SnapshotCounter::begin(&counters);
+        taken.count_chunk(10);
         taken.taken();
-        taken.gave(5);
+        taken.count_chunk(5);
         taken.taken();
         failed.failed();
         failed.failed();

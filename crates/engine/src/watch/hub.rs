@@ -27,8 +27,8 @@ use crate::watch::{
     error::WatchError,
     event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},
-    queue::{Ended, Pushed, Queue},
-    reader::{Reached, Reader, Source},
+    queue::{PushResult, Queue, QueueEnd},
+    reader::{ReadEnd, Reader, Source},
 };
 
 /// Time for which the dispatcher pauses after a round that found changes, so that further changes gather.
@@ -75,7 +75,7 @@ struct Registered {
 
 /// Registration of a watch with the dispatcher. Dropping it ends the registration.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct WatchRegistration {
     hub: Arc<Hub>,
     id: u64,
     pub(crate) queue: Arc<Queue>,
@@ -83,7 +83,7 @@ pub(crate) struct Live {
     pub(crate) joined: Revision,
 }
 
-impl Drop for Live {
+impl Drop for WatchRegistration {
     fn drop(&mut self) {
         self.hub.unregister(self.id);
     }
@@ -143,7 +143,11 @@ impl Hub {
     }
 
     /// Registers a watch: from now on the dispatcher queues the changes of the keys in `interval` for it.
-    pub(crate) fn register(self: &Arc<Self>, keyspace: KeyspaceId, interval: &KeyInterval) -> Result<Live, WatchError> {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        keyspace: KeyspaceId,
+        interval: &KeyInterval,
+    ) -> Result<WatchRegistration, WatchError> {
         let mut registry = self.registry();
         if self.is_closed() {
             return Err(WatchError::Closed);
@@ -169,7 +173,7 @@ impl Hub {
         drop(registry);
         self.start();
         self.wake();
-        Ok(Live { hub: Arc::clone(self), id, queue, joined })
+        Ok(WatchRegistration { hub: Arc::clone(self), id, queue, joined })
     }
 
     fn unregister(&self, id: u64) {
@@ -188,7 +192,7 @@ impl Hub {
         self.closed.store(true, Ordering::SeqCst);
         let mut ended = Vec::new();
         let mut registry = self.registry();
-        registry.end_all(&Ended::Failed(WatchError::Closed), &mut ended);
+        registry.end_all(&QueueEnd::Failed(WatchError::Closed), &mut ended);
         self.watching.store(0, Ordering::SeqCst);
         drop(registry);
         ended.iter().for_each(|queue| queue.wake());
@@ -221,7 +225,7 @@ impl Hub {
 
     fn run(&self) {
         while !self.is_closed() {
-            if self.round() == Work::Some {
+            if self.round() == DispatchWork::Some {
                 thread::park_timeout(LINGER);
                 continue;
             }
@@ -239,7 +243,7 @@ impl Hub {
     }
 
     /// Runs one round of the dispatcher: queues the changes applied since the last round, up to the bounds of a round.
-    fn round(&self) -> Work {
+    fn round(&self) -> DispatchWork {
         let mut touched = Vec::new();
         let mut registry = self.registry();
         let before = self.dispatched();
@@ -247,8 +251,8 @@ impl Hub {
         match (&reached, &registry.reader) {
             (Ok(_), Some(reader)) => self.dispatched.store(reader.done().0, Ordering::Release),
             (Ok(_), None) => {}
-            (Err(WatchError::Compacted { .. }), _) => registry.end_all(&Ended::Lost(before.next()), &mut touched),
-            (Err(error), _) => registry.end_all(&Ended::Failed(error.clone()), &mut touched),
+            (Err(WatchError::Compacted { .. }), _) => registry.end_all(&QueueEnd::Lost(before.next()), &mut touched),
+            (Err(error), _) => registry.end_all(&QueueEnd::Failed(error.clone()), &mut touched),
         }
         if registry.watches.is_empty() {
             registry.stop();
@@ -259,7 +263,7 @@ impl Hub {
         touched.sort_unstable_by_key(Arc::as_ptr);
         touched.dedup_by_key(|queue| Arc::as_ptr(queue));
         touched.iter().for_each(|queue| queue.wake());
-        if done > before || matches!(reached, Ok(Reached::Stop)) { Work::Some } else { Work::None }
+        if done > before || matches!(reached, Ok(ReadEnd::Stop)) { DispatchWork::Some } else { DispatchWork::None }
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -275,7 +279,7 @@ impl fmt::Debug for Hub {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum DispatchWork {
     Some,
     None,
 }
@@ -300,17 +304,17 @@ impl Registry {
         }
     }
 
-    fn dispatch(&mut self, touched: &mut Vec<Arc<Queue>>) -> Result<Reached, WatchError> {
+    fn dispatch(&mut self, touched: &mut Vec<Arc<Queue>>) -> Result<ReadEnd, WatchError> {
         self.renew_indexes();
         let Self { watches, indexes, reader, changed, .. } = self;
-        let Some(reader) = reader else { return Ok(Reached::End) };
+        let Some(reader) = reader else { return Ok(ReadEnd::End) };
         let (mut commits, mut bytes, mut matches) = (0, 0, Matches::default());
         reader.read(&mut |time, commit| {
             matches.gather(indexes, time, commit)?;
             matches.deliver(commit.revision, |id, revision, events| {
                 let Some(watch) = watches.get(&id) else { return };
                 touched.push(Arc::clone(&watch.queue));
-                if watch.queue.push(revision, events) == Pushed::Lost {
+                if watch.queue.push(revision, events) == PushResult::Lost {
                     changed.insert(watch.keyspace);
                     watches.remove(&id);
                 }
@@ -322,7 +326,7 @@ impl Registry {
         })
     }
 
-    fn end_all(&mut self, how: &Ended, ended: &mut Vec<Arc<Queue>>) {
+    fn end_all(&mut self, how: &QueueEnd, ended: &mut Vec<Arc<Queue>>) {
         for (_, watch) in self.watches.drain() {
             watch.queue.end(how.clone());
             ended.push(watch.queue);

@@ -43,10 +43,10 @@ use crate::{
     error::ReadError,
     tails::Waiter,
     watch::{
-        hub::Live,
+        hub::WatchRegistration,
         interval::KeyInterval,
-        queue::{Ended, Queue},
-        reader::{Reached, Reader},
+        queue::{Queue, QueueEnd},
+        reader::{ReadEnd, Reader},
     },
 };
 
@@ -102,7 +102,7 @@ pub struct Watch {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     next: Revision,
-    live: Option<Live>,
+    live: Option<WatchRegistration>,
     /// Reader of the log, while the watch is behind live changes; `None` otherwise.
     reader: Option<Reader>,
     /// True if the last delivered event was the deletion of all keys, which also happens when the keyspace is dropped.
@@ -173,14 +173,14 @@ impl Watch {
                     // A lost queue contains all earlier changes and none of the later ones.
                     let reached = match ended {
                         None => dispatched.next(),
-                        Some(Ended::Lost(revision)) => revision,
-                        Some(Ended::Failed(_)) => self.next,
+                        Some(QueueEnd::Lost(revision)) => revision,
+                        Some(QueueEnd::Failed(_)) => self.next,
                     };
                     let last = events.last().map_or(self.next, |event| event.revision.next());
                     self.next = self.next.max(reached).max(last);
                     match ended {
-                        Some(Ended::Failed(error)) if events.is_empty() => return Err(error),
-                        Some(Ended::Lost(_)) => self.live = None,
+                        Some(QueueEnd::Failed(error)) if events.is_empty() => return Err(error),
+                        Some(QueueEnd::Lost(_)) => self.live = None,
                         _ => {}
                     }
                     if let Some(last) = events.last() {
@@ -227,7 +227,7 @@ impl Watch {
         })?;
         let events = page.events;
         self.next = self.next.max(reader.done().next());
-        if reached == Reached::End {
+        if reached == ReadEnd::End {
             let live = match &mut self.live {
                 Some(live) => live,
                 none => none.insert(hub.register(self.keyspace, &self.interval)?),

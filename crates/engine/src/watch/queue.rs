@@ -24,7 +24,7 @@ use crate::{
 
 /// Reason why a watch's queue gets no more events.
 #[derive(Clone, Debug)]
-pub(crate) enum Ended {
+pub(crate) enum QueueEnd {
     /// The queue was full; contains the first revision that was not queued.
     Lost(Revision),
     /// The dispatcher has stopped, because of an error or because the database was closed.
@@ -35,7 +35,7 @@ pub(crate) enum Ended {
 struct Inner {
     events: VecDeque<WatchEvent>,
     bytes: usize,
-    ended: Option<Ended>,
+    ended: Option<QueueEnd>,
     waiter: Option<Waiter>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Queue {
 
 /// Result of queueing the events of a commit for one watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
+pub(crate) enum PushResult {
     Queued,
     Lost,
 }
@@ -60,7 +60,7 @@ impl Queue {
     }
 
     /// Queues the events of a commit. If they do not fit, ends the queue before this commit.
-    pub(crate) fn push(&self, revision: Revision, events: &[WatchEvent]) -> Pushed {
+    pub(crate) fn push(&self, revision: Revision, events: &[WatchEvent]) -> PushResult {
         let bytes = events.iter().map(WatchEvent::memory).sum::<usize>();
         let mut inner = self.lock();
         let total = self.total.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -70,20 +70,20 @@ impl Queue {
         if fits {
             inner.bytes += bytes;
             inner.events.extend(events.iter().cloned());
-            return Pushed::Queued;
+            return PushResult::Queued;
         }
         self.total.fetch_sub(bytes, Ordering::Relaxed);
-        inner.ended.get_or_insert(Ended::Lost(revision));
-        Pushed::Lost
+        inner.ended.get_or_insert(QueueEnd::Lost(revision));
+        PushResult::Lost
     }
 
     /// Ends the queue, unless it has ended already. Does not wake the watch.
-    pub(crate) fn end(&self, how: Ended) {
+    pub(crate) fn end(&self, how: QueueEnd) {
         self.lock().ended.get_or_insert(how);
     }
 
     /// Takes all queued events. Also returns the reason of the end, if the queue has ended.
-    pub(crate) fn take(&self) -> (Vec<WatchEvent>, Option<Ended>) {
+    pub(crate) fn take(&self) -> (Vec<WatchEvent>, Option<QueueEnd>) {
         let mut inner = self.lock();
         self.total.fetch_sub(inner.bytes, Ordering::Relaxed);
         inner.bytes = 0;
@@ -135,8 +135,8 @@ mod tests {
     /// Returns the first revision that a queue lost, if it has ended.
     fn lost(queue: &Queue) -> Option<Revision> {
         match queue.take().1 {
-            Some(Ended::Lost(revision)) => Some(revision),
-            Some(Ended::Failed(error)) => panic!("{error}"),
+            Some(QueueEnd::Lost(revision)) => Some(revision),
+            Some(QueueEnd::Failed(error)) => panic!("{error}"),
             None => None,
         }
     }
@@ -149,13 +149,13 @@ mod tests {
         let queues: Vec<_> = (0..=fitting).map(|_| Queue::new(total.clone())).collect();
         let (last, others) = queues.split_last().unwrap();
         for queue in others {
-            assert_eq!(queue.push(Revision(1), std::slice::from_ref(&large)), Pushed::Queued);
+            assert_eq!(queue.push(Revision(1), std::slice::from_ref(&large)), PushResult::Queued);
         }
-        assert_eq!(last.push(Revision(2), std::slice::from_ref(&large)), Pushed::Lost);
+        assert_eq!(last.push(Revision(2), std::slice::from_ref(&large)), PushResult::Lost);
         assert_eq!(lost(last), Some(Revision(2)), "it reports the first lost revision");
         assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "lost events use no memory");
         let after = Queue::new(total.clone());
-        assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, Pushed::Queued));
+        assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, PushResult::Queued));
         drop((queues, after));
         assert_eq!(total.load(Ordering::Relaxed), 0);
     }
@@ -165,10 +165,10 @@ mod tests {
         let total = Arc::new(AtomicUsize::new(0));
         let small = vec![event(0); MAX_WATCH_QUEUE_EVENTS - 1];
         let queue = Queue::new(total.clone());
-        assert_eq!(queue.push(Revision(1), &small), Pushed::Queued);
-        assert_eq!(queue.push(Revision(2), &small[..2]), Pushed::Lost, "only one of the two fits");
+        assert_eq!(queue.push(Revision(1), &small), PushResult::Queued);
+        assert_eq!(queue.push(Revision(2), &small[..2]), PushResult::Lost, "only one of the two fits");
         assert_eq!((queue.take().0.len(), lost(&queue)), (small.len(), Some(Revision(2))));
         let queue = Queue::new(total);
-        assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), Pushed::Lost);
+        assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), PushResult::Lost);
     }
 }

@@ -48,7 +48,7 @@ impl Source {
 
 /// Reason why reading changes from the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reached {
+pub(crate) enum ReadEnd {
     /// The reader reached the end of the entries that were applied when the read began.
     End,
     /// The callback that visits commits requested the stop.
@@ -121,12 +121,12 @@ impl Reader {
     }
 
     /// Visits commits in order until `visit` stops, or all commits applied at the time of the call have been visited.
-    pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<Reached, WatchError> {
+    pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<ReadEnd, WatchError> {
         let applied = self.source.machine.applied();
         let extended = self.source.log.extend_records(&mut self.records);
         extended.map_err(|error| explain(&self.source, self.done, error))?;
         // Do this after reading the applied position: by then all truncations of the records below it are known.
-        self.valid.go_on(&self.source.log, self.position);
+        self.valid.update(&self.source.log, self.position);
         while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
             let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
             while let Some(commit) = commits.next_commit().map_err(|error| corrupt(&record, &error))? {
@@ -137,7 +137,7 @@ impl Reader {
                 self.done = commit.revision;
                 if flow.is_break() {
                     self.pending = Some((record, verdict));
-                    return Ok(Reached::Stop);
+                    return Ok(ReadEnd::Stop);
                 }
             }
             self.counted = commits.revision();
@@ -148,7 +148,7 @@ impl Reader {
             return Err(ReadError::Corrupt(message).into());
         }
         self.done = self.done.max(applied.revision);
-        Ok(Reached::End)
+        Ok(ReadEnd::End)
     }
 
     /// Returns the next valid log entry below the LSN `end`, with the state's row about it if there is one; `None` if

@@ -8,7 +8,7 @@ use thalweg_engine::{
         Attempt, Classified, Durability, Offset, SpaceTime,
         command::{
             CommitBuilder,
-            groups::{Again, GroupConfig, GroupOrder, OffsetRun, Settlement},
+            groups::{GroupConfig, GroupOrder, OffsetRun, Redelivery, Settlement},
         },
         record::{Record, RecordBatch},
     },
@@ -126,7 +126,7 @@ fn dead_letters_say_where_they_come_from(node: &mut Node) {
         for _ in 0..2 {
             let delivery = fetch(&group, 1);
             assert_eq!(offsets(&delivery), [0]);
-            group.nack(&all(delivery.attempt), Again::After(Duration::ZERO), "can't parse").unwrap();
+            group.nack(&all(delivery.attempt), Redelivery::After(Duration::ZERO), "can't parse").unwrap();
         }
         assert_eq!(offsets(&fetch(&group, 9)), [1], "poison does not block");
         assert_eq!(group.info().unwrap().dying, 1);
@@ -162,7 +162,7 @@ fn many_dead_letters_arrive_in_order_and_once(node: &mut Node) {
     let group = create(&stream, &config);
     let delivery = group.fetch(&FetchRequest { max_bytes: u64::MAX, ..request(100) }).unwrap();
     assert_eq!(delivery.record_count(), 30);
-    group.nack(&all(delivery.attempt), Again::Never, "no").unwrap();
+    group.nack(&all(delivery.attempt), Redelivery::Never, "no").unwrap();
     assert_eq!(node.db().maintain().unwrap().dead_letters, 30);
     let dead = node.db().find_stream("dead").unwrap();
     let mut copies = Vec::new();
@@ -177,7 +177,7 @@ fn many_dead_letters_arrive_in_order_and_once(node: &mut Node) {
     let at = (1..65_000).rev().step_by(50).find_map(largest).unwrap().appends[0].first;
     let delivery = fetch(&group, 1);
     assert_eq!(offsets(&delivery), [at.0]);
-    group.nack(&all(delivery.attempt), Again::Never, "no").unwrap();
+    group.nack(&all(delivery.attempt), Redelivery::Never, "no").unwrap();
     assert_eq!(node.db().maintain().unwrap().dead_letters, 1);
     let last = dead.read(Offset(30), 1, u64::MAX).unwrap();
     last.for_each(&mut |_, _, record| {
@@ -268,7 +268,7 @@ fn in_order_per_key_one_record_of_a_key_at_a_time(node: &mut Node) {
     let settle = |offset| [Settlement::one(first.attempt, Offset(offset))];
     group.ack(&settle(2)).unwrap();
     assert_eq!(offsets(&fetch(&group, 9)), [5]);
-    group.nack(&settle(0), Again::After(Duration::from_secs(1)), "").unwrap();
+    group.nack(&settle(0), Redelivery::After(Duration::from_secs(1)), "").unwrap();
     assert!(fetch(&group, 9).is_empty());
     node.pass(Duration::from_secs(1));
     let back = fetch(&group, 9);
@@ -284,7 +284,7 @@ fn more_bytes_than_asked_for_are_given_back_uncounted(node: &mut Node) {
     let once = GroupConfig { max_deliveries: Some(2), ..GroupConfig::default() };
     let group = create(&stream, &once);
     let all_of_them = fetch(&group, 10);
-    group.nack(&all(all_of_them.attempt), Again::After(Duration::ZERO), "").unwrap();
+    group.nack(&all(all_of_them.attempt), Redelivery::After(Duration::ZERO), "").unwrap();
     let small = FetchRequest { max_bytes: 2500, ..request(10) };
     let mut seen = Vec::new();
     while let Ok(delivery) = group.fetch(&small) {
@@ -317,7 +317,7 @@ fn a_fetch_that_waits_is_woken_by_what_comes(node: &mut Node) {
     let delivery = waiting.join().unwrap();
     assert_eq!(offsets(&delivery), [0]);
     let waiting = wait();
-    group.nack(&all(delivery.attempt), Again::After(Duration::ZERO), "").unwrap();
+    group.nack(&all(delivery.attempt), Redelivery::After(Duration::ZERO), "").unwrap();
     let delivery = waiting.join().unwrap();
     assert_eq!(contents(&delivery)[0].1, 2, "woken by returned records");
     let waiting = wait();

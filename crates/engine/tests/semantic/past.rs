@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use thalweg_engine::{
-    Database, Ending, Keyspace, KeyspaceIter, Lasting, Order, ReadError, ScanCursor, ScanRange, WriteError,
+    Database, Keyspace, KeyspaceIter, Order, ReadError, ScanCursor, ScanRange, VersionEnd, VersionLifetime, WriteError,
     types::{
         Revision,
         command::{KeyspaceConfig, KeyspaceHistory, TransactionBuilder},
@@ -66,14 +66,17 @@ fn a_key_reads_as_it_was_at_each_revision(node: &mut Node) {
         let numbers: Vec<_> = (gone.0..=last.0).map(|revision| at(&keyspace, b"n", Revision(revision))).collect();
         assert_eq!(numbers, [None, Some(b"5".to_vec()), Some(b"10".to_vec()), Some(b"10".to_vec())]);
         let versions = keyspace.versions(b"a", None, 10).unwrap();
-        let found = versions.versions.iter().map(|version| (version.entry.revision, version.lasting));
+        let found = versions.versions.iter().map(|version| (version.entry.revision, version.lifetime));
         let until = |lasting| match lasting {
-            Lasting::Until { revision, ending, .. } => Some((revision, ending)),
+            VersionLifetime::Until { revision, ending, .. } => Some((revision, ending)),
             _ => None,
         };
         let found: Vec<_> = found.map(|(revision, lasting)| (revision, until(lasting))).collect();
-        let expected =
-            [(last, None), (second, Some((gone, Ending::Deleted))), (first, Some((second, Ending::Overwritten)))];
+        let expected = [
+            (last, None),
+            (second, Some((gone, VersionEnd::Deleted))),
+            (first, Some((second, VersionEnd::Overwritten))),
+        ];
         assert_eq!(found, expected);
         assert_eq!((versions.next, versions.oldest < first), (None, true));
         let page = keyspace.versions(b"a", None, 2).unwrap();
@@ -280,7 +283,7 @@ fn a_deleted_prefix_is_there_before(node: &mut Node) {
         assert_eq!((at(&keyspace, b"p/007", emptied), at(&keyspace, b"p/007", again)), (None, Some(b"new".to_vec())));
         let versions = keyspace.versions(b"p/008", None, 10).unwrap().versions;
         assert!(
-            matches!(versions[0].lasting, Lasting::Until { revision, ending: Ending::Deleted, .. } if revision == emptied)
+            matches!(versions[0].lifetime, VersionLifetime::Until { revision, ending: VersionEnd::Deleted, .. } if revision == emptied)
         );
     };
     node.through_restarts(check);
@@ -294,14 +297,14 @@ fn what_ended_was_there_until_it_was_removed(node: &mut Node) {
     node.pass(6 * SECOND);
     assert_eq!((keyspace.get(b"a").unwrap(), at(&keyspace, b"a", put)), (None, Some(b"1".to_vec())));
     let cursor = keyspace.iter(ScanRange::default()).cursor(b"").unwrap();
-    assert_eq!(keyspace.versions(b"a", None, 1).unwrap().versions[0].lasting, Lasting::Ended);
+    assert_eq!(keyspace.versions(b"a", None, 1).unwrap().versions[0].lifetime, VersionLifetime::Ended);
     node.db().maintain().unwrap();
     drop(keyspace);
     node.through_restarts(|db| {
         let keyspace = of(db);
         assert_eq!((at(&keyspace, b"a", put), at(&keyspace, b"a", put.next())), (Some(b"1".to_vec()), None));
-        let lasting = keyspace.versions(b"a", None, 1).unwrap().versions[0].lasting;
-        assert!(matches!(lasting, Lasting::Until { ending: Ending::Expired, .. }), "{lasting:?}");
+        let lasting = keyspace.versions(b"a", None, 1).unwrap().versions[0].lifetime;
+        assert!(matches!(lasting, VersionLifetime::Until { ending: VersionEnd::Expired, .. }), "{lasting:?}");
         assert_eq!(keyspace.resume(ScanRange::default(), &cursor).unwrap().count(), 0, "a cursor contains the time");
     });
 }

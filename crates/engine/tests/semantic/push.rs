@@ -14,7 +14,7 @@ use thalweg_engine::{
         Durability, Offset,
         command::{
             Compaction, StreamConfig,
-            groups::{Again, GroupConfig, GroupOrder, Settlement},
+            groups::{GroupConfig, GroupOrder, Redelivery, Settlement},
         },
         limits::MAX_WAITING_FETCHES,
         record::{Record, RecordBatch},
@@ -88,7 +88,7 @@ fn credit_bounds_what_is_unsettled_and_comes_back_with_it(node: &mut Node) {
     };
     assert_eq!(offsets(&next(&mut pushed)), [3]);
     assert_eq!(acks.join().unwrap().settled, 1);
-    group.nack(&[Settlement::all(first.attempt)], Again::After(Duration::ZERO), "").unwrap();
+    group.nack(&[Settlement::all(first.attempt)], Redelivery::After(Duration::ZERO), "").unwrap();
     let back = next(&mut pushed);
     assert_eq!(offsets(&back), [0, 2]);
     group.ack(&[Settlement::all(back.attempt)]).unwrap();
@@ -149,7 +149,7 @@ fn a_receiver_that_goes_away_may_give_back(node: &mut Node) {
     let mut pushed = push(node.db(), &group, 3);
     let delivery = next(&mut pushed);
     group.ack(&[Settlement::one(delivery.attempt, Offset(0))]).unwrap();
-    pushed.give_back("gone").unwrap();
+    pushed.return_records("gone").unwrap();
     drop(pushed);
     let again = next(&mut push(node.db(), &group, 3));
     assert_eq!(offsets(&again), [1, 2]);
@@ -227,7 +227,7 @@ fn a_group_over_a_compacted_stream_passes_over_what_is_gone(node: &mut Node) {
     .unwrap();
     assert!(kept.len() < 100);
     for (group, before) in groups.iter().zip(&before) {
-        group.nack(&[Settlement::all(before.attempt)], Again::After(Duration::ZERO), "").unwrap();
+        group.nack(&[Settlement::all(before.attempt)], Redelivery::After(Duration::ZERO), "").unwrap();
         let mut seen = Vec::new();
         loop {
             let delivery = group.fetch(&request).unwrap();

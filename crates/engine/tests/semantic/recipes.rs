@@ -13,7 +13,7 @@ use std::{
 
 use thalweg_engine::{
     Coordination, CoordinationError, CoordinationWatch, Database, WriteError,
-    recipes::{Acquire, Contender, Coordinator, Election, Entered, Hold, Lock, RecipeError, Semaphore, Watched},
+    recipes::{Acquire, Contender, Coordinator, Election, EnterResult, Hold, Lock, RecipeError, Semaphore, Watched},
     types::{LeaseId, Revision, command::CommitBuilder, limits::MAX_CONTENDERS},
 };
 
@@ -154,11 +154,11 @@ fn a_held_lock_survives_a_kill_of_the_node(node: &mut Node) {
     let db = node.db();
     let found = locks(db).get(&key).unwrap().map(|(revision, _)| revision.0);
     assert_eq!(found, Some(token.get()));
-    let busy = lock(db).acquire(&Acquire::now_or_never()).unwrap_err();
+    let busy = lock(db).acquire(&Acquire::without_waiting()).unwrap_err();
     assert!(matches!(busy, RecipeError::TimedOut { ahead: 1, .. }), "{busy}");
     assert_eq!(contenders(db, "job"), 1, "a waiter that gives up leaves the queue");
     node.pass(10 * SECOND);
-    assert!(lock(db).acquire(&Acquire::now_or_never()).unwrap().token() > token);
+    assert!(lock(db).acquire(&Acquire::without_waiting()).unwrap().token() > token);
 }
 
 fn waiting_has_an_end(node: &mut Node) {
@@ -173,7 +173,7 @@ fn waiting_has_an_end(node: &mut Node) {
     assert!(told(&late).unwrap_err().contains("1 ahead"));
     assert_eq!(contenders(db, "job"), 1);
     held.release().unwrap();
-    lock(db).acquire(&Acquire::now_or_never()).unwrap();
+    lock(db).acquire(&Acquire::without_waiting()).unwrap();
 }
 
 fn a_waiter_whose_lease_is_gone_is_told(node: &mut Node) {
@@ -246,7 +246,7 @@ impl Coordinator for Probe {
         self.inner.revoke(lease)
     }
 
-    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error> {
+    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<EnterResult, Self::Error> {
         self.inner.enter(key, value, lease)
     }
 
@@ -384,9 +384,9 @@ fn a_semaphore_lets_so_many_in_and_in_order(node: &mut Node) {
     }
     assert!(most.load(Ordering::SeqCst) <= SLOTS);
     assert_eq!(contenders(node.db(), "slots"), 0);
-    let mut held: Vec<_> = (0..SLOTS).map(|_| semaphore.acquire(&Acquire::now_or_never()).unwrap()).collect();
+    let mut held: Vec<_> = (0..SLOTS).map(|_| semaphore.acquire(&Acquire::without_waiting()).unwrap()).collect();
     assert!(held.windows(2).all(|pair| pair[0].token() < pair[1].token()));
-    let full = semaphore.acquire(&Acquire::now_or_never()).unwrap_err();
+    let full = semaphore.acquire(&Acquire::without_waiting()).unwrap_err();
     assert!(matches!(full, RecipeError::TimedOut { ahead: SLOTS, .. }), "{full}");
     // A holder in the middle of the queue dies. The waiter is admitted when that lease ends, even if its key is not
     // removed.
@@ -446,7 +446,7 @@ fn names_and_contenders_have_bounds(node: &mut Node) {
     }
     assert_eq!(Semaphore::new(locks(db), "s", 0).unwrap_err(), RecipeError::NoSlots);
     let outer = lock(db).acquire(&Acquire::default()).unwrap();
-    let inner = Lock::new(locks(db), "job/part").unwrap().acquire(&Acquire::now_or_never()).unwrap();
+    let inner = Lock::new(locks(db), "job/part").unwrap().acquire(&Acquire::without_waiting()).unwrap();
     assert!(inner.token() > outer.token(), "a longer name is another lock");
     drop((inner, outer));
     let crowd = |count: usize| {
@@ -461,7 +461,7 @@ fn names_and_contenders_have_bounds(node: &mut Node) {
         }
     };
     crowd(MAX_CONTENDERS - 1);
-    let last = lock(db).acquire(&Acquire::now_or_never()).unwrap_err();
+    let last = lock(db).acquire(&Acquire::without_waiting()).unwrap_err();
     assert!(matches!(last, RecipeError::TimedOut { ahead, .. } if ahead == MAX_CONTENDERS - 1), "{last}");
     crowd(MAX_CONTENDERS);
     assert_eq!(lock(db).acquire(&Acquire::default()).unwrap_err(), RecipeError::TooMany);

@@ -20,7 +20,7 @@ use thalweg_engine::{
         Clock, Durability, LeaseId, Lsn, ManualClock, Offset, Revision, SpaceTime,
         command::{
             Compaction, Expect, StreamConfig,
-            groups::{Again, GroupConfig, Settlement},
+            groups::{GroupConfig, Redelivery, Settlement},
         },
         record::{Record, RecordBatch},
     },
@@ -111,7 +111,7 @@ fn furnish(node: &Node) {
     let first = group.fetch(&request).unwrap();
     group.ack(&[Settlement::one(first.attempt, Offset(3))]).unwrap();
     let second = group.fetch(&request).unwrap();
-    group.nack(&[Settlement::all(second.attempt)], Again::After(Duration::from_secs(5)), "not yet").unwrap();
+    group.nack(&[Settlement::all(second.attempt)], Redelivery::After(Duration::from_secs(5)), "not yet").unwrap();
     let mut producer = stream.producer("p").unwrap();
     producer.append(&batch(&[b"once".to_vec()])).unwrap();
     let compacted = StreamConfig {

@@ -15,7 +15,7 @@ use thalweg_engine::{
     types::{
         Action, Classified, Durability, Offset,
         command::{
-            AppendTerms, CommitBuilder, Compaction, Expect, ExpectedOffset, ProducerRefusal, ProducerStamp,
+            AppendConditions, CommitBuilder, Compaction, Expect, ExpectedOffset, ProducerRefusal, ProducerStamp,
             StreamConfig, StreamLimit,
         },
         limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
@@ -37,8 +37,8 @@ fn texts(db: &Database, stream: &str) -> Vec<String> {
     all.into_iter().map(|payload| String::from_utf8(payload).unwrap()).collect()
 }
 
-fn stamp(id: &str, epoch: u32, sequence: u64) -> AppendTerms<'_> {
-    AppendTerms { expected: ExpectedOffset::Any, producer: Some(ProducerStamp { id, epoch, sequence }) }
+fn stamp(id: &str, epoch: u32, sequence: u64) -> AppendConditions<'_> {
+    AppendConditions { expected: ExpectedOffset::Any, producer: Some(ProducerStamp { id, epoch, sequence }) }
 }
 
 fn refusal(error: &WriteError) -> ProducerRefusal {

@@ -6,7 +6,7 @@ use std::{fs, path::Path, sync::Arc};
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, OpenError, Options,
-    migrate::{MigrateError, Migration, MigrationProgress, Phase, migrate, migrate_on},
+    migrate::{MigrateError, Migration, MigrationPhase, MigrationProgress, migrate, migrate_on},
     types::{Action, Classified},
 };
 
@@ -78,7 +78,10 @@ fn every_backend_takes_over_from_every_other() {
         let done = migrate(dir.path(), migration, &any(), &mut hear).unwrap();
         assert_eq!((done.from, done.to), (from, to));
         assert!(done.pairs > 200 && done.bytes > done.pairs, "{done:?}");
-        assert_eq!(last.map(|progress| (progress.phase, progress.pairs)), Some((Phase::CleaningUp, done.pairs)));
+        assert_eq!(
+            last.map(|progress| (progress.phase, progress.pairs)),
+            Some((MigrationPhase::CleaningUp, done.pairs))
+        );
         let left: Vec<_> =
             fs::read_dir(dir.path().join("state/default")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [to.name()], "the old state is gone");
@@ -139,7 +142,7 @@ fn a_kill_anywhere_leaves_a_whole_state() {
         assert!(kills.len() >= 5, "{} kills", kills.len());
         for (at, killed) in kills {
             let db = Database::open(killed.path(), any()).unwrap();
-            let expected = if at.phase == Phase::CleaningUp { to } else { from };
+            let expected = if at.phase == MigrationPhase::CleaningUp { to } else { from };
             assert_eq!(db.report().backend, expected, "{at:?}");
             check(&db, &model);
             drop(db);

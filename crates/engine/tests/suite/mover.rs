@@ -15,7 +15,7 @@ use thalweg_engine::{
         Clock, Durability, Offset,
         command::{
             Compaction, RedisBuilder, StreamConfig,
-            groups::{Again, GroupConfig, Settlement},
+            groups::{GroupConfig, Redelivery, Settlement},
         },
         record::{Record, RecordBatch},
     },
@@ -322,7 +322,7 @@ fn another_step_that_always_fails_keeps_nothing_from_being_freed() {
     let group = stream.create_group("workers", GroupStart::Beginning, &config).unwrap().0;
     let request = FetchRequest { member: "m".to_owned(), max_records: 1, ..FetchRequest::default() };
     let delivery = group.fetch(&request).unwrap();
-    group.nack(&[Settlement::all(delivery.attempt)], Again::Never, "no").unwrap();
+    group.nack(&[Settlement::all(delivery.attempt)], Redelivery::Never, "no").unwrap();
     overwrite(&db, 6);
     for _ in 0..3 {
         db.flush().unwrap();

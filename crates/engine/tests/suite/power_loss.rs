@@ -85,9 +85,9 @@ fn crash_at(backend: BackendKind, after: u64, total: u64, commits: u64, seed: u6
     disk.power_off_after(after);
     let acked = workload(backend, &disk, commits, seed);
     for draw in [seed ^ after, !after] {
-        let loss = PowerLoss::drawn(draw, disk.unsynced_changes());
+        let loss = PowerLoss::random(draw, disk.unsynced_changes());
         let context = format!("seed {seed}, power off after {after} of {total}, {loss:?}");
-        let crashed = disk.power_loss_as(loss);
+        let crashed = disk.after_power_loss_with(loss);
         crash_in_recovery(backend, &crashed, &acked, seed, draw, &context);
         let db = open(backend, &crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
         check_recovered(&db, &acked, &context);

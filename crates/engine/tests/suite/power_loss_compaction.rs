@@ -96,9 +96,9 @@ fn crash_at(after: u64, total: u64, appends: u64, seed: u64) {
     disk.power_off_after(after);
     let promised = workload(&disk, appends, seed);
     let draw = seed ^ after;
-    let loss = PowerLoss::drawn(draw, disk.unsynced_changes());
+    let loss = PowerLoss::random(draw, disk.unsynced_changes());
     let context = format!("seed {seed}, power off after {after} of {total}, {loss:?}");
-    let crashed = disk.power_loss_as(loss);
+    let crashed = disk.after_power_loss_with(loss);
     let db = open(&crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
     check(&db, promised, &context);
     // Compaction continues, and another power loss directly afterwards changes nothing.

@@ -34,7 +34,7 @@ fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
     let freed = db.maintain().unwrap().freed_segments;
     assert!(freed > 0, "the trimmed segments are freed");
     for loss in [PowerLoss::LoseUnsynced, PowerLoss::KeepUnsynced, PowerLoss::AnySubset(3)] {
-        let db = open(&disk.power_loss_as(loss), small(BackendKind::Memory));
+        let db = open(&disk.after_power_loss_with(loss), small(BackendKind::Memory));
         let (start, found) = read_all(&db, "s").unwrap();
         assert_eq!(found, payloads[start as usize..], "{loss:?}: records that are not trimmed are readable");
     }
@@ -62,7 +62,7 @@ fn a_value_that_a_replay_reads_is_not_freed() {
     while db.stats().log.recycled < freed {
         fill();
     }
-    let db = open(&disk.power_loss_as(PowerLoss::LoseUnsynced), small(BackendKind::Memory));
+    let db = open(&disk.after_power_loss_with(PowerLoss::LoseUnsynced), small(BackendKind::Memory));
     assert!(db.report().replayed_records > 700, "the command is applied again");
     assert_eq!(db.find_keyspace("redis").unwrap().get(b"k").unwrap().unwrap().value, b"other"[..]);
     db.flush().unwrap();

@@ -48,12 +48,12 @@ fn path(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ApiError> {
 
 /// Query parameters and TTL of a request for a key.
 #[derive(Debug, Default)]
-struct Terms {
+struct CacheKeyQuery {
     ttl: Option<Deadline>,
     add: Option<i64>,
 }
 
-impl Terms {
+impl CacheKeyQuery {
     fn of(call: &Call) -> Result<Self, ApiError> {
         let mut terms = Self::default();
         if let Some(given) = call.header(&TTL) {
@@ -175,7 +175,7 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
     request_body(content = Binary, content_type = BINARY), responses(EntryPut)
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
-    let (terms, condition) = (Terms::without_add(call)?, condition(call)?);
+    let (terms, condition) = (CacheKeyQuery::without_add(call)?, condition(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let (name, key) = path(call)?;
     let (NamedCache { cache, .. }, _) = app.views.cache(&name, None)?;
@@ -207,7 +207,7 @@ pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
 /// Handles `PATCH /v1/caches/{cache}/keys/{key}?ttl=30`. Changes the deadline; value and version stay.
 #[utoipa::path(patch, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, TimeToLive), responses(Done))]
 pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
-    let terms = Terms::without_add(call)?;
+    let terms = CacheKeyQuery::without_add(call)?;
     let (name, key) = path(call)?;
     let now = app.views.now();
     if matches!(terms.ttl, None | Some(Deadline::Keep)) {
@@ -225,7 +225,7 @@ pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
     responses((status = 200, description = "The new value.", body = EntryAdded))
 )]
 pub(crate) fn add(app: &Arc<App>, call: &Call) -> Answer {
-    let terms = Terms::of(call)?;
+    let terms = CacheKeyQuery::of(call)?;
     let delta = terms.add.ok_or(ParseError::Missing { name: "add" })?;
     let (name, key) = path(call)?;
     let (NamedCache { cache, .. }, _) = app.views.cache(&name, None)?;

@@ -8,12 +8,12 @@ use thalweg_engine::{Delivery, Extended, FetchRequest, GroupInfo, GroupStart, Se
 use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Attempt, Offset, SpaceTime,
-    command::groups::{Again, GroupConfig, GroupOrder, Lapsed, OffsetRun, Settlement},
+    command::groups::{GroupConfig, GroupOrder, Lapsed, OffsetRun, Redelivery, Settlement},
 };
 use utoipa::ToSchema;
 
 use crate::{
-    json::{given, push_number, push_text, span_of_seconds},
+    json::{present_field, push_number, push_text, span_of_seconds},
     parse::rfc3339,
     record_json::push_json,
 };
@@ -72,12 +72,12 @@ pub(super) struct JsonConfig {
     order: Option<JsonOrder>,
     ack_deadline_seconds: Option<f64>,
     /// Number of deliveries after which a record is a dead letter; null: no limit.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u32>)]
     max_deliveries: Option<Option<u32>>,
     max_pending: Option<u32>,
     /// Stream that receives records that were delivered too often.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<String>)]
     dead_letters: Option<Option<String>>,
     /// Start position of a new group; an error for an existing one.
@@ -117,7 +117,7 @@ impl JsonStart {
 
 impl JsonConfig {
     /// Applies the sent fields to a configuration.
-    pub(super) fn over(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
+    pub(super) fn apply_to(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
         match self.order {
             Some(JsonOrder::Competing) => config.order = GroupOrder::Competing,
             Some(JsonOrder::PerKey) => config.order = GroupOrder::PerKey,
@@ -260,17 +260,17 @@ pub(super) struct JsonNack {
 
 impl JsonNack {
     /// Returns the condition under which the records are delivered again.
-    pub(super) fn again(&self) -> Result<Again, ApiError> {
+    pub(super) fn again(&self) -> Result<Redelivery, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
 }
 
 /// Converts the fields of a nack to the condition under which records are delivered again.
-pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Again, ApiError> {
+pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Redelivery, ApiError> {
     match (delay_seconds, reject, uncounted) {
-        (None, true, false) => Ok(Again::Never),
-        (None, false, true) => Ok(Again::Uncounted),
-        (delay, false, false) => Ok(Again::After(span_of_seconds("delay_seconds", delay.unwrap_or(0.0))?)),
+        (None, true, false) => Ok(Redelivery::Never),
+        (None, false, true) => Ok(Redelivery::Uncounted),
+        (delay, false, false) => Ok(Redelivery::After(span_of_seconds("delay_seconds", delay.unwrap_or(0.0))?)),
         _ => Err(ApiError::bad_request("bad_json", "give one of delay_seconds, reject and uncounted")),
     }
 }

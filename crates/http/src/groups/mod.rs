@@ -136,7 +136,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let sent: JsonConfig = sent(app, call).await?;
     let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
-    let config = sent.over(GroupConfig::default())?;
+    let config = sent.apply_to(GroupConfig::default())?;
     let (stream, group) = names(call)?;
     let stream: Stream = app.stream(&stream).await?;
     let db = call.db_at_level(app)?;
@@ -173,7 +173,7 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
             "start is only for a new group: POST to seek to move the cursor",
         ));
     }
-    sent.over(group.info()?.config)
+    sent.apply_to(group.info()?.config)
 }
 
 /// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.

@@ -23,7 +23,7 @@ use super::{find_named, names};
 use crate::{
     call::{Answer, Call},
     describe::{EVENTS, GroupPath, Level, NDJSON},
-    following::{Follower, Format, Woken},
+    following::{Follower, Format, WakeReason},
     json::{push_number, push_text},
     pages::Running,
     parse::PushQuery,
@@ -53,7 +53,7 @@ pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     check_member(&request.member)?;
     request.credit.records = query.credit_records.unwrap_or(request.credit.records);
     request.credit.bytes = query.credit_bytes.unwrap_or(request.credit.bytes);
-    let pushing = Pushing {
+    let pushing = PushStream {
         follower,
         push: app.db.push(&group, request, level)?,
         format,
@@ -63,7 +63,7 @@ pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     Ok(format.reply(pushing, step))
 }
 
-struct Pushing {
+struct PushStream {
     follower: Follower,
     push: Push,
     format: Format,
@@ -73,20 +73,20 @@ struct Pushing {
     release: bool,
 }
 
-impl Drop for Pushing {
+impl Drop for PushStream {
     fn drop(&mut self) {
         if self.release {
             // If the nack can't be queued, the records lapse at their deadlines.
-            let _ = self.push.give_back("the connection of its receiver ended");
+            let _ = self.push.return_records("the connection of its receiver ended");
         }
     }
 }
 
-fn step(pushing: Pushing) -> Running<Pushing> {
+fn step(pushing: PushStream) -> Running<PushStream> {
     Box::pin(async move {
         let mut pushing = pushing;
         if pushing.follower.is_new() {
-            let greeting = pushing.still_here();
+            let greeting = pushing.keepalive_line();
             return Ok((vec![greeting], Some(pushing)));
         }
         if pushing.follower.is_over() || pushing.left == 0 {
@@ -94,21 +94,21 @@ fn step(pushing: Pushing) -> Running<Pushing> {
         }
         pushing.push.limit_delivery(pushing.left);
         match pushing.follower.wait(pushing.push.next(tokio::time::sleep)).await {
-            Woken::Ready(Ok(Some(delivery))) => match pushing.show(&delivery) {
+            WakeReason::Ready(Ok(Some(delivery))) => match pushing.show(&delivery) {
                 Ok(shown) => Ok((vec![shown], Some(pushing))),
                 Err(error) => Err(io::Error::other(error.to_string())),
             },
-            Woken::Ready(Ok(None)) | Woken::Stopping => Ok((Vec::new(), None)),
-            Woken::Ready(Err(error)) => Ok((vec![pushing.format.error(&error.into())], None)),
-            Woken::Silence => {
-                let said = pushing.still_here();
+            WakeReason::Ready(Ok(None)) | WakeReason::Stopping => Ok((Vec::new(), None)),
+            WakeReason::Ready(Err(error)) => Ok((vec![pushing.format.error(&error.into())], None)),
+            WakeReason::Silence => {
+                let said = pushing.keepalive_line();
                 Ok((vec![said], Some(pushing)))
             }
         }
     })
 }
 
-impl Pushing {
+impl PushStream {
     fn show(&mut self, delivery: &Delivery) -> Result<Bytes, ReadError> {
         let mut out = Vec::new();
         delivery.for_each(&mut |message| {
@@ -132,7 +132,7 @@ impl Pushing {
         Ok(out.into())
     }
 
-    fn still_here(&mut self) -> Bytes {
+    fn keepalive_line(&mut self) -> Bytes {
         let waits = match self.push.waits() {
             Ok(Some(PushWaits::ForCredit)) => "credit",
             _ => "records",

@@ -25,7 +25,7 @@ pub(crate) use query::{
     AddQuery, CacheKeysQuery, Cursor, LeaseQuery, LeasesQuery, ListQuery, PrefixQuery, Required, RevisionQuery,
     VersionsQuery, parameter,
 };
-pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, pair_range};
+pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, StartPosition, pair_range};
 pub(crate) use snapshot::SnapshotQuery;
 pub(crate) use subjects::{PublishQuery, SubscribeQuery};
 pub use thalweg_serving::time::{parse_time, rfc3339};

@@ -20,7 +20,7 @@ query! {
         /// Number of records after which the push ends.
         limit: Option<u64> = number,
         /// True if the server nacks unsettled records immediately when the connection ends.
-        release: bool = truth,
+        release: bool = parse_bool,
     }
 }
 
@@ -32,7 +32,7 @@ fn positive_u32(name: &'static str, value: impl AsRef<[u8]>) -> Result<u32, Pars
     positive(name, value).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn truth(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError> {
+fn parse_bool(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError> {
     match value.as_ref() {
         b"true" => Ok(true),
         b"false" => Ok(false),

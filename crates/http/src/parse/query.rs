@@ -6,7 +6,7 @@ use std::{borrow::Cow, ops::Bound};
 
 use thalweg_types::{
     Offset, SpaceTime,
-    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+    command::{AppendConditions, ExpectedOffset, ProducerStamp},
 };
 use utoipa::openapi::{
     ObjectBuilder, RefOr, Required as Requirement, Schema,
@@ -62,7 +62,7 @@ pub(super) fn unknown<T>(name: &str) -> Result<T, ParseError> {
 }
 
 /// Stores a parameter's value. Returns an error if the parameter was given before.
-pub(super) fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
+pub(super) fn set_once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
     if slot.replace(value).is_some() {
         return Err(ParseError::Repeated { name });
     }
@@ -234,13 +234,13 @@ macro_rules! query {
         impl $query {
             /// Parses a query string.
             $visibility fn parse(query: Option<&str>) -> Result<Self, $crate::parse::ParseError> {
-                use $crate::parse::query::{Field, Params, once, unknown};
+                use $crate::parse::query::{Field, Params, set_once, unknown};
                 $(let mut $name = None;)+
                 for pair in Params::new(query) {
                     let (name, value) = pair?;
                     match &*name {
                         $(stringify!($name) => {
-                            once(&mut $name, stringify!($name), $parser(stringify!($name), value)?)?;
+                            set_once(&mut $name, stringify!($name), $parser(stringify!($name), value)?)?;
                         })+
                         other => return unknown(other),
                     }
@@ -394,7 +394,7 @@ impl ScanQuery {
 
 /// Position at which a read of a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum StartPosition {
     /// The log start offset.
     Start,
     /// The log end offset: only records that are appended later.
@@ -411,7 +411,7 @@ pub enum Since {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordsQuery {
     /// Position at which to begin; `None`: the request states none.
-    pub from: Option<Since>,
+    pub from: Option<StartPosition>,
     /// Maximum number of records.
     pub limit: Option<u64>,
     /// Maximum size of the records in bytes, approximately; the reply has at least one record.
@@ -425,11 +425,11 @@ impl RecordsQuery {
         for pair in Params::new(query) {
             let (name, value) = pair?;
             match &*name {
-                "from" => once(&mut parsed.from, "from", from(&value)?)?,
-                "since" => once(&mut parsed.from, "since (or from)", since(&value)?)?,
-                "last" => once(&mut parsed.from, "last (or from)", Since::Last(number("last", &value)?))?,
-                "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
-                "max_bytes" => once(&mut parsed.max_bytes, "max_bytes", number("max_bytes", &value)?)?,
+                "from" => set_once(&mut parsed.from, "from", from(&value)?)?,
+                "since" => set_once(&mut parsed.from, "since (or from)", since(&value)?)?,
+                "last" => set_once(&mut parsed.from, "last (or from)", StartPosition::Last(number("last", &value)?))?,
+                "limit" => set_once(&mut parsed.limit, "limit", number("limit", &value)?)?,
+                "max_bytes" => set_once(&mut parsed.max_bytes, "max_bytes", number("max_bytes", &value)?)?,
                 other => return unknown(other),
             }
         }
@@ -437,18 +437,18 @@ impl RecordsQuery {
     }
 }
 
-fn from(value: &[u8]) -> Result<Since, ParseError> {
+fn from(value: &[u8]) -> Result<StartPosition, ParseError> {
     match value {
-        b"start" => Ok(Since::Start),
-        b"end" => Ok(Since::End),
+        b"start" => Ok(StartPosition::Start),
+        b"end" => Ok(StartPosition::End),
         offset => number("from", offset)
-            .map(|offset| Since::Offset(Offset(offset)))
+            .map(|offset| StartPosition::Offset(Offset(offset)))
             .map_err(|_| ParseError::BadParameter { name: "from", expected: "an offset, start or end" }),
     }
 }
 
-fn since(value: &[u8]) -> Result<Since, ParseError> {
-    std::str::from_utf8(value).ok().and_then(parse_time).map(Since::Time).ok_or(ParseError::BadParameter {
+fn since(value: &[u8]) -> Result<StartPosition, ParseError> {
+    std::str::from_utf8(value).ok().and_then(parse_time).map(StartPosition::Time).ok_or(ParseError::BadParameter {
         name: "since",
         expected: "microseconds since 1970 or a time such as 2026-11-20T10:00:00Z",
     })
@@ -467,7 +467,7 @@ impl Key {
             if given != name {
                 return unknown(&given);
             }
-            once(&mut key, name, value.into_owned())?;
+            set_once(&mut key, name, value.into_owned())?;
         }
         Ok(Self(key))
     }
@@ -499,11 +499,11 @@ impl AppendQuery {
         for pair in Params::new(query) {
             let (name, value) = pair?;
             match &*name {
-                "expected" => once(&mut expected, "expected", expected_offset(&value)?)?,
-                "key" => once(&mut key, "key", value.into_owned())?,
-                "producer" => once(&mut producer, "producer", text(value, "the producer's id")?.into_owned())?,
-                "epoch" => once(&mut epoch, "epoch", producer_epoch(number("epoch", &value)?)?)?,
-                "sequence" => once(&mut sequence, "sequence", number("sequence", &value)?)?,
+                "expected" => set_once(&mut expected, "expected", expected_offset(&value)?)?,
+                "key" => set_once(&mut key, "key", value.into_owned())?,
+                "producer" => set_once(&mut producer, "producer", text(value, "the producer's id")?.into_owned())?,
+                "epoch" => set_once(&mut epoch, "epoch", producer_epoch(number("epoch", &value)?)?)?,
+                "sequence" => set_once(&mut sequence, "sequence", number("sequence", &value)?)?,
                 other => return unknown(other),
             }
         }
@@ -519,9 +519,9 @@ impl AppendQuery {
 
     /// Returns the append's expected offset and producer stamp.
     #[must_use]
-    pub fn terms(&self) -> AppendTerms<'_> {
+    pub fn terms(&self) -> AppendConditions<'_> {
         let stamp = |id| ProducerStamp { id, epoch: self.epoch, sequence: self.sequence };
-        AppendTerms { expected: self.expected, producer: self.producer.as_deref().map(stamp) }
+        AppendConditions { expected: self.expected, producer: self.producer.as_deref().map(stamp) }
     }
 }
 

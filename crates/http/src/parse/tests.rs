@@ -94,11 +94,11 @@ fn scan_queries_are_strict() {
 #[test]
 fn record_queries_begin_at_an_offset_or_a_time() {
     let from = |text| RecordsQuery::parse(Some(text)).unwrap().from;
-    assert_eq!(from("from=7"), Some(Since::Offset(Offset(7))));
-    assert_eq!(from("from=start"), Some(Since::Start));
-    assert_eq!(from("from=end"), Some(Since::End));
-    assert_eq!(from("since=1000000"), Some(Since::Time(SpaceTime(1_000_000))));
-    assert_eq!(from("since=1970-01-01T00%3A00%3A01Z"), Some(Since::Time(SpaceTime(1_000_000))));
+    assert_eq!(from("from=7"), Some(StartPosition::Offset(Offset(7))));
+    assert_eq!(from("from=start"), Some(StartPosition::Start));
+    assert_eq!(from("from=end"), Some(StartPosition::End));
+    assert_eq!(from("since=1000000"), Some(StartPosition::Time(SpaceTime(1_000_000))));
+    assert_eq!(from("since=1970-01-01T00%3A00%3A01Z"), Some(StartPosition::Time(SpaceTime(1_000_000))));
     assert!(RecordsQuery::parse(Some("from=1&since=2")).is_err());
     assert!(RecordsQuery::parse(Some("since=yesterday")).is_err());
 }

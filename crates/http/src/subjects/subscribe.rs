@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, Taken};
+use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, TakeResult};
 use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
 use thalweg_types::Action;
 use thalweg_wire as wire;
@@ -23,7 +23,7 @@ use super::{PREFIX, messages::push_message};
 use crate::{
     call::{Answer, Call},
     describe::{EVENTS, NDJSON, PatternPath},
-    following::{Follower, Format, LAST_EVENT_ID, Woken},
+    following::{Follower, Format, LAST_EVENT_ID, WakeReason},
     json::push_number,
     pages::Running,
     parse::{ParseError, SubscribeQuery, decode},
@@ -55,7 +55,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let (messages, bytes) = (max_messages.unwrap_or(0), max_bytes.unwrap_or(0));
     let options = app.views.subscribe_options(policy, messages, bytes, Credit::UNLIMITED, &group.unwrap_or_default());
     link.subscribe(SubscriptionId(0), pattern, &options)?;
-    let following = Following {
+    let following = SubscriptionStream {
         follower,
         link,
         bell,
@@ -68,7 +68,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     Ok(format.reply(following, step))
 }
 
-struct Following {
+struct SubscriptionStream {
     follower: Follower,
     link: Link,
     bell: Arc<Bell>,
@@ -83,19 +83,19 @@ struct Following {
     left: u64,
 }
 
-fn step(following: Following) -> Running<Following> {
+fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
     Box::pin(async move {
         let mut following = following;
         if following.follower.is_new() {
             // The greeting confirms that the client will receive messages published from now on.
-            let greeting = following.still_here();
+            let greeting = following.keepalive_line();
             return Ok((vec![greeting], Some(following)));
         }
         loop {
             if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
-            let mut more = Taken::All;
+            let mut more = TakeResult::All;
             if following.waiting.is_empty() {
                 more = following.link.take(&mut following.taken, TAKEN);
                 following.waiting.extend(following.taken.drain(..));
@@ -103,22 +103,22 @@ fn step(following: Following) -> Running<Following> {
             if let Some((page, last)) = following.page() {
                 return Ok((vec![page], (!last).then_some(following)));
             }
-            if more == Taken::More {
+            if more == TakeResult::More {
                 continue;
             }
             match following.follower.wait(following.bell.rung()).await {
-                Woken::Ready(()) => {}
-                Woken::Silence => {
-                    let said = following.still_here();
+                WakeReason::Ready(()) => {}
+                WakeReason::Silence => {
+                    let said = following.keepalive_line();
                     return Ok((vec![said], Some(following)));
                 }
-                Woken::Stopping => return Ok((Vec::new(), None)),
+                WakeReason::Stopping => return Ok((Vec::new(), None)),
             }
         }
     })
 }
 
-impl Following {
+impl SubscriptionStream {
     /// Returns the next page of the waiting items, and true if it is the last page. Returns `None` if no item waits.
     fn page(&mut self) -> Option<(Bytes, bool)> {
         let mut out = Vec::new();
@@ -189,7 +189,7 @@ impl Following {
         out.extend_from_slice(&self.format.error(&error));
     }
 
-    fn still_here(&self) -> Bytes {
+    fn keepalive_line(&self) -> Bytes {
         match self.format {
             Format::Events => Bytes::from_static(b": subscribed\n\n"),
             Format::Lines => Bytes::from_static(b"{\"subscribed\":true}\n"),

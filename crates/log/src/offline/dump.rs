@@ -105,7 +105,7 @@ pub fn dump(
 
 /// Returns the segments that can hold records at or after LSN `from`, each with the byte position at which
 /// the dump of the segment ends.
-fn extents(inventory: &Inventory, from: Lsn) -> Result<Vec<(&crate::inventory::Found, u32)>, OfflineError> {
+fn extents(inventory: &Inventory, from: Lsn) -> Result<Vec<(&crate::inventory::FoundSegment, u32)>, OfflineError> {
     let survey = Survey::of(inventory, Depth::Tail)?;
     let mut shown = Vec::new();
     for (at, found) in inventory.live.iter().enumerate() {

@@ -16,10 +16,10 @@ pub use self::{
     verify::{Finding, Report, Severity, Torn, Verdict, verify},
 };
 use crate::{
-    cursor::{BadAt, CHUNK_BYTES, Checked, Expected, Window, find_header, read_batch},
+    cursor::{CHUNK_BYTES, DamageAt, Expected, VerifiedBatch, Window, find_header, read_batch},
     errors::{DiskFault, Explain},
     format::{BATCH_ALIGN, DATA_START},
-    inventory::{Found, Inventory},
+    inventory::{FoundSegment, Inventory},
 };
 
 /// Error returned when a directory cannot be inspected. Damage is not an error here, but the result of the
@@ -65,17 +65,17 @@ fn inventory(disk: &dyn Disk, dir: &str) -> Result<Inventory, OfflineError> {
 /// An item of a segment that [`each_batch`] passes to its visitor.
 enum Step<'a> {
     /// A valid batch, and the window that holds it.
-    Batch(u32, Checked, &'a mut Window),
+    Batch(u32, VerifiedBatch, &'a mut Window),
     /// Damage, and a flag: true if a valid batch header follows the damage in the segment. The traversal
     /// continues at that header.
-    Bad(BadAt, bool),
+    Bad(DamageAt, bool),
 }
 
 /// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Reports a
 /// damaged batch at the end of the segment too, if `until` lies beyond it. The visitor decides whether to
 /// continue.
 fn each_batch(
-    found: &Found,
+    found: &FoundSegment,
     until: u32,
     mut visit: impl FnMut(Step<'_>) -> Result<std::ops::ControlFlow<()>, DiskFault>,
 ) -> Result<(), DiskFault> {

@@ -9,7 +9,7 @@ use super::{OfflineError, Step, each_batch, inventory};
 use crate::{
     errors::{Corruption, DiskFault},
     format::{DATA_START, Damage},
-    inventory::Found,
+    inventory::FoundSegment,
     survey::{Depth, Survey, Surveyed},
 };
 
@@ -172,7 +172,7 @@ impl Report {
         Ok(())
     }
 
-    fn check_batches(&mut self, found: &Found, until: u32) -> Result<(), DiskFault> {
+    fn check_batches(&mut self, found: &FoundSegment, until: u32) -> Result<(), DiskFault> {
         // The unused end of a segment looks like damage without a valid header after it.
         let ends_before = until < found.key().limit;
         each_batch(found, until, |step| {
@@ -193,7 +193,7 @@ impl Report {
     }
 
     /// Checks the footer of a sealed segment, and checks that the next segment continues where this one ends.
-    fn check_end(&mut self, kept: &Surveyed, next: &Found) -> Result<(), DiskFault> {
+    fn check_end(&mut self, kept: &Surveyed, next: &FoundSegment) -> Result<(), DiskFault> {
         let footer = kept.found.footer()?;
         let damage = match footer {
             Ok(footer) if footer.end != kept.extent.written => {

@@ -43,7 +43,7 @@ fn a_failed_fsync_is_final_and_what_it_left_clean_is_written_again_at_open() {
         settled(&log);
         let payloads: Vec<_> = (0..4).map(|number| payload(number, 2000)).collect();
         append(&log, &payloads[..2], Durability::Disk).unwrap();
-        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).leaving_a_part());
+        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).with_partial_effect());
         let result = append(&log, &payloads[2..], Durability::Disk);
         assert_failed(&log, &result);
         assert_eq!(log.durable(), Lsn(2));
@@ -56,11 +56,11 @@ fn a_failed_fsync_is_final_and_what_it_left_clean_is_written_again_at_open() {
         let log = open_sim(&next, small_options());
         assert_eq!(log.end(), Lsn(4));
         drop(log);
-        let after = next.power_loss_as(loss);
+        let after = next.after_power_loss_with(loss);
         assert_records(&read_all(&open_sim(&after, small_options())), 0, &payloads);
         // Without an open in between, a power loss can discard the group that was never acknowledged, but no
         // more.
-        let log = open_sim(&disk.power_loss_as(loss), small_options());
+        let log = open_sim(&disk.after_power_loss_with(loss), small_options());
         let end = log.end().get() as usize;
         assert!(end == 2 || end == 4);
         assert_records(&read_all(&log), 0, &payloads[..end]);
@@ -76,7 +76,7 @@ fn a_failed_write_is_final() {
         settled(&log);
         append(&log, &[payload(0, 100)], Durability::Disk).unwrap();
         let fault = Fault::new(Operation::Write, 1, Errno::Io);
-        disk.fail(if part { fault.leaving_a_part() } else { fault });
+        disk.fail(if part { fault.with_partial_effect() } else { fault });
         let result = append(&log, &[payload(1, 60_000)], Durability::Os); // large: written with a system call
         assert_failed(&log, &result);
         assert_eq!(log.end(), Lsn(1));

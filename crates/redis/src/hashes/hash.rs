@@ -12,7 +12,7 @@ use bytes::Bytes;
 use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{
-    errors::{STRINGS_ONLY, Stop, WRONG_TYPE, key_too_long, refused},
+    errors::{CommandEnd, STRINGS_ONLY, WRONG_TYPE, key_too_long, refused},
     store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
@@ -39,7 +39,7 @@ pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
 
 impl Hash {
     /// Finds the hash of a key. Rejects a key of another kind.
-    pub fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, Stop> {
+    pub fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, CommandEnd> {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
             Value::Collection(hash) if hash.kind == Kind::Hash => {
@@ -50,7 +50,7 @@ impl Hash {
     }
 
     /// Finds the hash of a key, or creates one, which exists only after a put.
-    pub fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, Stop> {
+    pub fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, CommandEnd> {
         if let Some(hash) = Self::find(store, key)? {
             return Ok(hash);
         }
@@ -60,12 +60,12 @@ impl Hash {
         Ok(Self { id: store.new_collection()?, fields: 0, deadline: None })
     }
 
-    pub fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, Stop> {
+    pub fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, CommandEnd> {
         Ok(read.part(self.id, field)?)
     }
 
     /// Sets a field. Returns true if it is new. The caller must put the key afterwards.
-    pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, Stop> {
+    pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, CommandEnd> {
         let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
         self.fields += u64::from(is_new);
         store.put_part(self.id, field, value)?;
@@ -73,7 +73,7 @@ impl Hash {
     }
 
     /// Puts the key in its current state.
-    pub fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
+    pub fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
         let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
         let collection = Collection { id: self.id, kind: Kind::Hash, meta };
         Ok(store.put(key, NewValue::Collection(collection), self.deadline)?)
@@ -81,6 +81,6 @@ impl Hash {
 }
 
 /// Rejects a field longer than the name of a part may be.
-pub(super) fn check_field(field: &[u8]) -> Result<(), Stop> {
+pub(super) fn check_field(field: &[u8]) -> Result<(), CommandEnd> {
     if field.len() > MAX_KEY_BYTES { Err(key_too_long().into()) } else { Ok(()) }
 }

@@ -7,10 +7,10 @@ use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_REDIS_SCAN_ROWS, REDIS_RE
 use super::hash::Hash;
 use crate::{
     Reply,
-    errors::{Answer, REPLY_TOO_LARGE, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, REPLY_TOO_LARGE, SYNTAX, refused},
     expiry::is,
     number::integer_between,
-    page::{Filling, Of, Page, after},
+    page::{Page, PageBuilder, PageCommand, after},
     random::Random,
     store::Read,
     value::ReplyBudget,
@@ -48,7 +48,7 @@ fn each(
     read: &dyn Read,
     key: &[u8],
     mut visit: impl FnMut(&mut ReplyBudget, &[u8], &[u8]) -> bool,
-) -> Result<(), Stop> {
+) -> Result<(), CommandEnd> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(()) };
     let mut budget = ReplyBudget::default();
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
@@ -62,9 +62,9 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(hash) = Hash::find(read, args[1])? else {
         return Ok(Reply::Array(vec![Reply::bulk(b""), Reply::Array(Vec::new())]));
     };
-    let mut filling = Filling::new(Page::parse(Of::Fields, &args[3..])?);
+    let mut filling = PageBuilder::new(Page::parse(PageCommand::Fields, &args[3..])?);
     let lower = after(args[2]).map_or(Bound::Unbounded, Bound::Excluded);
-    read.parts(hash.id, lower, Bound::Unbounded, false, &mut |field, value| filling.look(field, Some(value), true))?;
+    read.parts(hash.id, lower, Bound::Unbounded, false, &mut |field, value| filling.visit(field, Some(value), true))?;
     Ok(filling.finish())
 }
 
@@ -95,7 +95,7 @@ pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
 
 /// Returns up to `count` different fields, or exactly `-count` fields with repetitions. Includes their values
 /// if requested.
-fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
+fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<Vec<(Reply, Reply)>, CommandEnd> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(Vec::new()) };
     let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -128,7 +128,12 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
 }
 
 /// Returns the chosen fields, each as many times as it was chosen.
-fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
+fn gather(
+    read: &dyn Read,
+    hash: &Hash,
+    chosen: &[usize],
+    with_values: bool,
+) -> Result<Vec<(Reply, Reply)>, CommandEnd> {
     let (mut pairs, mut budget, mut times) = (Vec::new(), ReplyBudget::default(), chosen.iter());
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
         let Some(&times) = times.next() else { return ControlFlow::Break(()) };

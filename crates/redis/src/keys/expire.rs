@@ -2,14 +2,14 @@
 
 use crate::{
     Reply,
-    errors::{Answer, Stop, bad_expire_time, c_string, printable, refused},
+    errors::{Answer, CommandEnd, bad_expire_time, c_string, printable, refused},
     expiry::{Since, Unit, bounded, is},
     number::integer,
     store::{MAX_DEADLINE_MILLIS, Read, Store},
 };
 
 /// Returns the deadline of a key, or the time until then.
-pub(super) fn tell(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
+pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
     let Some(look) = read.look(args[1])? else { return Ok(Reply::Integer(-2)) };
     let Some(deadline) = look.deadline else { return Ok(Reply::Integer(-1)) };
     let millis = match since {
@@ -33,7 +33,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn parse(args: &[&[u8]]) -> Result<Self, Stop> {
+    fn parse(args: &[&[u8]]) -> Result<Self, CommandEnd> {
         let mut conditions = Self::default();
         for option in args {
             match option {
@@ -41,7 +41,7 @@ impl Conditions {
                 _ if is(option, "xx") => conditions.xx = true,
                 _ if is(option, "gt") => conditions.gt = true,
                 _ if is(option, "lt") => conditions.lt = true,
-                _ => return Err(Stop::error(format!("ERR Unsupported option {}", printable(c_string(option))))),
+                _ => return Err(CommandEnd::error(format!("ERR Unsupported option {}", printable(c_string(option))))),
             }
         }
         if conditions.nx && (conditions.xx || conditions.gt || conditions.lt) {

@@ -8,7 +8,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 use crate::{
     Reply,
     command::{Subcommand, chosen, help},
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     expiry::is,
     flags::Flags,
     number::integer,
@@ -50,7 +50,7 @@ pub(super) fn memory(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(own.saturating_add(parts)).unwrap_or(i64::MAX)))
 }
 
-fn samples(options: &[&[u8]]) -> Result<usize, Stop> {
+fn samples(options: &[&[u8]]) -> Result<usize, CommandEnd> {
     let (mut samples, mut rest) = (DEFAULT_SAMPLES, options);
     while let [option, after @ ..] = rest {
         let [argument, after @ ..] = after else { return Err(refused(SYNTAX)) };
@@ -69,7 +69,7 @@ fn samples(options: &[&[u8]]) -> Result<usize, Stop> {
 
 /// Estimates the bytes of all fields or entries from the size of the first ones. Rows of consumer groups are
 /// not counted.
-fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, Stop> {
+fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, CommandEnd> {
     let (count, first) = match collection.kind {
         Kind::Stream => streams::entries_of(collection)?,
         Kind::Hash | Kind::String => (crate::hashes::fields_of(collection)?, Vec::new()),

@@ -6,7 +6,7 @@ use thalweg_types::limits::{MAX_REDIS_COPY_BYTES, MAX_REDIS_COPY_PARTS};
 
 use crate::{
     Reply,
-    errors::{Answer, NO_SUCH_KEY, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, NO_SUCH_KEY, SYNTAX, refused},
     expiry::is,
     number::integer_between,
     store::{Collection, CollectionId, NewValue, Store, Value},
@@ -54,7 +54,7 @@ pub(super) fn copy<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
 }
 
 /// Parses the options. Returns true if an existing target is replaced.
-fn parse_copy(options: &[&[u8]]) -> Result<bool, Stop> {
+fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
     let mut replaces = false;
     let mut rest = options;
     while let [option, after @ ..] = rest {
@@ -77,7 +77,7 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, Stop> {
 
 /// Creates a collection with the same parts. They are held in memory in the meantime, and copied within one
 /// log entry; hence the limits.
-fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collection, Stop> {
+fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collection, CommandEnd> {
     let parts = gather(store, old.id)?;
     let id = store.new_collection()?;
     for (name, value) in &parts {
@@ -88,7 +88,7 @@ fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collecti
 
 type Parts = Vec<(Box<[u8]>, Box<[u8]>)>;
 
-fn gather<'a>(store: &mut dyn Store<'a>, id: CollectionId) -> Result<Parts, Stop> {
+fn gather<'a>(store: &mut dyn Store<'a>, id: CollectionId) -> Result<Parts, CommandEnd> {
     let (mut parts, mut bytes, mut fits) = (Parts::new(), 0, true);
     store.parts(id, Bound::Unbounded, Bound::Unbounded, false, &mut |name, value| {
         bytes += name.len() + value.len();
@@ -102,7 +102,7 @@ fn gather<'a>(store: &mut dyn Store<'a>, id: CollectionId) -> Result<Parts, Stop
     if fits {
         Ok(parts)
     } else {
-        Err(Stop::error(format!(
+        Err(CommandEnd::error(format!(
             "ERR the key is too large for one copy: at most {MAX_REDIS_COPY_PARTS} parts and {MAX_REDIS_COPY_BYTES} bytes"
         )))
     }

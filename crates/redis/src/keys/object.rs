@@ -56,7 +56,7 @@ pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {
     })
 }
 
-fn string_encoding(read: &dyn Read, key: &[u8]) -> Result<&'static str, crate::Stop> {
+fn string_encoding(read: &dyn Read, key: &[u8]) -> Result<&'static str, crate::CommandEnd> {
     Ok(match read.get(key)?.map(|found| found.value) {
         Some(Value::String(bytes)) if bytes.len() <= MAX_DIGITS && parse_integer(&bytes).is_some() => "int",
         Some(Value::String(bytes)) if bytes.len() <= MAX_EMBEDDED_BYTES => "embstr",

@@ -9,7 +9,7 @@ use crate::{
     errors::Answer,
     expiry::is,
     glob,
-    page::{Filling, Of, Page, after},
+    page::{Page, PageBuilder, PageCommand, after},
     random::Random,
     store::Read,
     value::ReplyBudget,
@@ -17,11 +17,11 @@ use crate::{
 
 /// The cursor is a position; see [`crate::page`].
 pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    let page = Page::parse(Of::Keys, &args[2..])?;
+    let page = Page::parse(PageCommand::Keys, &args[2..])?;
     let kind = page.kind;
-    let mut filling = Filling::new(page);
+    let mut filling = PageBuilder::new(page);
     read.keys(after(args[1]), &mut |key, look| {
-        filling.look(key, None, kind.is_none_or(|kind| is(kind, look.kind.name())))
+        filling.visit(key, None, kind.is_none_or(|kind| is(kind, look.kind.name())))
     })?;
     Ok(filling.finish())
 }

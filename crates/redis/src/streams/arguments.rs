@@ -1,7 +1,7 @@
 //! Helpers to parse arguments of stream commands.
 
 use crate::{
-    errors::{self, Stop, c_string, printable},
+    errors::{self, CommandEnd, c_string, printable},
     number::parse_integer,
 };
 
@@ -11,8 +11,8 @@ pub(super) fn is(argument: &[u8], word: &str) -> bool {
 }
 
 /// Parses an integer; otherwise returns the error `otherwise`.
-pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, Stop> {
-    parse_integer(argument).ok_or(Stop::error(otherwise))
+pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, CommandEnd> {
+    parse_integer(argument).ok_or(CommandEnd::error(otherwise))
 }
 
 /// Converts an argument for use in an error.
@@ -21,6 +21,6 @@ pub(super) fn shown(argument: &[u8]) -> String {
 }
 
 /// A subcommand has options that it does not support.
-pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> Stop {
+pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> CommandEnd {
     errors::wrong_subcommand(command, subcommand).into()
 }

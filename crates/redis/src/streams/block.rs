@@ -16,12 +16,12 @@ use bytes::Bytes;
 use super::{
     groups,
     id::EntryId,
-    read::{From, Reading, would_find},
+    read::{ReadStart, Reading, has_entries},
     stream::Stream,
 };
 use crate::{
     Reply,
-    errors::Stop,
+    errors::CommandEnd,
     store::{Read, StoreError},
 };
 
@@ -59,12 +59,12 @@ impl Blocked {
         }
         match Self::of(read, arguments) {
             Ok(blocked) => Ok(blocked),
-            Err(Stop::Refused(_)) => Ok(None),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(CommandEnd::Refused(_)) => Ok(None),
+            Err(CommandEnd::Failed(error)) => Err(error),
         }
     }
 
-    fn of(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, Stop> {
+    fn of(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, CommandEnd> {
         let reading = Reading::parse(arguments)?;
         let Some(block) = reading.block else { return Ok(None) };
         let mut streams = Vec::new();
@@ -74,9 +74,9 @@ impl Blocked {
                 _ => EntryId::ZERO,
             };
             let after = match reading.from(id, last)? {
-                From::After(_) if reading.group.is_some() => return Ok(None),
-                From::After(id) => Some(id),
-                From::New => None,
+                ReadStart::After(_) if reading.group.is_some() => return Ok(None),
+                ReadStart::After(id) => Some(id),
+                ReadStart::New => None,
             };
             streams.push((Bytes::copy_from_slice(key), after));
         }
@@ -135,7 +135,7 @@ impl Blocked {
                     Poll::Ready => true,
                     ended @ Poll::Ended(_) => return Ok(ended),
                 },
-                (None, after) => would_find(read, key, after.unwrap_or(EntryId::ZERO))?,
+                (None, after) => has_entries(read, key, after.unwrap_or(EntryId::ZERO))?,
             };
             if found {
                 return Ok(Poll::Ready);
@@ -148,8 +148,8 @@ impl Blocked {
         let gone = |text: &'static str| Ok(Poll::Ended(Reply::error(text)));
         let stream = match Stream::find(read, key) {
             Ok(Some(stream)) => stream,
-            Ok(None) | Err(Stop::Refused(_)) => return gone("UNBLOCKED the stream key no longer exists"),
-            Err(Stop::Failed(error)) => return Err(error),
+            Ok(None) | Err(CommandEnd::Refused(_)) => return gone("UNBLOCKED the stream key no longer exists"),
+            Err(CommandEnd::Failed(error)) => return Err(error),
         };
         match groups::find(read, &stream, group)? {
             None => gone("NOGROUP the consumer group this client was blocked on no longer exists"),

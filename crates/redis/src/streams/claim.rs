@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     store::{Read, Store},
     value::ReplyBudget,
 };
@@ -34,7 +34,7 @@ struct Claim {
 }
 
 /// A claim in progress on one group.
-struct Claiming<'n> {
+struct ClaimRun<'n> {
     stream: Stream,
     group: &'n [u8],
     ledger: Ledger,
@@ -45,15 +45,15 @@ struct Claiming<'n> {
     is_changed: bool,
 }
 
-impl<'n> Claiming<'n> {
-    fn begin(read: &dyn Read, key: &[u8], group: &'n [u8], name: &'n [u8]) -> Result<Self, Stop> {
+impl<'n> ClaimRun<'n> {
+    fn begin(read: &dyn Read, key: &[u8], group: &'n [u8], name: &'n [u8]) -> Result<Self, CommandEnd> {
         let (stream, row) = groups::find_with_stream(read, key, group)?.ok_or_else(|| no_key_or_group(key, group))?;
         groups::check_consumer(read, &stream, &row, name)?;
         let ledger = Ledger::open(&stream, row);
         Ok(Self { stream, group, ledger, name, consumer: None, budget: ReplyBudget::default(), is_changed: false })
     }
 
-    fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
+    fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
         if self.is_changed {
             self.ledger.close(store, self.group)?;
             self.stream.save_groups(store, key)?;
@@ -62,7 +62,7 @@ impl<'n> Claiming<'n> {
     }
 
     /// Returns the number of the consumer, and creates it if it does not exist.
-    fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, Stop> {
+    fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, CommandEnd> {
         if let Some(number) = self.consumer {
             return Ok(number);
         }
@@ -85,7 +85,7 @@ impl<'n> Claiming<'n> {
         old: Option<Pending>,
         entry: Reply,
         claim: Claim,
-    ) -> Result<Reply, Stop> {
+    ) -> Result<Reply, CommandEnd> {
         let consumer = self.consumer(store)?;
         let before = old.map_or(1, |old| old.deliveries);
         let deliveries = match claim {
@@ -102,7 +102,7 @@ impl<'n> Claiming<'n> {
 /// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME ms] [RETRYCOUNT count] [FORCE] [JUSTID]
 /// [LASTID id]`: assigns the given pending entries to a consumer.
 pub(super) fn xclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    let mut claiming = Claiming::begin(&*store, arguments[1], arguments[2], arguments[3])?;
+    let mut claiming = ClaimRun::begin(&*store, arguments[1], arguments[2], arguments[3])?;
     let min_idle = integer_or(arguments[4], "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
     let ids: Vec<_> = arguments[5..].iter().map_while(|id| EntryId::strict(id, 0).ok()).collect();
     let options = Options::parse(&arguments[5 + ids.len()..], store.now())?;
@@ -147,7 +147,7 @@ struct Options {
 }
 
 impl Options {
-    fn parse(arguments: &[&[u8]], now: u64) -> Result<Self, Stop> {
+    fn parse(arguments: &[&[u8]], now: u64) -> Result<Self, CommandEnd> {
         let mut parsed =
             Self { delivered: now, deliveries: None, force: false, just_id: false, last_id: EntryId::ZERO };
         let mut delivered = -1;
@@ -174,7 +174,7 @@ impl Options {
                     parsed.deliveries = u64::try_from(count).ok();
                 }
                 Some(&argument) if is(option, "lastid") => parsed.last_id = EntryId::strict(argument, 0)?,
-                _ => return Err(Stop::error(format!("ERR Unrecognized XCLAIM option '{}'", shown(option)))),
+                _ => return Err(CommandEnd::error(format!("ERR Unrecognized XCLAIM option '{}'", shown(option)))),
             }
         }
         // A time in the future or before the epoch counts as now, because clients use their own clocks.
@@ -200,7 +200,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
             _ => return Err(refused(SYNTAX)),
         }
     }
-    let mut claiming = Claiming::begin(&*store, arguments[1], arguments[2], arguments[3])?;
+    let mut claiming = ClaimRun::begin(&*store, arguments[1], arguments[2], arguments[3])?;
     let claim = Claim { min_idle, delivered: store.now(), deliveries: None, just_id };
     let (olds, mut next) = candidates(&*store, &claiming, start, count)?;
     let (mut claimed, mut deleted) = (Vec::new(), Vec::new());
@@ -230,19 +230,19 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     Ok(Reply::Array(vec![next.reply(), Reply::Array(claimed), Reply::Array(deleted)]))
 }
 
-fn parse_count(argument: &[u8]) -> Result<u64, Stop> {
+fn parse_count(argument: &[u8]) -> Result<u64, CommandEnd> {
     let count = integer_or(argument, "ERR COUNT must be > 0")?;
     let is_allowed = (1..=i64::MAX / 16).contains(&count);
-    is_allowed.then_some(count as u64).ok_or_else(|| Stop::error("ERR COUNT must be > 0"))
+    is_allowed.then_some(count as u64).ok_or_else(|| CommandEnd::error("ERR COUNT must be > 0"))
 }
 
 /// Returns the pending entries to visit, and the next one after them, if there is one.
 fn candidates(
     read: &dyn Read,
-    claiming: &Claiming<'_>,
+    claiming: &ClaimRun<'_>,
     start: EntryId,
     count: u64,
-) -> Result<(Vec<(EntryId, Pending)>, EntryId), Stop> {
+) -> Result<(Vec<(EntryId, Pending)>, EntryId), CommandEnd> {
     let most = count.saturating_mul(LOOKS).min(MAX_REDIS_STREAM_ROWS);
     let (mut olds, mut next) = (Vec::new(), EntryId::ZERO);
     let range = (start, EntryId::MAX);

@@ -10,13 +10,13 @@ use super::{
     id::EntryId,
     layout::{Group, Pending},
     pending::{self, Ledger},
-    read::{From, Reading, streams},
+    read::{ReadStart, Reading, streams},
     stream::{Stream, entry_reply},
     visit::Order,
 };
 use crate::{
     Reply,
-    errors::{Answer, Stop},
+    errors::{Answer, CommandEnd},
     store::{Store, StoreError},
     value::ReplyBudget,
 };
@@ -37,14 +37,14 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     for (key, from) in wanted {
         let Some((stream, row)) = groups::find_with_stream(&*store, key, group)? else { continue };
         let is_served = match from {
-            From::After(_) => true,
-            From::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),
+            ReadStart::After(_) => true,
+            ReadStart::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),
         };
         if is_served {
             let mut delivery = Delivery::begin(store, stream, group, row, consumer)?;
             let entries = match from {
-                From::After(id) => delivery.again(store, id, reading.count, &mut budget)?,
-                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut budget)?,
+                ReadStart::After(id) => delivery.again(store, id, reading.count, &mut budget)?,
+                ReadStart::New => delivery.deliver_new(store, reading.count, reading.no_ack, &mut budget)?,
             };
             delivery.end(store, key)?;
             found.push((Reply::bulk(key), Reply::Array(entries)));
@@ -54,9 +54,11 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
 }
 
 /// Error for a missing key or group.
-fn no_group(key: &[u8], group: &[u8]) -> Stop {
+fn no_group(key: &[u8], group: &[u8]) -> CommandEnd {
     let (key, group) = (shown(key), shown(group));
-    Stop::error(format!("NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"))
+    CommandEnd::error(format!(
+        "NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"
+    ))
 }
 
 /// A delivery in progress to one consumer.
@@ -76,7 +78,7 @@ impl<'n> Delivery<'n> {
         group: &'n [u8],
         mut row: Group,
         consumer: &[u8],
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, CommandEnd> {
         let number = match groups::consumer_number(&*store, &stream, &row, consumer)? {
             Some(number) => number,
             None => groups::create_consumer(store, &mut stream, &mut row, consumer)?.0,
@@ -92,7 +94,7 @@ impl<'n> Delivery<'n> {
     }
 
     /// Delivers entries that the group has not received yet.
-    fn new_ones<'a>(
+    fn deliver_new<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
         count: Option<u64>,

@@ -6,12 +6,12 @@ use super::{
     arguments::is,
     id::{EntryId, NewId},
     stream::{Stream, entry_reply},
-    trim::{Of, Options},
+    trim::{Options, TrimCommand},
     visit::Order,
 };
 use crate::{
     Reply,
-    errors::{Answer, NO_SUCH_KEY, SYNTAX, Stop, incomplete, refused},
+    errors::{Answer, CommandEnd, NO_SUCH_KEY, SYNTAX, incomplete, refused},
     number::integer,
     store::{Read, Store},
     value::ReplyBudget,
@@ -20,13 +20,13 @@ use crate::{
 /// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`:
 /// adds an entry, then trims the stream if requested.
 pub(super) fn xadd<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    let Options { trim, no_stream, id, end } = Options::parse(arguments, Of::Add)?;
+    let Options { trim, no_stream, id, end } = Options::parse(arguments, TrimCommand::Add)?;
     let fields = &arguments[end..];
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
         return Err(incomplete(arguments));
     }
     if id == NewId::Is(EntryId::ZERO) {
-        return Err(Stop::error("ERR The ID specified in XADD must be greater than 0-0"));
+        return Err(CommandEnd::error("ERR The ID specified in XADD must be greater than 0-0"));
     }
     let key = arguments[1];
     let mut stream = match Stream::find(&*store, key)? {
@@ -79,7 +79,7 @@ pub(super) fn collect(
     order: Order,
     count: Option<u64>,
     budget: &mut ReplyBudget,
-) -> Result<Vec<Reply>, Stop> {
+) -> Result<Vec<Reply>, CommandEnd> {
     let mut entries = Vec::new();
     stream.visit(read, ids, order, &mut |id, value| {
         let entry = entry_reply(id, value)?;
@@ -103,7 +103,7 @@ pub(super) fn xdel<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
         deleted += i64::from(stream.delete(store, id)?);
     }
     if deleted > 0 {
-        let first = stream.edge(&*store, (EntryId::ZERO, EntryId::MAX), Order::Ascending)?;
+        let first = stream.first_or_last(&*store, (EntryId::ZERO, EntryId::MAX), Order::Ascending)?;
         stream.meta.first_id = first.unwrap_or(EntryId::ZERO);
         stream.save(store, key)?;
     }
@@ -119,13 +119,14 @@ pub(super) fn xsetid<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
         match options.next() {
             Some(&argument) if is(option, "entriesadded") => {
                 let given = integer(argument)?;
-                added = Some(u64::try_from(given).map_err(|_| Stop::error("ERR entries_added must be positive"))?);
+                added =
+                    Some(u64::try_from(given).map_err(|_| CommandEnd::error("ERR entries_added must be positive"))?);
             }
             Some(&argument) if is(option, "maxdeletedid") => {
                 max_deleted = EntryId::strict(argument, 0)?;
                 if last_id < max_deleted {
                     let text = "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id";
-                    return Err(Stop::error(text));
+                    return Err(CommandEnd::error(text));
                 }
             }
             _ => return Err(refused(SYNTAX)),
@@ -134,13 +135,13 @@ pub(super) fn xsetid<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
     let key = arguments[1];
     let mut stream = Stream::find(&*store, key)?.ok_or_else(|| refused(NO_SUCH_KEY))?;
     if stream.meta.len > 0 {
-        let top = stream.edge(&*store, (EntryId::ZERO, EntryId::MAX), Order::Descending)?;
+        let top = stream.first_or_last(&*store, (EntryId::ZERO, EntryId::MAX), Order::Descending)?;
         if top.is_some_and(|top| last_id < top) {
-            return Err(Stop::error("ERR The ID specified in XSETID is smaller than the target stream top item"));
+            return Err(CommandEnd::error("ERR The ID specified in XSETID is smaller than the target stream top item"));
         }
         if added.is_some_and(|added| stream.meta.len > added) {
             let text = "ERR The entries_added specified in XSETID is smaller than the target stream length";
-            return Err(Stop::error(text));
+            return Err(CommandEnd::error(text));
         }
     }
     stream.meta.last_id = last_id;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Reply,
     command::{Subcommand, chosen, help},
-    errors::{Answer, Stop},
+    errors::{Answer, CommandEnd},
     flags::Flags,
     number::integer,
     store::Store,
@@ -69,7 +69,7 @@ struct Options {
 }
 
 impl Options {
-    fn parse(arguments: &[&[u8]], can_make_stream: bool) -> Result<Self, Stop> {
+    fn parse(arguments: &[&[u8]], can_make_stream: bool) -> Result<Self, CommandEnd> {
         let mut parsed = Self { make_stream: false, read: -1 };
         let mut options = arguments[5..].iter();
         while let Some(&option) = options.next() {
@@ -82,7 +82,7 @@ impl Options {
                 _ => return Err(wrong_subcommand("XGROUP", arguments[1])),
             }
             if parsed.read < -1 {
-                return Err(Stop::error("ERR value for ENTRIESREAD must be positive or -1"));
+                return Err(CommandEnd::error("ERR value for ENTRIESREAD must be positive or -1"));
             }
         }
         Ok(parsed)
@@ -111,11 +111,11 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
         None => Stream::create(store)?,
     };
     if find(&*store, &stream, name)?.is_some() {
-        return Err(Stop::error("BUSYGROUP Consumer Group name already exists"));
+        return Err(CommandEnd::error("BUSYGROUP Consumer Group name already exists"));
     }
     if stream.meta.groups >= MAX_REDIS_GROUPS {
         let text = format!("ERR the stream has {MAX_REDIS_GROUPS} consumer groups already: destroy unneeded ones");
-        return Err(Stop::error(text));
+        return Err(CommandEnd::error(text));
     }
     let number = stream.number();
     put(store, &stream, name, &Group { number, last_id, read: options.read, pending: 0, consumers: 0 })?;
@@ -127,8 +127,8 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     Ok(Reply::Ok)
 }
 
-fn no_stream() -> Stop {
-    Stop::error(
+fn no_stream() -> CommandEnd {
+    CommandEnd::error(
         "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
          option to create an empty stream automatically.",
     )
@@ -182,7 +182,7 @@ fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &st
     Ok(reply)
 }
 
-fn set_id(stream: &Stream, argument: &[u8]) -> Result<EntryId, Stop> {
+fn set_id(stream: &Stream, argument: &[u8]) -> Result<EntryId, CommandEnd> {
     match argument {
         b"$" => Ok(stream.meta.last_id),
         id => EntryId::any(id, 0),
@@ -195,20 +195,20 @@ fn delete_consumer<'a>(
     group: Group,
     name: &[u8],
     number: u64,
-) -> Result<Reply, Stop> {
+) -> Result<Reply, CommandEnd> {
     let mut ledger = Ledger::open(stream, group);
     let Consumer { pending, name: consumer, .. } = ledger.consumer(&*store, number)?.clone();
     if pending > MAX_REDIS_STREAM_ROWS {
         let text = format!(
             "ERR the consumer has {pending} pending entries: claim or acknowledge all but {MAX_REDIS_STREAM_ROWS}"
         );
-        return Err(Stop::error(text));
+        return Err(CommandEnd::error(text));
     }
     for (id, row) in of_consumer(&*store, stream, &ledger.group, number, EntryId::ZERO, None)? {
         ledger.remove(store, id, row)?;
     }
     ledger.forget(number);
-    layout::one_less(&mut ledger.group.consumers)?;
+    layout::decrement(&mut ledger.group.consumers)?;
     store.delete_part(stream.at, &layout::consumer_name(ledger.group.number, &consumer))?;
     store.delete_part(stream.at, &layout::consumer(number))?;
     ledger.close(store, name)?;

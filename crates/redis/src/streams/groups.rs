@@ -15,7 +15,7 @@ use super::{
     visit::{Order, visit_parts},
 };
 use crate::{
-    errors::Stop,
+    errors::CommandEnd,
     store::{Read, Store, StoreError},
 };
 
@@ -26,7 +26,11 @@ pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Opti
 }
 
 /// Finds a stream and a group of it by their names.
-pub(super) fn find_with_stream(read: &dyn Read, key: &[u8], name: &[u8]) -> Result<Option<(Stream, Group)>, Stop> {
+pub(super) fn find_with_stream(
+    read: &dyn Read,
+    key: &[u8],
+    name: &[u8],
+) -> Result<Option<(Stream, Group)>, CommandEnd> {
     let Some(stream) = Stream::find(read, key)? else { return Ok(None) };
     let group = find(read, &stream, name)?;
     Ok(group.map(|group| (stream, group)))
@@ -92,9 +96,9 @@ pub(super) fn create_consumer<'a>(
     stream: &mut Stream,
     group: &mut Group,
     name: &[u8],
-) -> Result<(u64, Consumer), Stop> {
+) -> Result<(u64, Consumer), CommandEnd> {
     check_room(group, name)?;
-    layout::one_more(&mut group.consumers);
+    layout::increment(&mut group.consumers);
     let number = stream.number();
     let consumer = Consumer { seen: store.now(), pending: 0, name: Bytes::copy_from_slice(name) };
     let by_name = layout::consumer_name(group.number, name);
@@ -105,32 +109,32 @@ pub(super) fn create_consumer<'a>(
 
 /// Returns an error if a consumer does not exist and cannot be created. Callers check this before other
 /// changes.
-pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), Stop> {
+pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), CommandEnd> {
     match consumer_number(read, stream, group, name)? {
         Some(_) => Ok(()),
         None => check_room(group, name),
     }
 }
 
-fn check_room(group: &Group, name: &[u8]) -> Result<(), Stop> {
+fn check_room(group: &Group, name: &[u8]) -> Result<(), CommandEnd> {
     check_name(name)?;
     if group.consumers >= MAX_REDIS_CONSUMERS {
         let text = format!("ERR the group has {MAX_REDIS_CONSUMERS} consumers already: delete unused ones");
-        return Err(Stop::error(text));
+        return Err(CommandEnd::error(text));
     }
     Ok(())
 }
 
 /// Returns an error if the name of a group or consumer is too long.
-pub(super) fn check_name(name: &[u8]) -> Result<(), Stop> {
+pub(super) fn check_name(name: &[u8]) -> Result<(), CommandEnd> {
     if name.len() <= MAX_REDIS_GROUP_NAME_BYTES {
         return Ok(());
     }
     let max = MAX_REDIS_GROUP_NAME_BYTES;
-    Err(Stop::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
+    Err(CommandEnd::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
 }
 
 /// Error for a missing group.
-pub(super) fn no_group(group: &[u8], key: &[u8]) -> Stop {
-    Stop::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
+pub(super) fn no_group(group: &[u8], key: &[u8]) -> CommandEnd {
+    CommandEnd::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
 }

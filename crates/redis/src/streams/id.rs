@@ -9,7 +9,7 @@ use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
 use crate::{
-    errors::Stop,
+    errors::CommandEnd,
     number::{MAX_DIGITS, put_digits},
 };
 
@@ -74,16 +74,16 @@ impl EntryId {
     }
 
     /// Parses an id that is neither `-` nor `+`. A missing sequence becomes `seq`.
-    pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, Stop> {
+    pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Id(id)) => Ok(id),
             Some(ParsedId::Ms(ms)) => Ok(Self { ms, seq }),
-            Some(ParsedId::Lowest | ParsedId::Highest | ParsedId::AnySeq(_)) | None => Err(Stop::error(INVALID)),
+            Some(ParsedId::Lowest | ParsedId::Highest | ParsedId::AnySeq(_)) | None => Err(CommandEnd::error(INVALID)),
         }
     }
 
     /// Parses an id, `-` or `+`.
-    pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, Stop> {
+    pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Lowest) => Ok(Self::ZERO),
             Some(ParsedId::Highest) => Ok(Self::MAX),
@@ -92,22 +92,22 @@ impl EntryId {
     }
 
     /// Parses the start of a range. Returns the first id in the range.
-    pub(super) fn range_start(argument: &[u8]) -> Result<Self, Stop> {
+    pub(super) fn range_start(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
                 let next = Self::strict(rest, 0)?.next();
-                next.ok_or_else(|| Stop::error("ERR invalid start ID for the interval"))
+                next.ok_or_else(|| CommandEnd::error("ERR invalid start ID for the interval"))
             }
             None => Self::any(argument, 0),
         }
     }
 
     /// Parses the end of a range. Returns the last id in the range.
-    pub(super) fn range_end(argument: &[u8]) -> Result<Self, Stop> {
+    pub(super) fn range_end(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
                 let before = Self::strict(rest, u64::MAX)?.before();
-                before.ok_or_else(|| Stop::error("ERR invalid end ID for the interval"))
+                before.ok_or_else(|| CommandEnd::error("ERR invalid end ID for the interval"))
             }
             None => Self::any(argument, u64::MAX),
         }
@@ -132,7 +132,7 @@ pub(super) enum NewId {
 }
 
 impl NewId {
-    pub(super) fn parse(argument: &[u8]) -> Result<Self, Stop> {
+    pub(super) fn parse(argument: &[u8]) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             _ if argument == b"*" => Ok(Self::Next),
             Some(ParsedId::AnySeq(ms)) => Ok(Self::NextOf(ms)),

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     Reply,
     command::{Subcommand, chosen, help},
-    errors::{Answer, NO_SUCH_KEY, REPLY_TOO_LARGE, Stop, refused},
+    errors::{Answer, CommandEnd, NO_SUCH_KEY, REPLY_TOO_LARGE, refused},
     flags::Flags,
     number::integer,
     store::{Read, StoreError},
@@ -67,7 +67,7 @@ pub(super) fn xinfo(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
             Ok(consumers(read, &stream, &group)?)
         }
         "groups" => Ok(all_groups(read, &stream)?),
-        _ => about_stream(read, &stream, arguments),
+        _ => stream_report(read, &stream, arguments),
     }
 }
 
@@ -123,7 +123,7 @@ fn lag(stream: &Stream, group: &Group) -> Reply {
     read.map_or(Reply::Null, |read| Reply::Integer((added as i64).wrapping_sub(read as i64)))
 }
 
-fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer {
+fn stream_report(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer {
     let full = match &arguments[3..] {
         [] => None,
         [full] if is(full, "full") => Some(FULL_COUNT),
@@ -159,7 +159,7 @@ fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer
     };
     let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.budget)?;
     about.push(entry("entries", Reply::Array(entries)));
-    let groups: Result<_, Stop> =
+    let groups: Result<_, CommandEnd> =
         groups::all(read, stream)?.into_iter().map(|(name, group)| full.group(name, &group)).collect();
     about.push(entry("groups", Reply::Array(groups?)));
     match full.budget.is_exceeded() || full.pending > MAX_REDIS_STREAM_ROWS {
@@ -179,7 +179,7 @@ struct Full<'s> {
 }
 
 impl Full<'_> {
-    fn group(&mut self, name: bytes::Bytes, group: &Group) -> Result<Reply, Stop> {
+    fn group(&mut self, name: bytes::Bytes, group: &Group) -> Result<Reply, CommandEnd> {
         let consumers = groups::consumers(self.read, self.stream, group)?;
         let mut pending = Vec::new();
         let most = self.most.min(MAX_REDIS_STREAM_ROWS.saturating_sub(self.pending) + 1);
@@ -191,7 +191,7 @@ impl Full<'_> {
             Ok(if pending.len() as u64 == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         self.pending += pending.len() as u64;
-        let consumers: Result<_, Stop> =
+        let consumers: Result<_, CommandEnd> =
             consumers.into_iter().map(|(number, consumer)| self.consumer(group, number, consumer)).collect();
         Ok(Reply::Map(vec![
             entry("name", Reply::Bulk(name)),
@@ -204,7 +204,7 @@ impl Full<'_> {
         ]))
     }
 
-    fn consumer(&mut self, group: &Group, number: u64, consumer: Consumer) -> Result<Reply, Stop> {
+    fn consumer(&mut self, group: &Group, number: u64, consumer: Consumer) -> Result<Reply, CommandEnd> {
         let most = self.most.min(MAX_REDIS_STREAM_ROWS.saturating_sub(self.pending) + 1);
         let rows = pending::of_consumer(self.read, self.stream, group, number, EntryId::ZERO, Some(most))?;
         self.pending += rows.len() as u64;

@@ -42,14 +42,14 @@ const FORM_FIELDS: u8 = 0;
 /// Error returned for bytes that no encoder here has written.
 #[derive(Debug, thiserror::Error)]
 #[error("a stream's {what} is damaged: its {len} bytes do not decode")]
-pub struct Damaged {
+pub struct Corrupt {
     what: &'static str,
     len: usize,
 }
 
 /// Creates the error for damaged bytes.
 pub(super) fn damaged(what: &'static str, bytes: &[u8]) -> StoreError {
-    let error: Box<dyn Error + Send + Sync> = Box::new(Damaged { what, len: bytes.len() });
+    let error: Box<dyn Error + Send + Sync> = Box::new(Corrupt { what, len: bytes.len() });
     StoreError::Failed(error)
 }
 
@@ -262,12 +262,12 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
 }
 
 /// Increments a counter. A counter at its maximum, from a damaged row, stays there.
-pub(super) fn one_more(counter: &mut u64) {
+pub(super) fn increment(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
 /// Decrements a counter. Returns an error at zero, which means that the rows contradict the counter.
-pub(super) fn one_less(counter: &mut u64) -> Result<(), StoreError> {
+pub(super) fn decrement(counter: &mut u64) -> Result<(), StoreError> {
     *counter = counter.checked_sub(1).ok_or_else(|| damaged("counter", b""))?;
     Ok(())
 }

@@ -20,11 +20,11 @@ use super::{
     arguments::is,
     id::{EntryId, NewId},
     layout::{self, Meta},
-    trim::{Keep, Of, Options, Trim},
+    trim::{Keep, Options, Trim, TrimCommand},
 };
 use crate::{
     Reply,
-    errors::{Stop, incomplete, refused},
+    errors::{CommandEnd, incomplete, refused},
 };
 
 /// Field that contains a record's key.
@@ -90,9 +90,9 @@ pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(Entry
 
 /// Parsed trim options, which determine the kept records by their offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trimmed(Trim);
+pub struct TrimBound(Trim);
 
-impl Trimmed {
+impl TrimBound {
     /// Returns the id from which on all entries stay; `None` if the options limit the number of entries.
     #[must_use]
     pub fn first_id(self) -> Option<EntryId> {
@@ -127,14 +127,14 @@ pub enum Write<'a> {
         /// True if a missing stream must not be created.
         no_stream: bool,
         /// Trim after the append, if requested.
-        trim: Option<Trimmed>,
+        trim: Option<TrimBound>,
     },
     /// Trims a stream.
     Trim {
         /// Name of the stream.
         stream: &'a str,
         /// Records that the trim removes or keeps.
-        trim: Trimmed,
+        trim: TrimBound,
     },
 }
 
@@ -143,22 +143,22 @@ impl<'a> Write<'a> {
     /// none.
     pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, Reply> {
         Self::of(arguments).map_err(|stop| match stop {
-            Stop::Refused(reply) => reply,
-            Stop::Failed(_) => Reply::error(NOT_NATIVE),
+            CommandEnd::Refused(reply) => reply,
+            CommandEnd::Failed(_) => Reply::error(NOT_NATIVE),
         })
     }
 
-    fn of(arguments: &[&'a [u8]]) -> Result<Self, Stop> {
+    fn of(arguments: &[&'a [u8]]) -> Result<Self, CommandEnd> {
         let command = arguments.first().copied().unwrap_or_default();
         if is(command, "xtrim") {
-            let Options { trim, .. } = Options::parse(arguments, Of::Trim)?;
-            let trim = Trimmed(trim.ok_or_else(|| refused(NOT_NATIVE))?);
+            let Options { trim, .. } = Options::parse(arguments, TrimCommand::Trim)?;
+            let trim = TrimBound(trim.ok_or_else(|| refused(NOT_NATIVE))?);
             return Ok(Self::Trim { stream: name(arguments[1])?, trim });
         }
         if !is(command, "xadd") {
             return Err(refused(NOT_NATIVE));
         }
-        let Options { trim, no_stream, id, end } = Options::parse(arguments, Of::Add)?;
+        let Options { trim, no_stream, id, end } = Options::parse(arguments, TrimCommand::Add)?;
         let fields = &arguments[end..];
         if fields.is_empty() || !fields.len().is_multiple_of(2) {
             return Err(incomplete(arguments));
@@ -167,16 +167,16 @@ impl<'a> Write<'a> {
             return Err(refused(ONLY_NEXT));
         }
         let (stream, record) = (name(arguments[1])?, record_of(fields)?);
-        Ok(Self::Add { stream, record, no_stream, trim: trim.map(Trimmed) })
+        Ok(Self::Add { stream, record, no_stream, trim: trim.map(TrimBound) })
     }
 }
 
-fn name(argument: &[u8]) -> Result<&str, Stop> {
+fn name(argument: &[u8]) -> Result<&str, CommandEnd> {
     str::from_utf8(argument)
         .map_err(|_| refused("ERR a native stream has letters, digits, '.', '_' and '-' in its name"))
 }
 
-fn record_of<'a>(fields: &[&'a [u8]]) -> Result<Record<'a>, Stop> {
+fn record_of<'a>(fields: &[&'a [u8]]) -> Result<Record<'a>, CommandEnd> {
     let (mut key, mut payload, mut headers) = (None, None, Vec::new());
     for pair in fields.chunks_exact(2) {
         match pair[0] {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     number::integer,
     store::{CollectionId, Read, Store, StoreError},
 };
@@ -73,12 +73,12 @@ impl Ledger {
             match old {
                 Some(old) => {
                     store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
-                    layout::one_less(&mut self.consumer(&*store, old.consumer)?.pending)?;
+                    layout::decrement(&mut self.consumer(&*store, old.consumer)?.pending)?;
                 }
-                None => layout::one_more(&mut self.group.pending),
+                None => layout::increment(&mut self.group.pending),
             }
             store.put_part(self.at, &layout::pending_with(new.consumer, id), NOTHING)?;
-            layout::one_more(&mut self.consumer(&*store, new.consumer)?.pending);
+            layout::increment(&mut self.consumer(&*store, new.consumer)?.pending);
         }
         store.put_part(self.at, &layout::pending(self.group.number, id), &new.encode())
     }
@@ -87,8 +87,8 @@ impl Ledger {
     pub fn remove<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId, old: Pending) -> Result<(), StoreError> {
         store.delete_part(self.at, &layout::pending(self.group.number, id))?;
         store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
-        layout::one_less(&mut self.group.pending)?;
-        layout::one_less(&mut self.consumer(&*store, old.consumer)?.pending)?;
+        layout::decrement(&mut self.group.pending)?;
+        layout::decrement(&mut self.consumer(&*store, old.consumer)?.pending)?;
         Ok(())
     }
 
@@ -190,11 +190,11 @@ pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
 }
 
 /// Error for a missing key or group.
-pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> Stop {
-    Stop::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
+pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> CommandEnd {
+    CommandEnd::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
 }
 
-fn parse<'a>(arguments: &[&'a [u8]]) -> Result<PendingQuery<'a>, Stop> {
+fn parse<'a>(arguments: &[&'a [u8]]) -> Result<PendingQuery<'a>, CommandEnd> {
     let (mut at, mut min_idle) = (3, 0);
     if is(arguments[3], "idle") {
         min_idle = integer(arguments[4])?;
@@ -252,7 +252,9 @@ fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &PendingQuery<'
         None => visit(read, stream, group, wanted.ids, Order::Ascending, &mut |id, pending| Ok(take(id, pending)))?,
     }
     if looked_at > MAX_REDIS_STREAM_ROWS && (found.len() as u64) < wanted.count {
-        return Err(Stop::error(format!("ERR more than {MAX_REDIS_STREAM_ROWS} pending entries match: request fewer")));
+        return Err(CommandEnd::error(format!(
+            "ERR more than {MAX_REDIS_STREAM_ROWS} pending entries match: request fewer"
+        )));
     }
     let mut ledger = Ledger::open(stream, *group);
     let shown = found.into_iter().map(|(id, pending)| {

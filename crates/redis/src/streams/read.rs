@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     number::integer,
     store::{Read, StoreError},
     value::ReplyBudget,
@@ -32,7 +32,7 @@ pub(super) struct Reading<'a> {
 
 /// Start of a read of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum ReadStart {
     /// Reads entries after that id; with a group, pending entries after it.
     After(EntryId),
     /// Reads entries that the group has not received.
@@ -40,7 +40,7 @@ pub(super) enum From {
 }
 
 impl<'a> Reading<'a> {
-    pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, Stop> {
+    pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, CommandEnd> {
         let with_group = is(arguments[0], "xreadgroup");
         let mut reading =
             Self { group: None, count: None, block: None, no_ack: false, keys: Vec::new(), ids: Vec::new() };
@@ -81,16 +81,16 @@ impl<'a> Reading<'a> {
             return Err(refused(SYNTAX));
         }
         if with_group && reading.group.is_none() {
-            return Err(Stop::error("ERR Missing GROUP option for XREADGROUP"));
+            return Err(CommandEnd::error("ERR Missing GROUP option for XREADGROUP"));
         }
         Ok(reading)
     }
 
     /// Returns the start of the read for a stream whose last id is `last`.
-    pub fn from(&self, id: &[u8], last: EntryId) -> Result<From, Stop> {
+    pub fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
         let text = match (id, self.group.is_some()) {
-            (b"$", false) => return Ok(From::After(last)),
-            (b">", true) => return Ok(From::New),
+            (b"$", false) => return Ok(ReadStart::After(last)),
+            (b">", true) => return Ok(ReadStart::New),
             (b"$", true) => {
                 "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this \
                  consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return \
@@ -101,30 +101,30 @@ impl<'a> Reading<'a> {
             }
             (id, with_group) => {
                 return Ok(match EntryId::strict(id, 0)? {
-                    EntryId::MAX if with_group => From::New,
-                    id => From::After(id),
+                    EntryId::MAX if with_group => ReadStart::New,
+                    id => ReadStart::After(id),
                 });
             }
         };
-        Err(Stop::error(text))
+        Err(CommandEnd::error(text))
     }
 }
 
-fn timeout(argument: &[u8]) -> Result<u64, Stop> {
+fn timeout(argument: &[u8]) -> Result<u64, CommandEnd> {
     let given = integer_or(argument, "ERR timeout is not an integer or out of range")?;
-    u64::try_from(given).map_err(|_| Stop::error("ERR timeout is negative"))
+    u64::try_from(given).map_err(|_| CommandEnd::error("ERR timeout is negative"))
 }
 
-fn unbalanced() -> Stop {
-    Stop::error("ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.")
+fn unbalanced() -> CommandEnd {
+    CommandEnd::error("ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.")
 }
 
-fn allowed(with_group: bool, option: &str) -> Result<(), Stop> {
+fn allowed(with_group: bool, option: &str) -> Result<(), CommandEnd> {
     if with_group {
         return Ok(());
     }
     let text = format!("ERR The {option} option is only supported by XREADGROUP. You called XREAD instead.");
-    Err(Stop::error(text))
+    Err(CommandEnd::error(text))
 }
 
 /// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: returns entries after the ids.
@@ -138,7 +138,7 @@ pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     }
     let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
     for (key, stream, from) in wanted {
-        let (Some(stream), From::After(id)) = (stream, from) else { continue };
+        let (Some(stream), ReadStart::After(id)) = (stream, from) else { continue };
         let entries = after(read, &stream, id, reading.count, &mut budget)?;
         if !entries.is_empty() {
             found.push((Reply::bulk(key), Reply::Array(entries)));
@@ -153,7 +153,7 @@ fn after(
     id: EntryId,
     count: Option<u64>,
     budget: &mut ReplyBudget,
-) -> Result<Vec<Reply>, Stop> {
+) -> Result<Vec<Reply>, CommandEnd> {
     match id.next() {
         Some(next) if next <= stream.meta.last_id && !budget.is_exceeded() => {
             collect(read, stream, (next, EntryId::MAX), Order::Ascending, count, budget)
@@ -168,11 +168,11 @@ pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
 }
 
 /// Returns true if a read would return entries, without reading them.
-pub(super) fn would_find(read: &dyn Read, key: &[u8], id: EntryId) -> Result<bool, StoreError> {
+pub(super) fn has_entries(read: &dyn Read, key: &[u8], id: EntryId) -> Result<bool, StoreError> {
     match Stream::find(read, key) {
         Ok(stream) => stream.map_or(Ok(false), |stream| stream.has_after(read, id)),
-        Err(Stop::Failed(error)) => Err(error),
+        Err(CommandEnd::Failed(error)) => Err(error),
         // The key now has a value of another kind. It may become a stream again.
-        Err(Stop::Refused(_)) => Ok(false),
+        Err(CommandEnd::Refused(_)) => Ok(false),
     }
 }

@@ -23,8 +23,8 @@ use super::{
     visit::{Flow, Order, visit_parts},
 };
 use crate::{
-    errors::{STRINGS_ONLY, Stop, WRONG_TYPE, refused},
-    store::{Collection, CollectionId, Found, Kind, NewValue, Read, Store, StoreError, Value},
+    errors::{CommandEnd, STRINGS_ONLY, WRONG_TYPE, refused},
+    store::{Collection, CollectionId, KeyValue, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
 /// A stream that a command has loaded.
@@ -39,8 +39,8 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Loads the stream of a key; `None` if the key does not exist.
-    pub fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, Stop> {
-        let Some(Found { value, deadline, .. }) = read.get(key)? else { return Ok(None) };
+    pub fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, CommandEnd> {
+        let Some(KeyValue { value, deadline, .. }) = read.get(key)? else { return Ok(None) };
         match value {
             Value::Collection(Collection { id, kind: Kind::Stream, meta }) => {
                 Ok(Some(Self { at: id, meta: Meta::decode(&meta)?, deadline }))
@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Creates a stream, which exists only after it is saved.
-    pub fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, Stop> {
+    pub fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, CommandEnd> {
         if !store.has_collections() {
             return Err(refused(STRINGS_ONLY));
         }
@@ -76,29 +76,31 @@ impl Stream {
 
     /// Returns a number for a new group or consumer.
     pub fn number(&mut self) -> u64 {
-        layout::one_more(&mut self.meta.next_number);
+        layout::increment(&mut self.meta.next_number);
         self.meta.next_number
     }
 
     /// Adds an entry and returns its id.
-    pub fn add<'a>(&mut self, store: &mut dyn Store<'a>, id: NewId, fields: &[&[u8]]) -> Result<EntryId, Stop> {
+    pub fn add<'a>(&mut self, store: &mut dyn Store<'a>, id: NewId, fields: &[&[u8]]) -> Result<EntryId, CommandEnd> {
         let meta = &mut self.meta;
         if meta.last_id == EntryId::MAX {
-            return Err(Stop::error("ERR The stream has exhausted the last possible ID, unable to add more items"));
+            return Err(CommandEnd::error(
+                "ERR The stream has exhausted the last possible ID, unable to add more items",
+            ));
         }
         let id = id.after(meta.last_id, store.now()).ok_or_else(|| {
-            Stop::error("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+            CommandEnd::error("ERR The ID specified in XADD is equal or smaller than the target stream top item")
         })?;
         let value = layout::encode_entry(fields);
         if value.len() > MAX_VALUE_BYTES {
-            return Err(Stop::error("ERR Elements are too large to be stored"));
+            return Err(CommandEnd::error("ERR Elements are too large to be stored"));
         }
         store.put_part(self.at, &layout::entry(id), &value)?;
         if meta.len == 0 {
             meta.first_id = id;
         }
-        layout::one_more(&mut meta.len);
-        layout::one_more(&mut meta.added);
+        layout::increment(&mut meta.len);
+        layout::increment(&mut meta.added);
         meta.last_id = id;
         Ok(id)
     }
@@ -134,7 +136,7 @@ impl Stream {
     }
 
     /// Returns the first or last id within a range, depending on `order`.
-    pub fn edge(
+    pub fn first_or_last(
         &self,
         read: &dyn Read,
         range: (EntryId, EntryId),
@@ -153,7 +155,7 @@ impl Stream {
         match id.next() {
             // Usually the id is that of the last entry. Then nothing can be above it, and no read is needed.
             Some(next) if next <= self.meta.last_id => {
-                Ok(self.edge(read, (next, EntryId::MAX), Order::Ascending)?.is_some())
+                Ok(self.first_or_last(read, (next, EntryId::MAX), Order::Ascending)?.is_some())
             }
             _ => Ok(false),
         }
@@ -164,7 +166,7 @@ impl Stream {
         let was_there = self.has(&*store, id)?;
         if was_there {
             store.delete_part(self.at, &layout::entry(id))?;
-            layout::one_less(&mut self.meta.len)?;
+            layout::decrement(&mut self.meta.len)?;
             self.meta.max_deleted_id = self.meta.max_deleted_id.max(id);
         }
         Ok(was_there)
@@ -181,7 +183,7 @@ impl Stream {
         self.visit(&*store, (EntryId::ZERO, EntryId::MAX), Order::Ascending, &mut |id, value| {
             if bytes < MAX_REDIS_TRIM_BYTES && goes(left, id) {
                 bytes += value.len();
-                layout::one_less(&mut left)?;
+                layout::decrement(&mut left)?;
                 gone.push(id);
                 return Ok(ControlFlow::Continue(()));
             }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     number::integer,
     store::{Store, StoreError},
 };
@@ -77,25 +77,25 @@ pub(super) struct Options {
 
 /// Command whose options are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum TrimCommand {
     Add,
     Trim,
 }
 
 impl Options {
-    pub fn parse(arguments: &[&[u8]], of: Of) -> Result<Self, Stop> {
+    pub fn parse(arguments: &[&[u8]], of: TrimCommand) -> Result<Self, CommandEnd> {
         let mut options = Self { trim: None, no_stream: false, id: NewId::Next, end: arguments.len() };
         let (mut keep, mut is_about, mut limit) = (None, false, None);
         let mut at = 2;
         while let Some(&argument) = arguments.get(at) {
             let more = arguments.len() - 1 - at;
-            if of == Of::Add && argument == b"*" {
+            if of == TrimCommand::Add && argument == b"*" {
                 options.end = at + 1;
                 break;
             } else if (is(argument, "maxlen") || is(argument, "minid")) && more > 0 {
                 if keep.is_some() {
                     let text = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible";
-                    return Err(Stop::error(text));
+                    return Err(CommandEnd::error(text));
                 }
                 let (next, has_sign) = (arguments[at + 1], more >= 2);
                 is_about = has_sign && next == b"~";
@@ -104,10 +104,11 @@ impl Options {
             } else if is(argument, "limit") && more > 0 {
                 at += 1;
                 let given = integer(arguments[at])?;
-                limit = Some(u64::try_from(given).map_err(|_| Stop::error("ERR The LIMIT argument must be >= 0."))?);
-            } else if of == Of::Add && is(argument, "nomkstream") {
+                limit =
+                    Some(u64::try_from(given).map_err(|_| CommandEnd::error("ERR The LIMIT argument must be >= 0."))?);
+            } else if of == TrimCommand::Add && is(argument, "nomkstream") {
                 options.no_stream = true;
-            } else if of == Of::Add {
+            } else if of == TrimCommand::Add {
                 options.id = NewId::parse(argument)?;
                 options.end = at + 1;
                 break;
@@ -121,19 +122,19 @@ impl Options {
     }
 }
 
-fn parse_keep(option: &[u8], argument: &[u8]) -> Result<Keep, Stop> {
+fn parse_keep(option: &[u8], argument: &[u8]) -> Result<Keep, CommandEnd> {
     if is(option, "minid") {
         return EntryId::strict(argument, 0).map(Keep::From);
     }
     let len = integer(argument)?;
-    let len = u64::try_from(len).map_err(|_| Stop::error("ERR The MAXLEN argument must be >= 0."))?;
+    let len = u64::try_from(len).map_err(|_| CommandEnd::error("ERR The MAXLEN argument must be >= 0."))?;
     Ok(Keep::Newest(len))
 }
 
-fn trim(keep: Option<Keep>, is_about: bool, limit: Option<u64>, of: Of) -> Result<Option<Trim>, Stop> {
+fn trim(keep: Option<Keep>, is_about: bool, limit: Option<u64>, of: TrimCommand) -> Result<Option<Trim>, CommandEnd> {
     let text = match (keep, limit) {
         (None, Some(1..)) => "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
-        (None, _) if of == Of::Trim => "ERR syntax error, XTRIM must be called with a trimming strategy",
+        (None, _) if of == TrimCommand::Trim => "ERR syntax error, XTRIM must be called with a trimming strategy",
         (_, Some(_)) if !is_about => "ERR syntax error, LIMIT cannot be used without the special ~ option",
         (None, _) => return Ok(None),
         (Some(keep), limit) => {
@@ -145,12 +146,12 @@ fn trim(keep: Option<Keep>, is_about: bool, limit: Option<u64>, of: Of) -> Resul
             return Ok(Some(Trim { keep, limit: limit.min(MAX_REDIS_STREAM_ROWS) }));
         }
     };
-    Err(Stop::error(text))
+    Err(CommandEnd::error(text))
 }
 
 /// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count]`: removes the oldest entries of a stream.
 pub(super) fn xtrim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    let options = Options::parse(arguments, Of::Trim)?;
+    let options = Options::parse(arguments, TrimCommand::Trim)?;
     let key = arguments[1];
     let (Some(trim), Some(mut stream)) = (options.trim, Stream::find(&*store, key)?) else {
         return Ok(Reply::Integer(0));

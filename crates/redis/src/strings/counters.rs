@@ -8,7 +8,7 @@ use crate::{
     long_double::{LongDouble, float},
     number::{format_integer, integer, parse_integer},
     store::Store,
-    value::{put_made, string},
+    value::{put_computed, string},
 };
 
 pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
@@ -25,7 +25,7 @@ pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) 
         None => (0, None),
     };
     let new = old.checked_add(increment).ok_or_else(|| refused(OVERFLOW))?;
-    put_made(store, key, format_integer(new), deadline)?;
+    put_computed(store, key, format_integer(new), deadline)?;
     Ok(Reply::Integer(new))
 }
 
@@ -39,6 +39,6 @@ pub(super) fn incrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> A
         return Err(refused(NOT_FINITE));
     }
     let text = new.to_text();
-    put_made(store, args[1], text.clone(), deadline)?;
+    put_computed(store, args[1], text.clone(), deadline)?;
     Ok(Reply::Bulk(Bytes::from(text)))
 }

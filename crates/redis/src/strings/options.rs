@@ -2,17 +2,17 @@
 
 use crate::{
     Reply,
-    errors::{Answer, SYNTAX, Stop, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     expiry::{Since, Unit, deadline, is},
     store::Store,
-    value::{bulk_or_null, look_string, put_argument, string},
+    value::{bulk_or_null, put_argument, string, string_info},
 };
 
 /// Option that determines the key's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
     /// The command has no such option.
-    Unsaid,
+    Unspecified,
     /// The option KEEPTTL.
     Keep,
     /// The option PERSIST.
@@ -39,14 +39,14 @@ struct Options<'a> {
 
 /// Command whose options are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum OptionCommand {
     Set,
     GetEx,
 }
 
 impl<'a> Options<'a> {
-    fn parse(of: Of, args: &[&'a [u8]]) -> Result<Self, Stop> {
-        let mut options = Self { expiry: Expiry::Unsaid, when: When::Always, get: false };
+    fn parse(of: OptionCommand, args: &[&'a [u8]]) -> Result<Self, CommandEnd> {
+        let mut options = Self { expiry: Expiry::Unspecified, when: When::Always, get: false };
         let mut rest = args;
         while let [option, after @ ..] = rest {
             rest = if options.flag(of, option) {
@@ -61,14 +61,16 @@ impl<'a> Options<'a> {
     }
 
     /// Accepts an option without argument. Returns false if it contradicts an earlier option.
-    fn flag(&mut self, of: Of, option: &[u8]) -> bool {
-        let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unsaid || said == same;
+    fn flag(&mut self, of: OptionCommand, option: &[u8]) -> bool {
+        let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unspecified || said == same;
         match of {
-            Of::Set if is(option, "nx") && self.when != When::Present => self.when = When::Absent,
-            Of::Set if is(option, "xx") && self.when != When::Absent => self.when = When::Present,
-            Of::Set if is(option, "get") => self.get = true,
-            Of::Set if is(option, "keepttl") && unsaid_or(Expiry::Keep, self.expiry) => self.expiry = Expiry::Keep,
-            Of::GetEx if is(option, "persist") && unsaid_or(Expiry::Persist, self.expiry) => {
+            OptionCommand::Set if is(option, "nx") && self.when != When::Present => self.when = When::Absent,
+            OptionCommand::Set if is(option, "xx") && self.when != When::Absent => self.when = When::Present,
+            OptionCommand::Set if is(option, "get") => self.get = true,
+            OptionCommand::Set if is(option, "keepttl") && unsaid_or(Expiry::Keep, self.expiry) => {
+                self.expiry = Expiry::Keep;
+            }
+            OptionCommand::GetEx if is(option, "persist") && unsaid_or(Expiry::Persist, self.expiry) => {
                 self.expiry = Expiry::Persist;
             }
             _ => return false,
@@ -77,7 +79,7 @@ impl<'a> Options<'a> {
     }
 
     /// Accepts a time option. Repeating the same option replaces it; a different one is an error.
-    fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), Stop> {
+    fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), CommandEnd> {
         let (unit, since) = match option {
             _ if is(option, "ex") => (Unit::Seconds, Since::Now),
             _ if is(option, "px") => (Unit::Milliseconds, Since::Now),
@@ -86,7 +88,7 @@ impl<'a> Options<'a> {
             _ => return Err(refused(SYNTAX)),
         };
         match self.expiry {
-            Expiry::Unsaid => {}
+            Expiry::Unspecified => {}
             Expiry::At(other_unit, other_since, _) if (other_unit, other_since) == (unit, since) => {}
             Expiry::At(..) | Expiry::Keep | Expiry::Persist => return Err(refused(SYNTAX)),
         }
@@ -95,10 +97,10 @@ impl<'a> Options<'a> {
     }
 
     /// Returns the requested deadline, if there is one.
-    fn deadline(&self, now: u64, args: &[&[u8]]) -> Result<Option<u64>, Stop> {
+    fn deadline(&self, now: u64, args: &[&[u8]]) -> Result<Option<u64>, CommandEnd> {
         match self.expiry {
             Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, args).map(Some),
-            Expiry::Unsaid | Expiry::Keep | Expiry::Persist => Ok(None),
+            Expiry::Unspecified | Expiry::Keep | Expiry::Persist => Ok(None),
         }
     }
 }
@@ -109,7 +111,7 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
         put_argument(store, key, value, None)?;
         return Ok(Reply::Ok);
     }
-    let options = Options::parse(Of::Set, &args[3..])?;
+    let options = Options::parse(OptionCommand::Set, &args[3..])?;
     let mut deadline = options.deadline(store.now(), args)?;
     let old = if options.get { Some(string(store, key)?) } else { None };
     if options.when != When::Always || options.expiry == Expiry::Keep {
@@ -138,14 +140,14 @@ pub(super) fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Un
 }
 
 pub(super) fn getex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    let options = Options::parse(Of::GetEx, &args[2..])?;
+    let options = Options::parse(OptionCommand::GetEx, &args[2..])?;
     let found = string(store, args[1])?;
     if found.is_none() {
         return Ok(Reply::Null);
     }
     let deadline = options.deadline(store.now(), args)?;
     let persists =
-        options.expiry == Expiry::Persist && look_string(store, args[1])?.is_some_and(|look| look.deadline.is_some());
+        options.expiry == Expiry::Persist && string_info(store, args[1])?.is_some_and(|look| look.deadline.is_some());
     if deadline.is_some() || persists {
         store.set_deadline(args[1], deadline)?;
     }

@@ -39,7 +39,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_broker::{
-    Batch, Budget, Credit, Link, Notify, Outbound, Pattern, Policy, SubscribeError, SubscriptionId, Taken,
+    Batch, Budget, Credit, Link, Notify, Outbound, Pattern, Policy, SubscribeError, SubscriptionId, TakeResult,
 };
 use thalweg_redis::{
     channels::{channel_of, patterns_of, subject_of},
@@ -50,7 +50,7 @@ use thalweg_serving::{limits::OUTBOX_BYTES, views::Views};
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
-use super::{client::Client, out::To};
+use super::{client::Client, out::ReplyTarget};
 pub(crate) use publishing::Publishing;
 pub(crate) use registry::{Kind, Registry};
 
@@ -64,22 +64,22 @@ const BATCHES_AT_ONCE: usize = 256;
 
 /// Wakes the client's task, and marks that there is something to deliver.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct DeliveryNotice {
     client: Arc<Client>,
-    is_there: AtomicBool,
+    is_pending: AtomicBool,
 }
 
-impl News {
+impl DeliveryNotice {
     /// Creates the handle of a client.
     pub(crate) fn of(client: &Arc<Client>) -> Arc<Self> {
-        Arc::new(Self { client: Arc::clone(client), is_there: AtomicBool::new(false) })
+        Arc::new(Self { client: Arc::clone(client), is_pending: AtomicBool::new(false) })
     }
 }
 
-impl Notify for News {
+impl Notify for DeliveryNotice {
     fn notify(&self) {
         // A client that has not looked since the last notification needs no other.
-        if !self.is_there.swap(true, Ordering::AcqRel) {
+        if !self.is_pending.swap(true, Ordering::AcqRel) {
             self.client.bell.ring();
         }
     }
@@ -96,10 +96,10 @@ struct Subscription {
 #[derive(Default)]
 pub(crate) struct Subscriber {
     /// Link to the broker, opened by the first subscription.
-    link: Option<(Link, Arc<News>)>,
+    link: Option<(Link, Arc<DeliveryNotice>)>,
     /// Subscriptions of each kind by name, with their ids on the link.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
-    wanted: HashMap<SubscriptionId, Subscription>,
+    by_id: HashMap<SubscriptionId, Subscription>,
     last_id: u64,
     taken: Vec<Outbound>,
     /// True if the link has more batches than were taken.
@@ -110,7 +110,7 @@ pub(crate) struct Subscriber {
 
 impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscriber").field("subscriptions", &self.wanted.len()).finish_non_exhaustive()
+        f.debug_struct("Subscriber").field("subscriptions", &self.by_id.len()).finish_non_exhaustive()
     }
 }
 
@@ -177,18 +177,18 @@ impl Subscriber {
         let patterns: Result<Vec<Pattern>, _> = patterns.iter().map(|pattern| Pattern::parse(pattern)).collect();
         let patterns = patterns.map_err(|error| refused(&error))?;
         if self.link.is_none() {
-            let news = News::of(client);
+            let news = DeliveryNotice::of(client);
             let link = views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
             self.link = Some((link, news));
         }
         let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
         let name: Arc<[u8]> = name.into();
         for id in &ids {
-            self.wanted.insert(*id, Subscription { kind, name: Arc::clone(&name) });
+            self.by_id.insert(*id, Subscription { kind, name: Arc::clone(&name) });
         }
         registry.add(kind, &name, patterns);
         self.names[kind as usize].insert(name, ids);
-        self.tell_count(kind);
+        self.publish_count(kind);
         Ok(())
     }
 
@@ -215,9 +215,9 @@ impl Subscriber {
     /// Unsubscribes, if the subscription exists.
     pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
-        self.tell_count(kind);
+        self.publish_count(kind);
         for id in ids {
-            self.wanted.remove(&id);
+            self.by_id.remove(&id);
             if let Some((link, _)) = &self.link {
                 // A link that the broker closed has no subscriptions any more.
                 let _ = link.unsubscribe(id);
@@ -227,7 +227,7 @@ impl Subscriber {
     }
 
     /// Publishes the number of subscriptions of a kind in the client's data.
-    fn tell_count(&self, kind: Kind) {
+    fn publish_count(&self, kind: Kind) {
         if let Some((_, news)) = &self.link {
             news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
         }
@@ -240,20 +240,20 @@ impl Subscriber {
                 registry.remove(kind, &name);
             }
             self.names[kind as usize].clear();
-            self.tell_count(kind);
+            self.publish_count(kind);
         }
         *self = Self { last_id: self.last_id, ..Self::default() };
     }
 
     /// Returns true if there may be new messages.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.link.as_ref().is_some_and(|(_, news)| news.is_there.load(Ordering::Acquire))
+    pub(crate) fn may_deliver(&self) -> bool {
+        self.link.as_ref().is_some_and(|(_, news)| news.is_pending.load(Ordering::Acquire))
     }
 
     /// Returns true if new messages must wait until other clients had their turn; the client is then woken.
     pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
-        if !self.has_news() || self.has_more {
+        if !self.may_deliver() || self.has_more {
             return false;
         }
         if !self.waits {
@@ -267,7 +267,7 @@ impl Subscriber {
     /// Moves queued messages into the outbox as far as it has room.
     pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
-        if !news.is_there.swap(false, Ordering::Acquire) && !self.has_more {
+        if !news.is_pending.swap(false, Ordering::Acquire) && !self.has_more {
             return Delivery::Nothing;
         }
         let mut delivery = Delivery::Nothing;
@@ -277,16 +277,16 @@ impl Subscriber {
             let room = OUTBOX_BYTES.saturating_sub(out.len());
             let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
             let budget = Budget { batches, bytes: room as u64 };
-            self.has_more = link.take(&mut self.taken, budget) == Taken::More;
+            self.has_more = link.take(&mut self.taken, budget) == TakeResult::More;
             for item in self.taken.drain(..) {
                 match item {
                     Outbound::Batch { batch, subscriptions } => {
-                        let wanted = || subscriptions.iter().filter_map(|id| self.wanted.get(id));
+                        let by_id = || subscriptions.iter().filter_map(|id| self.by_id.get(id));
                         // Subscriptions by name precede those by pattern, as in Redis.
-                        let by_name = wanted().filter(|wanted| wanted.kind != Kind::Pattern);
-                        by_name.for_each(|wanted| send(&batch, wanted, protocol, out));
-                        let by_pattern = wanted().filter(|wanted| wanted.kind == Kind::Pattern);
-                        by_pattern.for_each(|wanted| send(&batch, wanted, protocol, out));
+                        let by_name = by_id().filter(|by_id| by_id.kind != Kind::Pattern);
+                        by_name.for_each(|by_id| send(&batch, by_id, protocol, out));
+                        let by_pattern = by_id().filter(|by_id| by_id.kind == Kind::Pattern);
+                        by_pattern.for_each(|by_id| send(&batch, by_id, protocol, out));
                         delivery = Delivery::Moved;
                     }
                     Outbound::Gap { .. } | Outbound::Disconnect { .. } => return Delivery::TooSlow,
@@ -303,8 +303,8 @@ impl Subscriber {
 /// Size in bytes from which a batch is shared instead of copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
-fn send(batch: &Batch, wanted: &Subscription, protocol: Protocol, out: &mut Outbox) {
-    match wanted.kind {
+fn send(batch: &Batch, by_id: &Subscription, protocol: Protocol, out: &mut Outbox) {
+    match by_id.kind {
         Kind::Channel => {
             let form = if protocol == Protocol::Resp2 { 0 } else { 1 };
             let bytes = batch.form(form, || Bytes::from(encoded(batch, &[b"message"], protocol)));
@@ -315,8 +315,8 @@ fn send(batch: &Batch, wanted: &Subscription, protocol: Protocol, out: &mut Outb
             }
         }
         Kind::Shard => out.buffer().extend_from_slice(&encoded(batch, &[b"smessage"], protocol)),
-        Kind::Pattern if glob::matches(&wanted.name, &channel_of(batch.subject().as_bytes())) => {
-            out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &wanted.name], protocol));
+        Kind::Pattern if glob::matches(&by_id.name, &channel_of(batch.subject().as_bytes())) => {
+            out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &by_id.name], protocol));
         }
         // The subject pattern matches more than the glob does.
         Kind::Pattern => {}
@@ -327,7 +327,7 @@ fn send(batch: &Batch, wanted: &Subscription, protocol: Protocol, out: &mut Outb
 fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     let channel = channel_of(batch.subject().as_bytes());
     let mut head = Vec::new();
-    let mut writer = Writer::new(To::Buffer(&mut head), protocol);
+    let mut writer = Writer::new(ReplyTarget::Buffer(&mut head), protocol);
     writer.push(before.len() + 2);
     before.iter().for_each(|part| writer.bulk(part));
     writer.bulk(&channel);
@@ -337,7 +337,7 @@ fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     let messages = wire::Batch::decode(batch.encoded()).map(|batch| batch.messages());
     for message in messages.into_iter().flatten().flatten() {
         all.extend_from_slice(&head);
-        Writer::new(To::Buffer(&mut all), protocol).bulk(message.payload);
+        Writer::new(ReplyTarget::Buffer(&mut all), protocol).bulk(message.payload);
     }
     all
 }

@@ -87,7 +87,7 @@ impl Publishing {
     }
 
     /// Adds a message to the run. Returns false if it can't join.
-    pub(crate) fn joins(&mut self, channel: &[u8], payload: &[u8]) -> bool {
+    pub(crate) fn try_join(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
         is_same
@@ -99,7 +99,7 @@ impl Publishing {
 
 /// Number of clients and native subscriptions that receive a message.
 pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
-    published.delivered.saturating_sub(registry.deaf_to(subject)) as i64
+    published.delivered.saturating_sub(registry.unmatched_globs(subject)) as i64
 }
 
 pub(crate) fn try_publish(views: &Views, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Option<Published> {

@@ -94,15 +94,15 @@ impl Registry {
 
     /// Returns the names of a kind that a glob matches, or all names without a glob.
     #[must_use]
-    pub(crate) fn names(&self, kind: Kind, wanted: Option<&[u8]>) -> Vec<Arc<[u8]>> {
+    pub(crate) fn names(&self, kind: Kind, by_id: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
-        let is_wanted = |name: &&Arc<[u8]>| wanted.is_none_or(|wanted| glob::matches(wanted, name));
+        let is_wanted = |name: &&Arc<[u8]>| by_id.is_none_or(|by_id| glob::matches(by_id, name));
         tables[kind as usize].keys().filter(is_wanted).cloned().collect()
     }
 
     /// Number of glob subscriptions that get a subject's messages from the broker but do not match its channel.
     #[must_use]
-    pub(crate) fn deaf_to(&self, subject: &Subject) -> u64 {
+    pub(crate) fn unmatched_globs(&self, subject: &Subject) -> u64 {
         if self.globs() == 0 {
             return 0;
         }
@@ -146,14 +146,14 @@ mod tests {
     fn those_who_get_more_than_they_want_are_known() {
         let registry = Registry::default();
         let subject = |channel: &[u8]| Subject::parse(channel).unwrap();
-        assert_eq!(registry.deaf_to(&subject(b"hallo")), 0);
+        assert_eq!(registry.unmatched_globs(&subject(b"hallo")), 0);
         for glob in [&b"h?llo"[..], b"h?llo", b"news.*", b"*", b"hi"] {
             add(&registry, Kind::Pattern, glob);
         }
         assert_eq!(registry.globs(), 4);
-        assert_eq!(registry.deaf_to(&subject(b"hallo")), 0);
-        assert_eq!(registry.deaf_to(&subject(b"help")), 2, "both clients of h?llo, and nobody of news.*");
+        assert_eq!(registry.unmatched_globs(&subject(b"hallo")), 0);
+        assert_eq!(registry.unmatched_globs(&subject(b"help")), 2, "both clients of h?llo, and nobody of news.*");
         registry.remove(Kind::Pattern, b"h?llo");
-        assert_eq!(registry.deaf_to(&subject(b"news.eu")), 1);
+        assert_eq!(registry.unmatched_globs(&subject(b"news.eu")), 1);
     }
 }

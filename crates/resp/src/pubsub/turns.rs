@@ -27,16 +27,16 @@ use crate::client::Client;
 const SHARES: usize = 8;
 
 thread_local! {
-    static TURNS: RefCell<Turns> = const { RefCell::new(Turns { waiting: VecDeque::new(), usher: Usher::Missing }) };
+    static TURNS: RefCell<Turns> = const { RefCell::new(Turns { waiting: VecDeque::new(), turn_task: TurnTask::Missing }) };
 }
 
 struct Turns {
     waiting: VecDeque<Arc<Client>>,
-    usher: Usher,
+    turn_task: TurnTask,
 }
 
 /// State of the task that gives turns.
-enum Usher {
+enum TurnTask {
     /// The task is not running.
     Missing,
     /// The task gives turns, or is about to.
@@ -49,16 +49,16 @@ enum Usher {
 pub(super) fn join(client: &Arc<Client>) {
     TURNS.with_borrow_mut(|turns| {
         turns.waiting.push_back(Arc::clone(client));
-        match std::mem::replace(&mut turns.usher, Usher::Busy) {
-            Usher::Missing => drop(tokio::spawn(give_turns())),
-            Usher::Busy => {}
-            Usher::Idle(waker) => waker.wake(),
+        match std::mem::replace(&mut turns.turn_task, TurnTask::Busy) {
+            TurnTask::Missing => drop(tokio::spawn(give_turns())),
+            TurnTask::Busy => {}
+            TurnTask::Idle(waker) => waker.wake(),
         }
     });
 }
 
 async fn give_turns() {
-    let _leaving = Leaving;
+    let _leaving = TurnTaskGuard;
     loop {
         let next: Vec<Arc<Client>> = poll_fn(poll_next).await;
         for client in next {
@@ -73,7 +73,7 @@ async fn give_turns() {
 fn poll_next(cx: &mut Context<'_>) -> Poll<Vec<Arc<Client>>> {
     TURNS.with_borrow_mut(|turns| {
         if turns.waiting.is_empty() {
-            turns.usher = Usher::Idle(cx.waker().clone());
+            turns.turn_task = TurnTask::Idle(cx.waker().clone());
             return Poll::Pending;
         }
         let share = turns.waiting.len().div_ceil(SHARES);
@@ -82,11 +82,11 @@ fn poll_next(cx: &mut Context<'_>) -> Poll<Vec<Arc<Client>>> {
 }
 
 /// Guard that lets a later client start a new task, however this one ends.
-struct Leaving;
+struct TurnTaskGuard;
 
-impl Drop for Leaving {
+impl Drop for TurnTaskGuard {
     fn drop(&mut self) {
         // The thread-local data may be destroyed already.
-        let _ = TURNS.try_with(|turns| turns.borrow_mut().usher = Usher::Missing);
+        let _ = TURNS.try_with(|turns| turns.borrow_mut().turn_task = TurnTask::Missing);
     }
 }

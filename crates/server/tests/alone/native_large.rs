@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use thalweg_engine::{Database, Options};
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::{KeyspaceId, Offset, Revision, StreamId};
-use thalweg_wire::{Get, List, MultiGet, Order, Position, Read, Rest, Scan, ServerFrame, Values};
+use thalweg_wire::{Get, List, MultiGet, Order, Position, Read, RemainingBytes, Scan, ServerFrame, Values};
 
 use crate::{
     ALONE,
@@ -49,7 +49,7 @@ async fn ask(raw: &mut Raw, id: u32, keyspace: KeyspaceId, stream: StreamId) {
     let (prefix, start, end, cursor) = (&b""[..], None, None, &b""[..]);
     let (order, max_bytes) = (Order::Ascending, 30 << 20);
     match id % 4 {
-        0 => raw.put(id, &Get { keyspace, revision, values, key: Rest(&[1]) }),
+        0 => raw.put(id, &Get { keyspace, revision, values, key: RemainingBytes(&[1]) }),
         1 => raw.put(id, &MultiGet { keyspace, revision, values, keys: List::Items(&keys) }),
         2 => raw.put(id, &Scan { keyspace, revision, limit: 0, max_bytes, order, values, prefix, start, end, cursor }),
         _ => raw.put(id, &Read { stream, from: Position::Offset { offset: Offset(0) }, max_records: 0, max_bytes }),

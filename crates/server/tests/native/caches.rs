@@ -3,7 +3,7 @@
 use thalweg_server::config::ByteSize;
 use thalweg_wire::{
     CacheAdd, CacheClear, CacheCreate, CacheDelete, CacheExpect, CacheGet, CacheMultiGet, CacheMultiPut, CachePair,
-    CachePut, CacheScan, CacheTouch, CacheTtl, DropCache, List, OpenCache, ReadCacheStats, Rest, ServerFrame,
+    CachePut, CacheScan, CacheTouch, CacheTtl, DropCache, List, OpenCache, ReadCacheStats, RemainingBytes, ServerFrame,
 };
 
 use crate::{
@@ -24,12 +24,12 @@ async fn put(client: &mut Raw, cache: u32, key: &[u8], value: &[u8]) -> u64 {
 }
 
 fn plain<'a>(cache: u32, key: &'a [u8], value: &'a [u8]) -> CachePut<'a> {
-    CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key, value: Rest(value) }
+    CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key, value: RemainingBytes(value) }
 }
 
 /// Reads an entry, and returns its version, remaining time and value.
 async fn get(client: &mut Raw, cache: u32, key: &[u8]) -> (u64, u64, Vec<u8>) {
-    client.send(3, &CacheGet { cache, key: Rest(key) }).await;
+    client.send(3, &CacheGet { cache, key: RemainingBytes(key) }).await;
     expect!(client, 3, ServerFrame::CacheValue(found) => (found.version, found.remaining, found.value.0.to_vec()))
 }
 
@@ -50,7 +50,7 @@ async fn values_of_any_size_come_back() {
     // Many frames that arrive in one read are answered in order.
     for number in 0..1000_u32 {
         client.put(0, &plain(cache, &number.to_be_bytes(), &number.to_le_bytes()));
-        client.put(number + 10, &CacheGet { cache, key: Rest(&number.to_be_bytes()) });
+        client.put(number + 10, &CacheGet { cache, key: RemainingBytes(&number.to_be_bytes()) });
     }
     client.flush().await;
     for number in 0..1000_u32 {
@@ -95,7 +95,7 @@ async fn conditions_ttl_touch_delete_and_counters() {
     expect!(client, 6, ServerFrame::CacheStored(_) => ());
     assert!(get(&mut client, cache, b"k").await.1 <= 60_000_000);
     let touched = async |client: &mut Raw, key: &'static [u8], ttl| {
-        client.send(7, &CacheTouch { cache, ttl, key: Rest(key) }).await;
+        client.send(7, &CacheTouch { cache, ttl, key: RemainingBytes(key) }).await;
         expect!(client, 7, ServerFrame::CacheDone(done) => done.existed)
     };
     assert!(touched(&mut client, b"k", CacheTtl::Never {}).await);
@@ -104,7 +104,7 @@ async fn conditions_ttl_touch_delete_and_counters() {
     assert!(touched(&mut client, b"k", CacheTtl::After { micros: 0 }).await);
     assert_eq!(get(&mut client, cache, b"k").await.0, 0, "its time was up at once");
 
-    let add = |key: &'static [u8], delta| CacheAdd { cache, delta, ttl: CacheTtl::Keep {}, key: Rest(key) };
+    let add = |key: &'static [u8], delta| CacheAdd { cache, delta, ttl: CacheTtl::Keep {}, key: RemainingBytes(key) };
     for (delta, wanted) in [(5, 5), (-7, -2)] {
         client.send(8, &add(b"n", delta)).await;
         assert_eq!(expect!(client, 8, ServerFrame::CacheCounter(counter) => counter.value), wanted);
@@ -116,7 +116,7 @@ async fn conditions_ttl_touch_delete_and_counters() {
     assert_eq!(client.fails(8).await, "not_a_number");
 
     let deleted = async |client: &mut Raw, expect| {
-        client.send(9, &CacheDelete { cache, expect, key: Rest(b"t") }).await;
+        client.send(9, &CacheDelete { cache, expect, key: RemainingBytes(b"t") }).await;
         match ServerFrame::decode(client.next().await.raw()).unwrap().frame {
             ServerFrame::CacheDone(done) => Ok(done.existed),
             ServerFrame::Failed(failed) => Err(failed.code.to_owned()),
@@ -215,7 +215,7 @@ async fn caches_are_opened_and_dropped_by_id() {
     assert!(expect!(client, 3, ServerFrame::CacheDone(done) => done.existed));
     client.send(3, &DropCache { cache: first }).await;
     assert!(!expect!(client, 3, ServerFrame::CacheDone(done) => done.existed));
-    client.send(3, &CacheGet { cache: first, key: Rest(b"k") }).await;
+    client.send(3, &CacheGet { cache: first, key: RemainingBytes(b"k") }).await;
     assert_eq!(client.fails(3).await, "no_such_cache");
     assert!(open(&mut client, "c", 0).await > other, "an id is not given to another cache");
     // Entries that do not fit, and keys that are too long, change nothing, and the channel stays open.

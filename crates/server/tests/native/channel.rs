@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_server::config::{ByteSize, NativeAddress, Span};
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
 use thalweg_wire::{
-    Cancel, CancelMode, Fields, Get, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, Rest,
+    Cancel, CancelMode, Fields, Get, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, RemainingBytes,
     ServerFrame, Tail, Values, Write,
     handshake::{goodbye, hello},
 };
@@ -19,7 +19,7 @@ use crate::{
 };
 
 fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
-    Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(key) }
+    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
 }
 
 async fn value_of(raw: &mut Raw, id: u32, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
@@ -130,8 +130,8 @@ async fn bad_frames_fail_and_the_channel_goes_on() {
     assert_eq!(raw.fails(5).await, "unknown_field");
     let elsewhere = Fields { space: Some(thalweg_types::SpaceId(3)), ..Fields::default() };
     raw.put_with(6, &elsewhere, &get(KeyspaceId(1), b"k"));
-    raw.put(7, &Write { level: Level(None), command: Rest(b"\xff\xff") });
-    raw.put(8, &Write { level: Level(None), command: Rest(&[7, 1, 0, 0, 0]) });
+    raw.put(7, &Write { level: Level(None), command: RemainingBytes(b"\xff\xff") });
+    raw.put(8, &Write { level: Level(None), command: RemainingBytes(&[7, 1, 0, 0, 0]) });
     raw.flush().await;
     assert_eq!(raw.fails(6).await, "no_such_space");
     assert_eq!(raw.fails(7).await, "malformed");
@@ -376,7 +376,7 @@ async fn a_request_that_is_done_within_its_time_is_answered() {
     let soon = Fields { timeout_micros: Some(PATIENCE.as_micros() as u64), ..Fields::default() };
     let mut command = Vec::new();
     encode_put(&mut command, keyspace, b"k", b"v").unwrap();
-    raw.put_with(1, &soon, &Write { level: Level(Some(Durability::Disk)), command: Rest(&command) });
+    raw.put_with(1, &soon, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) });
     raw.put_with(2, &soon, &Read { stream, from: Position::Start {}, max_records: 0, max_bytes: 1 << 20 });
     raw.flush().await;
     let mut kinds = [raw.next().await.header, raw.next().await.header].map(|header| (header.id, header.kind));

@@ -8,7 +8,8 @@ use thalweg_types::{
 };
 use thalweg_wire::{
     Count, FindKeyspace, FindLease, FindOffset, FindStream, Get, Health, List, ListKeyspaces, ListLeases,
-    ListProducers, ListStreams, MultiGet, Order, ReadStatus, Rest, Scan, ServerFrame, Values, VersionState, Versions,
+    ListProducers, ListStreams, MultiGet, Order, ReadStatus, RemainingBytes, Scan, ServerFrame, Values, VersionState,
+    Versions,
 };
 
 use crate::{
@@ -57,7 +58,7 @@ async fn keys_are_read_one_by_one_and_together() {
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("k").await;
     raw.set(keyspace, b"a", b"value").await;
-    let get = |values| Get { keyspace, revision: Revision(0), values, key: Rest(b"a") };
+    let get = |values| Get { keyspace, revision: Revision(0), values, key: RemainingBytes(b"a") };
     raw.send(1, &get(Values::Omit)).await;
     let omitted = expect!(raw, 1, ServerFrame::Value(v) => (v.value.0.len(), v.value_bytes, v.remaining, v.lease));
     assert_eq!(omitted, (0, 5, u64::MAX, LeaseId(0)));
@@ -105,7 +106,7 @@ async fn scans_go_on_with_cursors_within_what_the_client_takes() {
     raw.set(keyspace, b"large", &[7; 100_000]).await;
     raw.send(2, &Scan { prefix: b"large", ..scan(keyspace) }).await;
     assert_eq!(raw.fails(2).await, "result_too_large");
-    raw.send(3, &Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"large") }).await;
+    raw.send(3, &Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"large") }).await;
     assert_eq!(raw.fails(3).await, "result_too_large");
     let many = [&b"key-0000"[..]; 100];
     let multi = MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&many) };
@@ -129,12 +130,12 @@ async fn keyspaces_with_history_show_what_was() {
         raw.flush().await;
         revisions.push(expect!(raw, 2, ServerFrame::Committed(done) => done.revision));
     }
-    raw.send(3, &Get { keyspace, revision: revisions[4], values: Values::Include, key: Rest(b"k") }).await;
+    raw.send(3, &Get { keyspace, revision: revisions[4], values: Values::Include, key: RemainingBytes(b"k") }).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Value(value) => value.value.0[0]), 5);
     // Each page is as large as the client permits, and continues after the previous one.
     let (mut seen, mut before) = (Vec::new(), Revision(0));
     loop {
-        raw.send(4, &Versions { keyspace, before, limit: 20, key: Rest(b"k") }).await;
+        raw.send(4, &Versions { keyspace, before, limit: 20, key: RemainingBytes(b"k") }).await;
         before = expect!(raw, 4, ServerFrame::VersionList(list) => {
             seen.extend(list.versions.iter().map(|version| (version.state, version.revision, version.value[0])));
             list.next
@@ -240,7 +241,7 @@ async fn producers_and_leases_are_shown() {
     raw.put_command(4, Durability::Os, |out| commit.encode(out));
     raw.flush().await;
     expect!(raw, 4, ServerFrame::Committed(_) => ());
-    raw.send(5, &Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"key") }).await;
+    raw.send(5, &Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"key") }).await;
     let (of, remaining) = expect!(raw, 5, ServerFrame::Value(value) => (value.lease, value.remaining));
     assert_eq!(of, lease);
     assert!((1..=60_000_000).contains(&remaining), "{remaining}");

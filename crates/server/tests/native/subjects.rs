@@ -10,7 +10,7 @@ use thalweg_types::{
 };
 use thalweg_wire::{
     Ask, Batch, BatchWriter, Cancel, CancelMode, Checksum, Credit, Fields, Level, List, Permit, Policy, Publish,
-    Reason, Rest, ServerFrame, Short, Subscribe, WriteAndPublish,
+    Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe, WriteAndPublish,
 };
 
 use crate::{
@@ -33,7 +33,7 @@ fn batch(subject: &str, payloads: &[&str]) -> Vec<u8> {
 }
 
 fn subscribe<'a>(pattern: &'a str, policy: Policy, permit: Permit) -> Subscribe<'a> {
-    let (pattern, queue) = (Short(pattern.as_bytes()), Short(b""));
+    let (pattern, queue) = (ShortBytes(pattern.as_bytes()), ShortBytes(b""));
     Subscribe { policy, queue_messages: 0, queue_bytes: 0, permit, pattern, queue }
 }
 
@@ -195,7 +195,7 @@ async fn what_is_no_batch_for_a_subject_is_refused_and_publishes_nothing() {
         client.send(4, &plain(pattern)).await;
         assert_eq!(client.fails(4).await, code);
     }
-    client.send(4, &Subscribe { queue: Short(&[b'q'; 200]), ..plain("a") }).await;
+    client.send(4, &Subscribe { queue: ShortBytes(&[b'q'; 200]), ..plain("a") }).await;
     assert_eq!(client.fails(4).await, "queue_group_name");
     assert_eq!(client.publish(4, &[&good]).await, (1, 0));
     assert_eq!(client.delivery().await.payloads, ["x"], "and nothing before it");
@@ -375,14 +375,14 @@ async fn asking() {
     let node = Node::start().await;
     let (mut asking, mut answering) = (node.raw().await, node.raw().await);
     let question = batch("sums", &["1 + 1"]);
-    asking.send(1, &Ask { batch: Rest(&question) }).await;
+    asking.send(1, &Ask { batch: RemainingBytes(&question) }).await;
     assert_eq!(asking.fails(1).await, "no_responders");
     answering.begin(1, &plain("sums")).await;
     // The client sends several requests at once, and the answers arrive in another order. One of its own subscriptions
     // sees the answers, too.
     asking.begin(9, &plain("_reply.>")).await;
     for id in [2, 3] {
-        asking.put(id, &Ask { batch: Rest(&batch("sums", &[&format!("question {id}")])) });
+        asking.put(id, &Ask { batch: RemainingBytes(&batch("sums", &[&format!("question {id}")])) });
     }
     asking.flush().await;
     let mut replies = Vec::new();
@@ -406,14 +406,14 @@ async fn asking() {
     answering.publish(5, &[&batch(&replies[0], &["late"])]).await;
     assert_eq!(asking.delivery().await.payloads, ["late"]);
     let brief = Fields { timeout_micros: Some(20_000), ..Fields::default() };
-    asking.put_with(4, &brief, &Ask { batch: Rest(&question) });
+    asking.put_with(4, &brief, &Ask { batch: RemainingBytes(&question) });
     asking.flush().await;
     assert_eq!(asking.fails(4).await, "request_timed_out");
-    asking.send(5, &Ask { batch: Rest(&question) }).await;
+    asking.send(5, &Ask { batch: RemainingBytes(&question) }).await;
     asking.send(5, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(asking.fails(5).await, "cancelled");
     for bad in [batch("sums", &["a", "b"]), batch_to("sums", "x", &[b"a"], Checksum::Without)] {
-        asking.send(6, &Ask { batch: Rest(&bad) }).await;
+        asking.send(6, &Ask { batch: RemainingBytes(&bad) }).await;
         assert_eq!(asking.fails(6).await, "malformed_batch");
     }
     // The responder has no room.
@@ -421,8 +421,8 @@ async fn asking() {
     let mut other = node.raw().await;
     other.begin(2, &full).await;
     let (one, two) = (batch("full", &["1"]), batch("full", &["2"]));
-    asking.put_with(7, &brief, &Ask { batch: Rest(&one) });
-    asking.put(8, &Ask { batch: Rest(&two) });
+    asking.put_with(7, &brief, &Ask { batch: RemainingBytes(&one) });
+    asking.put(8, &Ask { batch: RemainingBytes(&two) });
     asking.flush().await;
     assert_eq!(asking.fails(8).await, "responders_overloaded");
     assert_eq!(asking.fails(7).await, "request_timed_out");
@@ -433,7 +433,7 @@ async fn asking() {
 async fn a_queue_group_shares_over_both_protocols() {
     let node = Node::start().await;
     let (mut publisher, mut member) = (node.raw().await, node.raw().await);
-    member.begin(1, &Subscribe { queue: Short(b"w"), ..plain("jobs") }).await;
+    member.begin(1, &Subscribe { queue: ShortBytes(b"w"), ..plain("jobs") }).await;
     let mut other = node.connect().await;
     other.send("GET", "/v1/subjects/jobs?group=w&limit=1", &[("accept", "application/x-ndjson")], b"").await;
     other.head().await.is(200);
@@ -521,14 +521,17 @@ async fn a_publish_rides_on_a_write() {
         let mut records = thalweg_types::record::RecordBatch::new();
         records.push_payload(b"r").unwrap();
         let producer = Some(ProducerStamp { id: "p", epoch: 0, sequence });
-        let terms = thalweg_types::command::AppendTerms { producer, ..Default::default() };
+        let terms = thalweg_types::command::AppendConditions { producer, ..Default::default() };
         commit.append_with(stream, &terms, &records).unwrap();
         encoded(&commit)
     };
     let mut write = async |id: u32, level: Durability, command: &[u8]| {
         let batches = [&*sent];
-        let frame =
-            WriteAndPublish { level: Level(Some(level)), batches: List::Items(&batches), command: Rest(command) };
+        let frame = WriteAndPublish {
+            level: Level(Some(level)),
+            batches: List::Items(&batches),
+            command: RemainingBytes(command),
+        };
         writer.send(id, &frame).await;
         match ServerFrame::decode(writer.next().await.raw()).unwrap().frame {
             ServerFrame::Committed(committed) => format!("committed, duplicate {}", committed.duplicate),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_server::config::Span;
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
-use thalweg_wire::{Get, Header, Kind, Reason, Rest, ServerFrame, Values};
+use thalweg_wire::{Get, Header, Kind, Reason, RemainingBytes, ServerFrame, Values};
 use tokio::io::AsyncReadExt as _;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 fn get(keyspace: KeyspaceId) -> Get<'static> {
-    Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"k") }
+    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"k") }
 }
 
 /// Keeps one of the server's threads as busy as possible, until the task is aborted.

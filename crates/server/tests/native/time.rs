@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
-use thalweg_wire::{Effect, Fields, Get, Level, Ping, Rest, ServerFrame, Values, Write};
+use thalweg_wire::{Effect, Fields, Get, Level, Ping, RemainingBytes, ServerFrame, Values, Write};
 
 use crate::{
     expect,
@@ -14,7 +14,7 @@ fn put(raw: &mut Raw, id: u32, timeout_micros: Option<u64>, keyspace: KeyspaceId
     let mut command = Vec::new();
     encode_put(&mut command, keyspace, key, b"v").unwrap();
     let fields = Fields { timeout_micros, ..Fields::default() };
-    raw.put_with(id, &fields, &Write { level: Level(Some(Durability::Disk)), command: Rest(&command) });
+    raw.put_with(id, &fields, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) });
 }
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_durable_write_whose_time_is_up_may_have_happened() {
     let (code, effect) = expect!(raw, 1, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.effect));
     assert_eq!((code.as_str(), effect), ("timeout", Effect::Unknown));
     // The id is free again, the channel stays open, and the server shows only durable data.
-    let get = Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"a") };
+    let get = Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"a") };
     raw.send(1, &get).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Value(value) => value.revision), Revision(0));
     gate.set(false);

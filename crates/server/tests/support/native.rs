@@ -6,7 +6,7 @@ use thalweg_types::{
     record::RecordBatch,
 };
 use thalweg_wire::{
-    Decoder, Fields, Frame, Level, Permit, Reason, Rest, ServerFrame, SharedFrame, Write, handshake::hello,
+    Decoder, Fields, Frame, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Write, handshake::hello,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -77,7 +77,7 @@ impl Raw {
     pub fn put_command(&mut self, id: u32, level: Durability, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut command = Vec::new();
         encode(&mut command);
-        self.put(id, &Write { level: Level(Some(level)), command: Rest(&command) });
+        self.put(id, &Write { level: Level(Some(level)), command: RemainingBytes(&command) });
     }
 
     /// Sends the queued bytes.

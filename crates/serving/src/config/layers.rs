@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, Given, KNOBS, Profile, Setting};
+use super::{Config, ConfigError, ConfigLayer, KNOBS, Profile, Setting};
 
 /// Source of a configuration value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ impl std::fmt::Display for Source {
 /// matter.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
-    file: Option<(PathBuf, Given)>,
-    environment: Given,
-    flags: Given,
+    file: Option<(PathBuf, ConfigLayer)>,
+    environment: ConfigLayer,
+    flags: ConfigLayer,
 }
 
 /// Prefix of the environment variables that set configuration values. The command itself reads other
@@ -66,7 +66,7 @@ impl Layers {
             path: path.to_owned(),
             reason: error.to_string(),
         })?;
-        let mut given = Given::default();
+        let mut given = ConfigLayer::default();
         for (name, value) in &table {
             let text = match value {
                 toml::Value::String(text) => text.clone(),
@@ -98,7 +98,7 @@ impl Layers {
 
     /// Adds the values that the command line gives as a layer.
     #[must_use]
-    pub fn flags(mut self, flags: Given) -> Self {
+    pub fn flags(mut self, flags: ConfigLayer) -> Self {
         self.flags = flags;
         self
     }
@@ -106,7 +106,7 @@ impl Layers {
     /// Merges the layers, checks the merged configuration, and returns it.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
-        config.take(&self.profile().given());
+        config.take(&self.profile().layer());
         if let Some((_, given)) = &self.file {
             config.take(given);
         }
@@ -132,7 +132,7 @@ impl Layers {
         }
         match &self.file {
             Some((path, given)) if given.get(name).is_some() => Source::File(path.clone()),
-            _ if self.profile().given().get(name).is_some() => Source::Profile(self.profile()),
+            _ if self.profile().layer().get(name).is_some() => Source::Profile(self.profile()),
             _ => Source::Default,
         }
     }

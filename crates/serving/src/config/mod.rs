@@ -2,7 +2,7 @@
 //!
 //! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file follow),
 //! layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
-//! Does not own: reading the command line (the command does, and passes a [`Given`]).
+//! Does not own: reading the command line (the command does, and passes a [`ConfigLayer`]).
 //! `docs/decisions.md` compares this module with the library figment.
 //! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that has not been
 //! checked; every knob has an effect.
@@ -52,7 +52,7 @@ macro_rules! knobs {
         /// Configuration as one layer, such as the file or the flags, gives it. A `None` leaves the value to
         /// the next layer.
         #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct Given {
+        pub struct ConfigLayer {
             $($(#[doc = $help])+ pub $name: Option<$type>,)+
         }
 
@@ -65,7 +65,7 @@ macro_rules! knobs {
         /// Every knob (configuration value), in the order of the example file.
         pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
 
-        impl Given {
+        impl ConfigLayer {
             /// Sets a knob from its text in a flag, an environment variable or the file.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
                 match name {
@@ -98,7 +98,7 @@ macro_rules! knobs {
             }
 
             /// Replaces the values that `given`, a layer of the configuration, has.
-            fn take(&mut self, given: &Given) {
+            fn take(&mut self, given: &ConfigLayer) {
                 $(if let Some(value) = &given.$name {
                     self.$name = value.clone();
                 })+

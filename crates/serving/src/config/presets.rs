@@ -2,24 +2,24 @@
 
 use thalweg_broker::Batching;
 
-use super::{ByteSize, Given, Profile, Span, WhenIdle};
+use super::{ByteSize, ConfigLayer, Profile, Span, WhenIdle};
 
 const MIB: u64 = 1024 * 1024;
 
 impl Profile {
     /// Returns the configuration values that the profile sets.
     #[must_use]
-    pub fn given(self) -> Given {
+    pub fn layer(self) -> ConfigLayer {
         match self {
-            Self::Balanced => Given::default(),
-            Self::Latency => Given {
+            Self::Balanced => ConfigLayer::default(),
+            Self::Latency => ConfigLayer {
                 subscription_messages: Some(4096),
                 subscription_bytes: Some(ByteSize(MIB)),
                 max_link_bytes: Some(ByteSize(4 * MIB)),
                 max_queued_bytes: Some(ByteSize(64 * MIB)),
                 ..batching(Batching::LATENCY)
             },
-            Self::Throughput => Given {
+            Self::Throughput => ConfigLayer {
                 subscription_messages: Some(262_144),
                 subscription_bytes: Some(ByteSize(64 * MIB)),
                 max_link_bytes: Some(ByteSize(128 * MIB)),
@@ -30,13 +30,13 @@ impl Profile {
     }
 }
 
-fn batching(batching: Batching) -> Given {
+fn batching(batching: Batching) -> ConfigLayer {
     let Batching { max_messages, max_bytes, max_delay, when_idle } = batching;
-    Given {
+    ConfigLayer {
         batch_messages: Some(max_messages),
         batch_bytes: Some(ByteSize(max_bytes as u64)),
         batch_delay: Some(Span(max_delay)),
         batch_when_idle: Some(WhenIdle(when_idle)),
-        ..Given::default()
+        ..ConfigLayer::default()
     }
 }

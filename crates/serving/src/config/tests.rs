@@ -20,7 +20,7 @@ fn the_documented_file_holds_every_knob_at_its_default() {
 
 #[test]
 fn flags_win_over_environment_over_file_over_defaults() {
-    let mut flags = Given::default();
+    let mut flags = ConfigLayer::default();
     flags.set("max_scans", "4").unwrap();
     let layers = Layers::new()
         .flags(flags)
@@ -144,7 +144,7 @@ fn a_profile_is_below_what_is_given_and_above_the_defaults() {
     assert_eq!(resolved.source("batch_messages"), Some(&Source::File("t.toml".into())));
     assert!(resolved.explain().contains("profile throughput"));
     for profile in Profile::ALL {
-        let mut given = Given::default();
+        let mut given = ConfigLayer::default();
         given.set("profile", &profile.show()).unwrap();
         let resolved = Layers::new().flags(given).resolve().unwrap();
         assert_eq!(resolved.config.profile, profile);

@@ -22,10 +22,10 @@ use thalweg_store::View;
 use crate::{
     audit::{
         collections, ends, groups, history, names,
-        names_of::Names,
         report::{Finding, Report, Values},
         segments::Segments,
         streams, values,
+        visible_names::Names,
     },
     error::MachineError,
 };

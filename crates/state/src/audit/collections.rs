@@ -7,13 +7,13 @@ use crate::{
     audit::{
         pages::{each_beginning, each_row, is_there},
         report::{FindingKind, Report},
-        values::Held,
+        values::ReferencedCollections,
     },
     error::MachineError,
     keys::{self, KeyRange, PART_PREFIX_LEN, TAG_PART, TAG_TRASH},
 };
 
-pub(crate) fn check(view: &dyn View, held: &Held, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, held: &ReferencedCollections, report: &mut Report) -> Result<(), MachineError> {
     each_beginning(view, &[TAG_PART], PART_PREFIX_LEN, |beginning| {
         match keys::collection_of_trash(beginning) {
             Some(of) if held.contains(&of) => {}

@@ -12,7 +12,7 @@ use crate::{
         report::{FindingKind, Report},
     },
     error::MachineError,
-    expiry::rows::{Ending, Lease, attached_rows, lease_deadline_row, lease_of_row, lease_row},
+    expiry::rows::{DeadlineSubject, Lease, attached_rows, lease_deadline_row, lease_of_row, lease_row},
     keys::{KeyRange, TAG_ATTACHED, TAG_DEADLINE, TAG_LEASE},
 };
 
@@ -27,8 +27,8 @@ pub(crate) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineE
             None => Ok(()),
         }
     })?;
-    each_row(view, &KeyRange::with_prefix(&[TAG_DEADLINE]), |key, _| match Ending::of_row(key) {
-        Some(Ending::Lease { deadline, id }) => {
+    each_row(view, &KeyRange::with_prefix(&[TAG_DEADLINE]), |key, _| match DeadlineSubject::of_row(key) {
+        Some(DeadlineSubject::Lease { deadline, id }) => {
             let lease = report.decoded(key, Lease::in_view(view, id))?.flatten();
             if lease.is_none_or(|lease| lease.deadline != deadline) {
                 report.add(FindingKind::Deadline, key, "a lease with this deadline", "none, or another deadline");
@@ -43,9 +43,9 @@ pub(crate) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineE
     })?;
     let mut last = None;
     each_row(view, &KeyRange::with_prefix(&[TAG_ATTACHED]), |key, _| {
-        match Ending::of_row(key) {
-            Some(Ending::Attached { lease, .. }) if last == Some(lease) => {}
-            Some(Ending::Attached { lease, .. }) => {
+        match DeadlineSubject::of_row(key) {
+            Some(DeadlineSubject::Attached { lease, .. }) if last == Some(lease) => {}
+            Some(DeadlineSubject::Attached { lease, .. }) => {
                 last = Some(lease);
                 if !is_there(view, &lease_row(lease))? {
                     report.add(FindingKind::Attachment, key, "the lease that it names", "no row");

@@ -6,14 +6,14 @@ use thalweg_types::{KeyspaceId, Revision, command::KeyspaceHistory};
 
 use crate::{
     audit::{
-        names_of::Names,
         pages::{each_beginning, each_row, is_there},
         report::{FindingKind, Report},
         segments::Segments,
+        visible_names::Names,
     },
     error::MachineError,
     history::rows::{
-        Ending, HistoryRow, PREFIX_LEN, PastKey, Until, VersionRow, Work, history_row, history_rows,
+        HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, Until, VersionEnd, VersionRow, history_row, history_rows,
         keyspace_of_history, time_row, versions_prefix,
     },
     keys::{self, KeyRange, TAG_VERSIONS},
@@ -40,7 +40,7 @@ pub(crate) fn check(
         };
         let Some(history) = report.decoded(key, HistoryRow::decode(key, row))? else { return Ok(()) };
         let bounds = bounds_of(names, id);
-        if (history.work == Work::Remove) == bounds.is_kept() {
+        if (history.work == HistoryWork::Remove) == bounds.is_kept() {
             let expected = if bounds.is_kept() { "a history that is kept" } else { "a history that is being removed" };
             report.add(FindingKind::History, key, expected, format_args!("{:?}", history.work));
         }
@@ -74,7 +74,7 @@ struct Versions<'a> {
     names: &'a Names,
     id: KeyspaceId,
     bounds: KeyspaceHistory,
-    work: Work,
+    work: HistoryWork,
     /// User key of the row checked before this one, and the revision of its value. The next older version of the key
     /// must end at or before that revision.
     newer: Option<(Vec<u8>, Revision)>,
@@ -83,7 +83,7 @@ struct Versions<'a> {
 impl Versions<'_> {
     fn check(mut self, segments: &mut Segments, report: &mut Report) -> Result<(), MachineError> {
         each_row(self.view, &KeyRange::with_prefix(&versions_prefix(self.id)), |key, row| {
-            let Some(of) = report.decoded(key, PastKey::of_version(key))? else { return Ok(()) };
+            let Some(of) = report.decoded(key, HistoryKey::of_version(key))? else { return Ok(()) };
             let until = match of.revision {
                 Some(revision) => self.version(key, row, &of.key, revision, segments, report)?,
                 None => {
@@ -95,7 +95,7 @@ impl Versions<'_> {
                 report.add(FindingKind::FutureRevision, key, self.names.revision.0, until.revision.0);
             }
             let time = time_row(self.id, until.time, key);
-            if self.work == Work::Settled && has_time && !is_there(self.view, &time)? {
+            if self.work == HistoryWork::Settled && has_time && !is_there(self.view, &time)? {
                 report.add(FindingKind::VersionTime, &time, "the row of a version's time", "no row");
             }
             Ok(())
@@ -130,7 +130,7 @@ impl Versions<'_> {
             report.add(FindingKind::Version, key, expected, until.0);
         }
         self.newer = Some((user_key.to_vec(), revision));
-        Ok(Some((version.until, self.bounds.age.is_some() || version.ending != Ending::Overwritten)))
+        Ok(Some((version.until, self.bounds.age.is_some() || version.ending != VersionEnd::Overwritten)))
     }
 
     /// Returns the revision of the key's current value; `None` if the key has none.

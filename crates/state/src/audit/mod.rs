@@ -15,12 +15,12 @@ pub(crate) mod ends;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod names;
-pub(crate) mod names_of;
 pub(crate) mod pages;
 pub(crate) mod report;
 pub(crate) mod segments;
 pub(crate) mod streams;
 pub(crate) mod values;
+pub(crate) mod visible_names;
 
 pub use audit_all::audit;
 pub use report::{Finding, FindingKind, Values};

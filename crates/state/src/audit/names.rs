@@ -4,9 +4,9 @@ use thalweg_store::View;
 
 use crate::{
     audit::{
-        names_of::Names,
         pages::each_row,
         report::{FindingKind, Report},
+        visible_names::Names,
     },
     error::MachineError,
     keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},

@@ -45,7 +45,7 @@ pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Repor
 }
 
 /// Sums over the index entries of one stream, from the first entry up to the one checked last.
-struct Walk {
+struct EntryWalk {
     /// Offset at which the next index entry must begin.
     next: Offset,
     /// Bytes of all batches before the next entry, starting with the number in the first entry; `None` before that
@@ -66,7 +66,7 @@ fn check_index(
     report: &mut Report,
 ) -> Result<(), MachineError> {
     let key = keys::stream_head(id);
-    let mut walk = Walk {
+    let mut walk = EntryWalk {
         next: head.first_indexed,
         bytes: None,
         time: SpaceTime(0),
@@ -99,7 +99,7 @@ fn check_index(
     Ok(())
 }
 
-impl Walk {
+impl EntryWalk {
     fn visit(&mut self, head: &Head, key: &[u8], first: Offset, entry: &IndexEntry, report: &mut Report) {
         report.same(FindingKind::Tiling, key, "entry at", &self.next, &first);
         let bytes = self.bytes.unwrap_or(entry.bytes_before);

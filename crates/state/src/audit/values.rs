@@ -9,10 +9,10 @@ use thalweg_types::{KeyspaceId, Revision};
 
 use crate::{
     audit::{
-        names_of::Names,
         pages::{each_row, is_there},
         report::{FindingKind, Report},
         segments::Segments,
+        visible_names::Names,
     },
     clears::table::Prefixes,
     error::MachineError,
@@ -27,15 +27,15 @@ use crate::{
 };
 
 /// Redis collections to which a key refers, by keyspace and id.
-pub(crate) type Held = HashSet<(KeyspaceId, CollectionId)>;
+pub(crate) type ReferencedCollections = HashSet<(KeyspaceId, CollectionId)>;
 
 pub(crate) fn check(
     view: &dyn View,
     names: &Names,
     segments: &mut Segments,
     report: &mut Report,
-) -> Result<Held, MachineError> {
-    let (mut counts, mut held) = (BTreeMap::<KeyspaceId, Counts>::new(), Held::new());
+) -> Result<ReferencedCollections, MachineError> {
+    let (mut counts, mut held) = (BTreeMap::<KeyspaceId, Counts>::new(), ReferencedCollections::new());
     each_row(view, &KeyRange::with_prefix(&[TAG_DATA]), |full, row| {
         let head = full.split_at_checked(DATA_PREFIX_LEN);
         let id = head.and_then(|(head, _)| keys::id_of(head)).map(KeyspaceId);

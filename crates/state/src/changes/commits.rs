@@ -15,7 +15,7 @@ use thalweg_types::{
 
 use crate::changes::{
     key_change::KeyChange,
-    verdict::{Exception, Exceptions, Told},
+    verdict::{Exception, Exceptions, RecordedChanges},
 };
 
 /// Iterates over those commands of a log entry that used a revision.
@@ -54,7 +54,7 @@ impl<'a> EntryCommits<'a> {
             self.number += 1;
             let changes = match self.exceptions.of(number)? {
                 Some(Exception::NoRevision) => continue,
-                Some(Exception::Told(told)) => Changes::Told(told, self.payload),
+                Some(Exception::Recorded(told)) => Changes::Recorded(told, self.payload),
                 None if !uses_revision(bytes) => continue,
                 None => match Command::decode(bytes)? {
                     Command::Commit(commit) => Changes::Derived(commit),
@@ -81,7 +81,7 @@ pub struct EntryCommit<'a> {
 #[derive(Clone, Debug)]
 enum Changes<'a> {
     Derived(Commit<'a>),
-    Told(Told<'a>, &'a [u8]),
+    Recorded(RecordedChanges<'a>, &'a [u8]),
 }
 
 impl<'a> EntryCommit<'a> {
@@ -89,7 +89,7 @@ impl<'a> EntryCommit<'a> {
     /// more than once, its last change counts.
     pub fn visit(&self, visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
         match &self.changes {
-            Changes::Told(told, payload) => told.visit(payload, visit),
+            Changes::Recorded(told, payload) => told.visit(payload, visit),
             Changes::Derived(commit) => {
                 for write in commit.writes()? {
                     match write? {

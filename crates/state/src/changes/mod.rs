@@ -13,12 +13,12 @@
 //! * `keep`: writes these rows while an entry is applied, raises the floor, and answers readers.
 
 pub(crate) mod commits;
-pub(crate) mod keep;
 pub(crate) mod key_change;
 pub(crate) mod mark;
 pub(crate) mod verdict;
+pub(crate) mod verdicts;
 
 pub use commits::{EntryCommit, EntryCommits};
-pub use keep::Verdicts;
 pub use key_change::KeyChange;
 pub use mark::Mark;
+pub use verdicts::Verdicts;

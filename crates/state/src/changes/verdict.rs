@@ -39,7 +39,7 @@ pub(crate) struct VerdictBuilder {
     /// Encoded changes that the current command has recorded so far.
     told: Vec<u8>,
     count: u32,
-    telling: bool,
+    is_recording: bool,
 }
 
 /// Bytes and number of the changes that the current command had recorded at one point, to which a rollback returns.
@@ -51,13 +51,13 @@ pub(crate) struct Savepoint {
 
 impl VerdictBuilder {
     /// Starts recording the current command's changes, which the entry's bytes do not determine.
-    pub(crate) fn tell(&mut self) {
-        self.telling = true;
+    pub(crate) fn start_recording(&mut self) {
+        self.is_recording = true;
     }
 
     #[inline]
-    pub(crate) fn is_telling(&self) -> bool {
-        self.telling
+    pub(crate) fn is_recording(&self) -> bool {
+        self.is_recording
     }
 
     /// Records a change of the current command. `value_at` is the offset, within the entry's payload, of the value
@@ -99,26 +99,26 @@ impl VerdictBuilder {
     }
 
     /// Records that the command `number` was rejected, although its bytes are those of a commit.
-    pub(crate) fn refused(&mut self, number: u32) {
+    pub(crate) fn record_rejection(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(REFUSED);
-        self.forget_told();
+        self.discard_recording();
     }
 
     /// Records that the command `number` used a revision and made the recorded changes.
-    pub(crate) fn told(&mut self, number: u32) {
+    pub(crate) fn record_exception(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(TOLD);
         self.row.extend_from_slice(&self.count.to_le_bytes());
         self.row.extend_from_slice(&self.told);
-        self.forget_told();
+        self.discard_recording();
     }
 
     /// Ends the current command, whose effect is as its bytes predict, and drops its recorded changes.
-    pub(crate) fn forget_told(&mut self) {
+    pub(crate) fn discard_recording(&mut self) {
         self.told.clear();
         self.count = 0;
-        self.telling = false;
+        self.is_recording = false;
     }
 
     /// Returns the verdict row of the entry; empty if the effect of all its commands is as their bytes predict.
@@ -132,7 +132,7 @@ impl VerdictBuilder {
             *self = Self::default();
         }
         self.row.clear();
-        self.forget_told();
+        self.discard_recording();
     }
 }
 
@@ -140,7 +140,7 @@ impl VerdictBuilder {
 #[derive(Clone, Debug)]
 pub(crate) enum Exception<'a> {
     NoRevision,
-    Told(Told<'a>),
+    Recorded(RecordedChanges<'a>),
 }
 
 /// Iterates over the exceptions in a verdict: the commands of an entry whose effect differs from what their bytes
@@ -171,7 +171,7 @@ impl<'a> Exceptions<'a> {
         let at = self.reader.position();
         let exception = match self.reader.u8("verdict kind")? {
             REFUSED => Exception::NoRevision,
-            TOLD => Exception::Told(Told::pass(&mut self.reader)?),
+            TOLD => Exception::Recorded(RecordedChanges::pass(&mut self.reader)?),
             _ => return Err(Malformed { at, expected: "known verdict kind" }),
         };
         self.advance()?;
@@ -189,12 +189,12 @@ impl<'a> Exceptions<'a> {
 
 /// The changes of one command, as recorded in the verdict row of its entry.
 #[derive(Clone, Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct RecordedChanges<'a> {
     reader: Reader<'a>,
     count: u32,
 }
 
-impl<'a> Told<'a> {
+impl<'a> RecordedChanges<'a> {
     /// Moves `reader` past the changes of a command, and checks that they decode.
     fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let count = reader.u32("change count")?;
@@ -293,14 +293,14 @@ mod tests {
 
     fn all_kinds() -> VerdictBuilder {
         let mut verdict = VerdictBuilder::default();
-        verdict.refused(1);
-        verdict.tell();
+        verdict.record_rejection(1);
+        verdict.start_recording();
         verdict.push(&KeyChange::Delete { keyspace: KS, key: b"d" }, None);
         verdict.push(&KeyChange::Expire { keyspace: KS, key: b"e" }, None);
         verdict.push(&KeyChange::DeletePrefix { keyspace: KS, prefix: b"p" }, None);
         verdict.push(&KeyChange::Put { keyspace: KS, key: b"k", value: b"v" }, None);
         verdict.push(&KeyChange::Put { keyspace: KS, key: b"l", value: b"abc" }, Some(4));
-        verdict.told(3);
+        verdict.record_exception(3);
         verdict
     }
 
@@ -354,11 +354,11 @@ mod tests {
     #[test]
     fn what_a_command_tells_is_not_the_next_ones() {
         let mut verdict = VerdictBuilder::default();
-        verdict.tell();
+        verdict.start_recording();
         verdict.push(&KeyChange::Delete { keyspace: KS, key: b"d" }, None);
-        verdict.forget_told();
-        assert!(!verdict.is_telling() && verdict.row().is_empty());
-        verdict.told(0);
+        verdict.discard_recording();
+        assert!(!verdict.is_recording() && verdict.row().is_empty());
+        verdict.record_exception(0);
         assert_eq!(verdict.row(), b"\0\0\0\0\x01\0\0\0\0");
         verdict.clear();
         assert!(verdict.row().is_empty());

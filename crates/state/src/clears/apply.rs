@@ -19,11 +19,11 @@ use crate::{
     changes::key_change::KeyChange,
     clears::table::Clear,
     error::MachineError,
-    history::rows::Ending,
+    history::rows::VersionEnd,
     keys::{self, DATA_PREFIX_LEN, KeyRange},
     keyspaces::{
         catalog::{KeyspaceLife, KeyspaceRow},
-        counts::{CountChange, Held},
+        counts::{CountChange, CountedValue},
         values::{Decoded, decode_value},
     },
     machine::{
@@ -43,7 +43,7 @@ const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) struct Row {
     key: Vec<u8>,
     revision: Revision,
-    held: Held,
+    held: CountedValue,
     blob: Option<BlobRef>,
 }
 
@@ -61,7 +61,7 @@ impl Row {
 
 /// Result of deleting all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emptied {
+pub(crate) enum EmptyResult {
     /// All rows with the prefix are removed. The number counts those that were visible to readers.
     Now(u64),
     /// Too many rows have the prefix to remove them immediately, so they are hidden until sweeps remove them.
@@ -93,7 +93,7 @@ impl Applying<'_> {
         keyspace: KeyspaceId,
         prefix: &[u8],
         revision: Revision,
-    ) -> Result<Emptied, Refused> {
+    ) -> Result<EmptyResult, Refused> {
         let few = self.few_rows(keyspace, prefix)?;
         if few.is_none() && !self.has_room_for_clear(keyspace, prefix, revision) {
             return Err(Refused::Outcome(too_many_clears()));
@@ -109,26 +109,26 @@ impl Applying<'_> {
         prefix: &[u8],
         few: Option<Vec<Row>>,
         revision: Revision,
-    ) -> Result<Emptied, MachineError> {
+    ) -> Result<EmptyResult, MachineError> {
         self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
         if let Some(rows) = few {
             let mut shown = 0;
             for row in &rows {
-                shown += u64::from(self.sight(keyspace).shows(&row.key, row.revision));
-                self.remove_row(keyspace, row, revision, Ending::Deleted)?;
+                shown += u64::from(self.visibility(keyspace).shows(&row.key, row.revision));
+                self.remove_row(keyspace, row, revision, VersionEnd::Deleted)?;
             }
-            return Ok(Emptied::Now(shown));
+            return Ok(EmptyResult::Now(shown));
         }
         // The clear hides rows of earlier commands, but not those that this command has written itself.
         for row in self.own_rows(keyspace, prefix, revision)? {
-            self.remove_row(keyspace, &row, revision, Ending::Deleted)?;
+            self.remove_row(keyspace, &row, revision, VersionEnd::Deleted)?;
         }
         if prefix.is_empty() && self.counts_exactly(keyspace) {
             let change = CountChange::of_emptying(self.counts_of(keyspace));
             self.count(keyspace, change);
         }
         self.add_clear(keyspace, prefix, revision);
-        Ok(Emptied::Later)
+        Ok(EmptyResult::Later)
     }
 
     /// Returns the rows with a prefix, including hidden rows; `None` if there are too many to remove immediately.
@@ -156,7 +156,7 @@ impl Applying<'_> {
         keyspace: KeyspaceId,
         row: &Row,
         revision: Revision,
-        ending: Ending,
+        ending: VersionEnd,
     ) -> Result<(), MachineError> {
         let is_kept = self.supersede(keyspace, &row.key, revision, ending)?;
         if self.counts_exactly(keyspace) && self.counts_row(keyspace, row.revision) {
@@ -178,7 +178,7 @@ impl Applying<'_> {
     /// with history, a clear does not replace clears of other commands.
     fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
         if !self.keeps_history(keyspace) {
-            return self.has_room_instead_of_longer(keyspace, prefix);
+            return self.has_room_for_shorter_clear(keyspace, prefix);
         }
         let clears = &self.applier.clears;
         let is_again = || clears.get(keyspace, prefix).is_some_and(|before| before.revision == revision);
@@ -187,7 +187,7 @@ impl Applying<'_> {
 
     /// Returns true if a clear (a deleted prefix with hidden rows) can be added for a keyspace without history: the
     /// table of clears is not full, or the new clear replaces others.
-    fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
+    fn has_room_for_shorter_clear(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
         let clears = &self.applier.clears;
         let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
         clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
@@ -245,15 +245,15 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
         return Ok(Outcome::NoSuchKeyspace(id));
     };
     let few = applying.few_rows(id, b"")?;
-    if few.is_none() && !applying.has_room_instead_of_longer(id, b"") {
+    if few.is_none() && !applying.has_room_for_shorter_clear(id, b"") {
         return Ok(too_many_clears());
     }
     let revision = applying.use_revision();
-    applying.tell_changes();
+    applying.record_changes();
     // The keyspace keeps no versions and counts nothing from here on.
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
-    if applying.empty(id, b"", few, revision)? != Emptied::Later {
+    if applying.empty(id, b"", few, revision)? != EmptyResult::Later {
         applying.remove_clears(id, b"");
         applying.forget_keyspace(id);
     }
@@ -324,8 +324,8 @@ impl Sweep {
         })?;
         let now = applying.applied.revision;
         for row in rows.iter() {
-            if !applying.sight(keyspace).shows(&row.key, row.revision) {
-                applying.remove_row(keyspace, row, now, Ending::Deleted)?;
+            if !applying.visibility(keyspace).shows(&row.key, row.revision) {
+                applying.remove_row(keyspace, row, now, VersionEnd::Deleted)?;
             }
         }
         Ok(last)

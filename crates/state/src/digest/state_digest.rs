@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     error::MachineError,
-    history::rows::{PastKey, VERSION_HEAD_LEN, VersionRow},
+    history::rows::{HistoryKey, VERSION_HEAD_LEN, VersionRow},
     keys,
     keyspaces::values::{FORM_BLOB, FORM_INLINE, StoredRef, decode_value},
     row_kinds::{self, Form, RowKind},
@@ -32,7 +32,7 @@ use crate::{
 
 /// Scope of a row: replicated in the whole space, or of this node alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RowScope {
     /// The row is a function of the committed entries, so it is the same on every replica.
     Replicated,
     /// The row is about this node, its log or its own maintenance.
@@ -40,27 +40,27 @@ pub enum Standing {
 }
 
 /// Appends to `out` the replicated form of a row: those bytes that are the same on every replica. Returns
-/// [`Standing::NodeLocal`], and appends nothing, if the row belongs to this node alone.
+/// [`RowScope::NodeLocal`], and appends nothing, if the row belongs to this node alone.
 ///
 /// # Errors
 /// Returns [`MachineError::Corrupt`] for a row that does not decode or has an unknown kind. `out` may then end with
 /// part of a form.
 #[inline]
-pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Standing, MachineError> {
+pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<RowScope, MachineError> {
     match RowKind::of(key)?.sharing().digest {
-        Form::Nothing => return Ok(Standing::NodeLocal),
+        Form::Nothing => return Ok(RowScope::NodeLocal),
         Form::Row => out.extend_from_slice(row),
         Form::Value => value_form(key, row, out)?,
         Form::Version => version_form(key, row, out)?,
         Form::StreamHead => {
             let head = Head::decode(key, row)?;
-            if head.is_leftover() {
-                return Ok(Standing::NodeLocal);
+            if head.is_empty_marker() {
+                return Ok(RowScope::NodeLocal);
             }
             head.encode_replicated(out);
         }
     }
-    Ok(Standing::Replicated)
+    Ok(RowScope::Replicated)
 }
 
 /// The fields that the digest hashes of a value without deadline and lease.
@@ -112,7 +112,7 @@ fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineEr
 /// Appends the replicated form of a version's row, which contains the length and checksum of the former value. A row
 /// which records that versions were forgotten is appended unchanged.
 fn version_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
-    if PastKey::of_version(key)?.revision.is_none() {
+    if HistoryKey::of_version(key)?.revision.is_none() {
         out.extend_from_slice(row);
         return Ok(());
     }
@@ -216,7 +216,7 @@ impl KindHasher {
 impl Digester {
     fn add(&mut self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
         self.form.clear();
-        if replicated_row(key, row, &mut self.form)? == Standing::NodeLocal {
+        if replicated_row(key, row, &mut self.form)? == RowScope::NodeLocal {
             return Ok(());
         }
         // A key without a first byte has no kind.

@@ -16,7 +16,7 @@ use crate::{
     expiry::rows::Expiry,
     history::{
         rows as versions,
-        rows::{Ending, Until},
+        rows::{Until, VersionEnd},
     },
     keys,
     keyspaces::values::{CollectionRef, encode_value},
@@ -35,8 +35,8 @@ fn form(key: &[u8], row: &[u8]) -> Option<Vec<u8>> {
     let standing = replicated_row(key, row, &mut out).unwrap();
     let form = out.strip_prefix(b"kept").unwrap().to_vec();
     match standing {
-        Standing::Replicated => Some(form),
-        Standing::NodeLocal => {
+        RowScope::Replicated => Some(form),
+        RowScope::NodeLocal => {
             assert!(form.is_empty());
             None
         }
@@ -122,7 +122,7 @@ fn a_version_counts_with_the_form_of_its_value() {
     let until = Until { revision: Revision(10), time: SpaceTime(11) };
     for place in PLACES {
         let value = encode_value(Revision(9), &Expiry::NEVER, place);
-        let version = VersionRow { until, end: versions::NO_END, ending: Ending::Deleted, value: &value };
+        let version = VersionRow { until, end: versions::NO_END, ending: VersionEnd::Deleted, value: &value };
         let row = [&version.head()[..], &value].concat();
         let head = b"\x0a\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x01\0\x09\0\0\0\0\0\0\0";
         assert_eq!(form(&key, &row).unwrap(), [head, LEN_AND_CRC].concat());

@@ -15,7 +15,7 @@ use crate::{
     changes::key_change::KeyChange,
     clears::apply::Row,
     error::MachineError,
-    expiry::rows::{Ending, Expiry, attached_rows, deadline_prefix},
+    expiry::rows::{DeadlineSubject, Expiry, attached_rows, deadline_prefix},
     history::rows as versions,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},
     keyspaces::values::{Decoded, decode_value},
@@ -35,11 +35,11 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
             break;
         }
         removal.left -= 1;
-        match Ending::of_row(row) {
-            Some(Ending::Key { deadline, keyspace, key }) => {
+        match DeadlineSubject::of_row(row) {
+            Some(DeadlineSubject::Key { deadline, keyspace, key }) => {
                 removal.key_at(applying, keyspace, key, |expiry| expiry.deadline == Some(deadline), row)?;
             }
-            Some(Ending::Lease { deadline, id }) => match applying.lease(id)? {
+            Some(DeadlineSubject::Lease { deadline, id }) => match applying.lease(id)? {
                 Some(lease) if lease.deadline == deadline => {
                     more |= !removal.lease(applying, id)?;
                 }
@@ -63,13 +63,13 @@ pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revi
 pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
-        let Some(ending) = Ending::of_row(row) else { continue };
-        if matches!(ending, Ending::Lease { .. }) || !is_stale(&applying.view(), &ending)? {
+        let Some(ending) = DeadlineSubject::of_row(row) else { continue };
+        if matches!(ending, DeadlineSubject::Lease { .. }) || !is_stale(&applying.view(), &ending)? {
             continue;
         }
         forgotten += 1;
         match ending {
-            Ending::Attached { lease, keyspace, key } => applying.detach(lease, keyspace, key)?,
+            DeadlineSubject::Attached { lease, keyspace, key } => applying.detach(lease, keyspace, key)?,
             _ => applying.applier.staged.delete(&[row]),
         }
     }
@@ -102,8 +102,8 @@ impl Removal {
         let found = stored.as_ref().map(|bytes| decode_value(&full, bytes)).transpose()?;
         match found.filter(|found| ends(&found.expiry)) {
             Some(found) => self.remove(applying, keyspace, key, &found),
-            None => match Ending::of_row(row) {
-                Some(Ending::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
+            None => match DeadlineSubject::of_row(row) {
+                Some(DeadlineSubject::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
                 _ => {
                     applying.applier.staged.delete(&[row]);
                     Ok(())
@@ -123,17 +123,17 @@ impl Removal {
         found: &Decoded<'_>,
     ) -> Result<(), MachineError> {
         let row = Row::of(key, found);
-        if applying.sight(keyspace).shows(key, found.revision) {
+        if applying.visibility(keyspace).shows(key, found.revision) {
             let revision = *self.revision.get_or_insert_with(|| {
-                applying.tell_changes();
+                applying.record_changes();
                 applying.use_revision()
             });
             applying.changed(&KeyChange::Expire { keyspace, key }, None);
-            applying.remove_row(keyspace, &row, revision, versions::Ending::Expired)?;
+            applying.remove_row(keyspace, &row, revision, versions::VersionEnd::Expired)?;
             self.keys += 1;
         } else {
             let revision = applying.applied.revision;
-            applying.remove_row(keyspace, &row, revision, versions::Ending::Deleted)?;
+            applying.remove_row(keyspace, &row, revision, versions::VersionEnd::Deleted)?;
         }
         if let Some(deadline) = found.expiry.deadline {
             applying.applier.staged.delete(&[&deadline_prefix(deadline, keyspace), key]);
@@ -150,7 +150,7 @@ impl Removal {
         let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
         for row in &rows {
-            let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
+            let Some(DeadlineSubject::Attached { keyspace, key, .. }) = DeadlineSubject::of_row(row) else {
                 return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
             };
             self.key_at(applying, keyspace, key, |expiry| expiry.lease == Some(id), row)?;
@@ -174,17 +174,17 @@ fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>
 }
 
 /// Returns true if an index row is stale: its key or lease has another deadline or lease now, or does not exist.
-fn is_stale(view: &dyn View, ending: &Ending<'_>) -> Result<bool, MachineError> {
+fn is_stale(view: &dyn View, ending: &DeadlineSubject<'_>) -> Result<bool, MachineError> {
     let stored = |keyspace: KeyspaceId, key: &[u8]| {
         let full = [&keys::data_prefix(keyspace), key].concat();
         let Some(value) = view.get(&full)? else { return Ok(Expiry::NEVER) };
         Ok::<_, MachineError>(decode_value(&full, &value)?.expiry)
     };
     match *ending {
-        Ending::Key { deadline, keyspace, key } => Ok(stored(keyspace, key)?.deadline != Some(deadline)),
-        Ending::Attached { lease, keyspace, key } => Ok(stored(keyspace, key)?.lease != Some(lease)),
+        DeadlineSubject::Key { deadline, keyspace, key } => Ok(stored(keyspace, key)?.deadline != Some(deadline)),
+        DeadlineSubject::Attached { lease, keyspace, key } => Ok(stored(keyspace, key)?.lease != Some(lease)),
         // A command that changes a lease reads it, and leaves no stale row.
-        Ending::Lease { .. } => Ok(false),
+        DeadlineSubject::Lease { .. } => Ok(false),
     }
 }
 
@@ -220,7 +220,7 @@ impl Machine {
             let (rows, more) = keys_of(&*view, &range, left)?;
             left -= rows.len() as u32;
             for row in &rows {
-                let ending = Ending::of_row(row);
+                let ending = DeadlineSubject::of_row(row);
                 let ending = ending.ok_or_else(|| MachineError::corrupt("deadline", row, "key of a wrong length"))?;
                 if is_stale(&*view, &ending)? {
                     stale.push(row.clone());

@@ -155,7 +155,7 @@ pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome
     let ended = Lease { deadline: applying.applied.time, ..lease };
     applying.set_lease(id, Some(&lease), Some(ended));
     let revision = applying.use_revision();
-    applying.tell_changes();
+    applying.record_changes();
     expire::end_lease(applying, id, revision)?;
     Ok(Outcome::Committed { revision, appends: Vec::new() })
 }

@@ -17,7 +17,7 @@ use thalweg_types::{KeyspaceId, LeaseId, SpaceTime};
 use crate::{
     error::MachineError,
     expiry::{
-        rows::{Ending, Expiry, Lease, attached_prefix, attached_rows, lease_of_row, lease_row},
+        rows::{DeadlineSubject, Expiry, Lease, attached_prefix, attached_rows, lease_of_row, lease_row},
         time_of_reads::ReadTime,
     },
     keys::{KeyRange, TAG_LEASE},
@@ -57,7 +57,7 @@ pub struct AttachedKey {
 impl Machine {
     /// Sets the clock that decides, for reads, which values have ended. Without a clock, reads use the time of the
     /// last entry. Only the first call has an effect.
-    pub fn read_by(&self, source: Arc<dyn ReadTime>) {
+    pub fn set_read_clock(&self, source: Arc<dyn ReadTime>) {
         let _ = self.time_of_reads.source.set(source);
     }
 
@@ -140,7 +140,7 @@ impl ReadView {
             let Some(last) = rows.last() else { break };
             range.set_lower(Bound::Excluded(last.clone()));
             for row in &rows {
-                let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
+                let Some(DeadlineSubject::Attached { keyspace, key, .. }) = DeadlineSubject::of_row(row) else {
                     return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
                 };
                 // A blind put or delete leaves the attachment row behind.

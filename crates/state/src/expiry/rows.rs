@@ -139,7 +139,7 @@ impl Lease {
 
 /// Subject of an index row of the expiry area: a deadline, or the attachment of a key to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending<'a> {
+pub(crate) enum DeadlineSubject<'a> {
     /// The row of a key's deadline.
     Key { deadline: SpaceTime, keyspace: KeyspaceId, key: &'a [u8] },
     /// The row of a lease's deadline.
@@ -148,7 +148,7 @@ pub(crate) enum Ending<'a> {
     Attached { lease: LeaseId, keyspace: KeyspaceId, key: &'a [u8] },
 }
 
-impl<'a> Ending<'a> {
+impl<'a> DeadlineSubject<'a> {
     /// Decodes the key of an index row of a deadline or an attachment; returns `None` for any other key.
     pub(crate) fn of_row(row: &'a [u8]) -> Option<Self> {
         let (&tag, rest) = row.split_first()?;
@@ -243,15 +243,18 @@ mod tests {
     fn rows_are_read_back_and_others_are_told() {
         let row = [&deadline_prefix(SpaceTime(5), KeyspaceId(7)), b"key".as_slice()].concat();
         let (deadline, keyspace) = (SpaceTime(5), KeyspaceId(7));
-        assert_eq!(Ending::of_row(&row), Some(Ending::Key { deadline, keyspace, key: b"key" }));
+        assert_eq!(DeadlineSubject::of_row(&row), Some(DeadlineSubject::Key { deadline, keyspace, key: b"key" }));
         let row = lease_deadline_row(deadline, LeaseId(9));
-        assert_eq!(Ending::of_row(&row), Some(Ending::Lease { deadline, id: LeaseId(9) }));
+        assert_eq!(DeadlineSubject::of_row(&row), Some(DeadlineSubject::Lease { deadline, id: LeaseId(9) }));
         let row = [&attached_prefix(LeaseId(9), keyspace), b"".as_slice()].concat();
-        assert_eq!(Ending::of_row(&row), Some(Ending::Attached { lease: LeaseId(9), keyspace, key: b"" }));
+        assert_eq!(
+            DeadlineSubject::of_row(&row),
+            Some(DeadlineSubject::Attached { lease: LeaseId(9), keyspace, key: b"" })
+        );
         let attached_to_none = attached_prefix(LeaseId(9), KeyspaceId(0));
         let short_lease = deadline_prefix(deadline, KeyspaceId(0));
         for bad in [b"".as_slice(), b"\x08", b"\x09\0\0\0\0\0\0\0\x01", &attached_to_none, &short_lease, &[0x10; 30]] {
-            assert_eq!(Ending::of_row(bad), None, "{bad:?}");
+            assert_eq!(DeadlineSubject::of_row(bad), None, "{bad:?}");
         }
         for bad in [b"".as_slice(), &[0; 19], &[0; 21]] {
             assert!(Lease::decode(bad).is_err());

@@ -14,11 +14,11 @@ use crate::{
         leases::deadline_after,
         rows::{Expiry, deadline_prefix},
     },
-    history::rows::Ending,
+    history::rows::VersionEnd,
     keys,
     keyspaces::{
         live::live_head,
-        values::{StoredRef, decode_value, encode_value, head_in_form},
+        values::{StoredRef, decode_value, encode_head, encode_value},
         writes::note_replaced,
     },
     machine::applying::Applying,
@@ -60,7 +60,7 @@ pub(crate) fn put_ending(
     expiry: Option<Expiry>,
     at: Option<LogPosition>,
 ) -> Result<(), MachineError> {
-    let ending = if expiry.is_some() { Ending::Overwritten } else { Ending::Expired };
+    let ending = if expiry.is_some() { VersionEnd::Overwritten } else { VersionEnd::Expired };
     note_replaced(applying, keyspace, key, expiry.map(|_| value.len()), revision, ending)?;
     store_put(applying, (keyspace, key), value, revision, expiry, at)
 }
@@ -125,7 +125,7 @@ pub(crate) fn touch(
 
 /// Effect of a touch (a change of a key's deadline): a new deadline, or the end of the key.
 #[derive(Debug)]
-pub(crate) struct Touched {
+pub(crate) struct TouchEffect {
     /// Revision of the key, which does not change.
     revision: Revision,
     /// New deadline and lease of the key; `None` if the new deadline has already passed, so that the key ends.
@@ -139,14 +139,14 @@ pub(crate) fn plan_touch(
     keyspace: KeyspaceId,
     key: &[u8],
     deadline: Deadline,
-) -> Result<Option<Option<Touched>>, MachineError> {
+) -> Result<Option<Option<TouchEffect>>, MachineError> {
     let Some(live) = live_head(applying, keyspace, key)? else { return Ok(None) };
     if deadline == Deadline::Keep {
         return Ok(Some(None));
     }
     let expiry = Expiry { deadline: resolve(applying, keyspace, deadline), ..live.expiry };
     let expiry = (!has_passed(applying, &expiry)).then_some(expiry);
-    Ok(Some(Some(Touched { revision: live.revision, expiry })))
+    Ok(Some(Some(TouchEffect { revision: live.revision, expiry })))
 }
 
 /// Applies a touch that [`plan_touch`] has computed: rewrites or removes the key.
@@ -154,11 +154,11 @@ pub(crate) fn store_touched(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
-    touched: &Touched,
+    touched: &TouchEffect,
     revision: Revision,
 ) -> Result<(), MachineError> {
     let Some(expiry) = &touched.expiry else {
-        note_replaced(applying, keyspace, key, None, revision, Ending::Expired)?;
+        note_replaced(applying, keyspace, key, None, revision, VersionEnd::Expired)?;
         applying.changed(&KeyChange::Expire { keyspace, key }, None);
         return remove(applying, keyspace, key);
     };
@@ -180,9 +180,9 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
 
 /// Stores the commit's changes in a row if a write has a deadline that has already passed, because then the changes
 /// cannot be derived from the commit's bytes. Called before the commit's first change.
-pub(crate) fn tell_if_passed(applying: &mut Applying<'_>, deadline: Deadline) {
+pub(crate) fn record_if_expired(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
-        applying.tell_changes();
+        applying.record_changes();
     }
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn rewrite_value(
     value: Option<StoredRef<'_>>,
 ) -> Result<(), MachineError> {
     let full = [&keys::data_prefix(keyspace), key].concat();
-    let overwritten = applying.applier.staged.put_beginning(&full, |form| head_in_form(form, revision, expiry));
+    let overwritten = applying.applier.staged.put_beginning(&full, |form| encode_head(form, revision, expiry));
     if let Some(overwritten) = overwritten {
         applying.note_overwritten(overwritten);
     } else if let Some(value) = value {

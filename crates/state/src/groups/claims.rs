@@ -7,9 +7,9 @@ use thalweg_types::{Attempt, GroupId, Offset};
 /// Records of consumer groups that the writes of one commit settle (ack or nack). Two writes of a commit must not
 /// settle the same record.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(BTreeSet<(GroupId, Attempt, Offset, Offset)>);
+pub(crate) struct CheckedSettlements(BTreeSet<(GroupId, Attempt, Offset, Offset)>);
 
-impl Claims {
+impl CheckedSettlements {
     pub(crate) fn clear(&mut self) {
         if !self.0.is_empty() {
             self.0.clear();

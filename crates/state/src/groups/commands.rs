@@ -9,7 +9,7 @@ use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
     command::{
         Outcome,
-        groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, How, Settle},
+        groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, Settle, SettlementKind},
     },
     info,
     limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
@@ -18,7 +18,7 @@ use thalweg_types::{
 use crate::{
     error::MachineError,
     groups::{
-        claims::Claims,
+        claims::CheckedSettlements,
         group::{Group, Refusal},
         head::Head,
         read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
@@ -53,7 +53,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
             // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
             // one.
-            if comes_sooner(due, group.next_due()) {
+            if is_earlier(due, group.next_due()) {
                 groups.woken.insert(stream);
             }
             Ok(Outcome::Group(GroupOutcome::Extended { deadline: now.plus(by), lapsed }))
@@ -64,7 +64,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
 
 /// Returns true if a group's next due time has become earlier (from `before` to `after`). Consumers that wait for it
 /// have set their timers too late, so they must be woken.
-fn comes_sooner(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
+fn is_earlier(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
     after.is_some_and(|after| before.is_none_or(|before| after < before))
 }
 
@@ -127,7 +127,7 @@ fn fetch(applying: &mut Applying<'_>, request: &Fetch<'_>) -> Result<Outcome, Re
     let Some(group) = groups.change(request.group) else { return Ok(no_such_group(request.group)) };
     let due = group.next_due();
     let fetched = group.fetch(now, request, start, next);
-    if comes_sooner(due, group.next_due()) {
+    if is_earlier(due, group.next_due()) {
         groups.woken.insert(stream);
     }
     match fetched {
@@ -162,10 +162,15 @@ pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> 
     checked.map_err(|outcome| Refused::Outcome(Outcome::Group(outcome)))
 }
 
-fn check_in(group: &Group, now: SpaceTime, settle: &Settle<'_>, claims: &mut Claims) -> Result<(), GroupOutcome> {
+fn check_in(
+    group: &Group,
+    now: SpaceTime,
+    settle: &Settle<'_>,
+    claims: &mut CheckedSettlements,
+) -> Result<(), GroupOutcome> {
     let id = settle.group;
     for (attempt, mut runs) in settle.settlements.iter() {
-        let held = group.holds(now, &settle.how, attempt, runs);
+        let held = group.holds(now, &settle.kind, attempt, runs);
         let mut claim = |first, end| claims.claim(id, attempt, first, end);
         let claimed =
             if runs.is_all() { claim(Offset::ZERO, Offset::MAX) } else { runs.all(|run| claim(run.first, run.end())) };
@@ -187,9 +192,9 @@ pub(crate) fn perform_settle(
     let group = groups.change(settle.group)?;
     let stream = group.head.stream;
     let was_full = group.is_full();
-    let done = group.settle(now, &settle.how, &settle.settlements);
+    let done = group.settle(now, &settle.kind, &settle.settlements);
     // A nack returns records, and an ack may make room or unblock a key. Most acks wake no consumer.
-    let wakes = was_full || settle.how != How::Ack || group.has_freed();
+    let wakes = was_full || settle.kind != SettlementKind::Ack || group.has_freed();
     if wakes || applying.machine.settlement_waiters.load(Ordering::SeqCst) > 0 {
         applying.groups().woken.insert(stream);
     }
@@ -261,14 +266,14 @@ impl Machine {
     /// Reports if a fetch from a consumer group at time `now` would deliver records.
     pub fn group_ready(&self, id: GroupId, now: SpaceTime) -> Result<GroupReady, MachineError> {
         let Some(stream) = self.with_groups(|table| table.get(id).map(|group| group.head.stream))? else {
-            return Ok(GroupReady::Gone);
+            return Ok(GroupReady::NoGroup);
         };
         // Read without the lock of the groups, because the applier takes the two locks in the other order.
-        let Some(next) = self.stream_next(stream) else { return Ok(GroupReady::Gone) };
+        let Some(next) = self.stream_next(stream) else { return Ok(GroupReady::NoGroup) };
         self.with_groups(|table| match table.get(id) {
             Some(group) if group.is_ready(now, next) => GroupReady::Now,
             Some(group) => GroupReady::At(group.next_due()),
-            None => GroupReady::Gone,
+            None => GroupReady::NoGroup,
         })
     }
 

@@ -12,7 +12,8 @@ use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime,
     command::groups::{
-        Again, Delivered, Fetch, Fetched, GroupConfig, GroupOrder, How, Lapsed, OffsetRun, Runs, Settlements,
+        DeliveredRun, Fetch, Fetched, GroupConfig, GroupOrder, Lapsed, OffsetRun, Redelivery, Runs, SettlementKind,
+        Settlements,
     },
     limits::MAX_FETCH_RECORDS,
 };
@@ -52,12 +53,12 @@ pub(crate) struct Group {
     /// Number of pending records: those that are delivered but not settled, except dead letters.
     pending: u64,
     dead: u64,
-    changed: Changed,
+    changed: GroupChanges,
 }
 
 /// Rows of the group that must be written or deleted with the log record being applied.
 #[derive(Debug, Default)]
-struct Changed {
+struct GroupChanges {
     head: bool,
     /// Delivery attempts whose row must be written or deleted. The value is true if the attempt had a row before the
     /// log record being applied.
@@ -82,7 +83,7 @@ impl Group {
             keys: KeyQueues::default(),
             pending: 0,
             dead: 0,
-            changed: Changed { head: true, parcels: BTreeMap::new() },
+            changed: GroupChanges { head: true, parcels: BTreeMap::new() },
         }
     }
 
@@ -181,7 +182,7 @@ impl Group {
         let mut dead_left = MAX_DEAD_PER_FETCH;
         while *left > 0 && dead_left > 0 {
             let Some(&(due, attempt)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
-            self.note(attempt);
+            self.mark_changed(attempt);
             let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
             let mut taken = 0;
             for run in &mut parcel.runs {
@@ -208,7 +209,7 @@ impl Group {
                 self.due.remove(&(due, attempt));
             }
         }
-        self.bury(now, dead, DEADLINE_PASSED);
+        self.make_dead_letters(now, dead, DEADLINE_PASSED);
     }
 
     /// Delivers up to `left` records that waited behind another record of the same key and are now the first pending
@@ -216,7 +217,7 @@ impl Group {
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         while *left > 0 {
             let Some((offset, attempt)) = self.keys.pop_free() else { break };
-            self.note(attempt);
+            self.mark_changed(attempt);
             let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
             let before = runs.len();
             parcel.take(offset, offset.next(), runs);
@@ -285,24 +286,29 @@ impl Group {
 
     /// Returns true if the attempt still holds all of the given records at `now`. Used by commits, which settle all
     /// records or none.
-    pub(crate) fn holds(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
+    pub(crate) fn holds(&self, now: SpaceTime, how: &SettlementKind<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
         let Some(parcel) = self.held(now, how, attempt) else { return false };
         runs.into_iter().all(|run| parcel.holds(run.first, run.end()))
     }
 
     /// Returns the parcel (unsettled records) of an attempt if it can be settled at `now`: a member holds it, or it
     /// contains dead letters and the settlement is an ack.
-    fn held(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt) -> Option<&Parcel> {
+    fn held(&self, now: SpaceTime, how: &SettlementKind<'_>, attempt: Attempt) -> Option<&Parcel> {
         self.parcels.get(&attempt).filter(|parcel| match &parcel.holder {
             Holder::Member(_) => now < parcel.due,
-            Holder::Dead(_) => *how == How::Ack,
+            Holder::Dead(_) => *how == SettlementKind::Ack,
             Holder::Waiting | Holder::Parked => false,
         })
     }
 
     /// Settles (acks or nacks) the records that the attempts still hold. Also returns the records that the attempts no
     /// longer held.
-    pub(crate) fn settle(&mut self, now: SpaceTime, how: &How<'_>, settlements: &Settlements<'_>) -> Settled {
+    pub(crate) fn settle(
+        &mut self,
+        now: SpaceTime,
+        how: &SettlementKind<'_>,
+        settlements: &Settlements<'_>,
+    ) -> Settled {
         let mut done = Settled::default();
         let mut returned = Vec::new();
         for (attempt, ranges) in settlements.iter() {
@@ -314,19 +320,19 @@ impl Group {
             let count = parcel::count(&taken);
             done.settled += count;
             match (how, is_dead) {
-                (How::Ack, true) => {
+                (SettlementKind::Ack, true) => {
                     self.dead -= count;
                     self.head.dead += count;
                 }
-                (How::Ack, false) => {
+                (SettlementKind::Ack, false) => {
                     self.forget(&taken);
                     self.head.acked += count;
                 }
-                (How::Nack { .. }, _) => returned.extend(taken),
+                (SettlementKind::Nack { .. }, _) => returned.extend(taken),
             }
         }
-        if let How::Nack { again, reason } = how {
-            self.give_back(now, *again, reason, returned);
+        if let SettlementKind::Nack { again, reason } = how {
+            self.return_nacked(now, *again, reason, returned);
         }
         self.changed.head |= done.settled > 0;
         done
@@ -335,7 +341,7 @@ impl Group {
     /// Removes the records in `ranges`, or all records, from the unsettled records of an attempt, and returns them.
     /// Adds records that the attempt did not hold to `lapsed`.
     fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
-        self.note(attempt);
+        self.mark_changed(attempt);
         let mut taken = Vec::new();
         let Some(parcel) = self.parcels.get_mut(&attempt) else { return taken };
         if ranges.is_all() {
@@ -355,27 +361,27 @@ impl Group {
     }
 
     /// Makes nacked records wait for redelivery after the delay of the nack, or turns them into dead letters.
-    fn give_back(&mut self, now: SpaceTime, again: Again, reason: &str, mut runs: Vec<Run>) {
-        if again == Again::Uncounted {
+    fn return_nacked(&mut self, now: SpaceTime, again: Redelivery, reason: &str, mut runs: Vec<Run>) {
+        if again == Redelivery::Uncounted {
             runs.iter_mut().for_each(|run| run.deliveries = run.deliveries.saturating_sub(1));
         }
-        let is_dead = |run: &Run| again == Again::Never || is_exhausted(&self.head.config, run);
+        let is_dead = |run: &Run| again == Redelivery::Never || is_exhausted(&self.head.config, run);
         let (dead, mut waiting): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_dead);
-        self.bury(now, dead, reason);
+        self.make_dead_letters(now, dead, reason);
         if waiting.is_empty() {
             return;
         }
         parcel::join(&mut waiting);
         let delay = match again {
-            Again::After(delay) => delay,
-            Again::Never | Again::Uncounted => Duration::ZERO,
+            Redelivery::After(delay) => delay,
+            Redelivery::Never | Redelivery::Uncounted => Duration::ZERO,
         };
         self.insert(now, Parcel { holder: Holder::Waiting, due: now.plus(delay), runs: waiting });
     }
 
     /// Turns records into dead letters. They are no longer pending, but are kept until a commit has moved them to the
     /// group's dead-letter stream. Without such a stream, they are dropped.
-    fn bury(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
+    fn make_dead_letters(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
         if runs.is_empty() {
             return;
         }
@@ -401,7 +407,7 @@ impl Group {
 
     /// Moves the deadline of an attempt to `by` after `now`. Returns false if no member holds the attempt any more.
     pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, by: Duration) -> bool {
-        self.note(attempt);
+        self.mark_changed(attempt);
         let parcel = self.parcels.get_mut(&attempt);
         let held = |parcel: &&mut Parcel| matches!(parcel.holder, Holder::Member(_)) && now < parcel.due;
         let Some(parcel) = parcel.filter(held) else { return false };
@@ -439,7 +445,7 @@ impl Group {
         let touched: Vec<_> =
             self.parcels.iter().filter(|(_, parcel)| below(parcel)).map(|(&attempt, _)| attempt).collect();
         for attempt in touched {
-            self.note(attempt);
+            self.mark_changed(attempt);
             let Some(parcel) = self.parcels.get_mut(&attempt) else { continue };
             let (mut gone, is_dead, due) = (Vec::new(), parcel.is_dead(), parcel.due);
             parcel.take(Offset::ZERO, start, &mut gone);
@@ -460,7 +466,7 @@ impl Group {
         let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
         self.head.last_attempt = attempt;
         self.changed.head = true;
-        self.note(attempt);
+        self.mark_changed(attempt);
         if parcel.is_timed() {
             self.due.insert((parcel.due, attempt));
         }
@@ -470,7 +476,7 @@ impl Group {
 
     /// Notes that the unsettled records of an attempt are about to change, so that the attempt's row is written or
     /// deleted with the log record being applied.
-    fn note(&mut self, attempt: Attempt) {
+    fn mark_changed(&mut self, attempt: Attempt) {
         let existed = self.parcels.contains_key(&attempt);
         self.changed.parcels.entry(attempt).or_insert(existed);
     }
@@ -520,7 +526,7 @@ impl Group {
     /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, counts the
     /// pending records, and rebuilds the queues of records with the same key.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
-        self.changed = Changed::default();
+        self.changed = GroupChanges::default();
         let each = |(&attempt, parcel)| runs_of(attempt, parcel);
         let (dead, live): (Vec<_>, Vec<_>) = self.parcels.iter().partition(|(_, parcel)| parcel.is_dead());
         self.dead = dead.iter().map(|(_, parcel)| parcel::count(&parcel.runs)).sum();
@@ -558,15 +564,17 @@ impl Group {
 
 /// Converts runs (consecutive records) to the deliveries that a member receives. Adjacent runs with the same number of
 /// deliveries are joined, whatever their keys.
-pub(crate) fn delivered(runs: &[Run]) -> Vec<Delivered> {
-    let mut all: Vec<Delivered> = Vec::with_capacity(runs.len());
+pub(crate) fn delivered(runs: &[Run]) -> Vec<DeliveredRun> {
+    let mut all: Vec<DeliveredRun> = Vec::with_capacity(runs.len());
     for run in runs {
         match all.last_mut() {
             Some(last) if last.run.end() == run.first && last.deliveries == run.deliveries => {
                 last.run.count += run.count;
             }
-            _ => all
-                .push(Delivered { run: OffsetRun { first: run.first, count: run.count }, deliveries: run.deliveries }),
+            _ => all.push(DeliveredRun {
+                run: OffsetRun { first: run.first, count: run.count },
+                deliveries: run.deliveries,
+            }),
         }
     }
     all

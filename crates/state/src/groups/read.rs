@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
-    command::groups::{Delivered, OffsetRun},
+    command::groups::{DeliveredRun, OffsetRun},
     info,
 };
 
@@ -96,7 +96,7 @@ pub enum GroupReady {
     /// `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),
     /// The group does not exist.
-    Gone,
+    NoGroup,
 }
 
 /// Dead letters of a group that are not in the dead-letter stream yet. One commit appends them to that stream and acks
@@ -108,7 +108,7 @@ pub struct DeadParcel {
     /// Reason why the records are dead letters.
     pub reason: String,
     /// The records, and the number of deliveries of each.
-    pub records: Vec<Delivered>,
+    pub records: Vec<DeliveredRun>,
 }
 
 impl DeadParcel {

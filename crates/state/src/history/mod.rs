@@ -12,11 +12,11 @@
 //! * `prune`: forgets versions by age, and after a change of bounds.
 //! * `past`: gets at a revision, and the list of a key's versions. `past_scan`: scans at a revision.
 
-pub(crate) mod keep;
-pub(crate) mod past;
-pub(crate) mod past_scan;
+pub(crate) mod historical_scan;
+pub(crate) mod historical_view;
+pub(crate) mod keep_versions;
 pub(crate) mod prune;
 pub(crate) mod rows;
 
-pub use past::{Lasting, Past, PastError, Version, Versions};
-pub use rows::Ending;
+pub use historical_view::{HistoricalView, HistoryError, Version, VersionLifetime, Versions};
+pub use rows::VersionEnd;

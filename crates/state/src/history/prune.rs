@@ -27,10 +27,10 @@ use thalweg_types::{
 use crate::{
     error::MachineError,
     history::{
-        keep::{FullRow, Kept, rows_after},
+        keep_versions::{FullRow, StoredVersion, rows_after},
         rows::{
-            HistoryRow, PREFIX_LEN, PastKey, Until, VersionRow, Work, forgotten_row, history_rows, keyspace_of_history,
-            time_row, times_prefix, versions_prefix,
+            HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, Until, VersionRow, forgotten_row, history_rows,
+            keyspace_of_history, time_row, times_prefix, versions_prefix,
         },
     },
     keys::KeyRange,
@@ -57,9 +57,9 @@ impl Applying<'_> {
             _ => self.applied.revision,
         };
         let work = match (known, after.is_kept()) {
-            (None, true) => Work::Settled,
-            (Some(_), true) => Work::Conform { kept: 0, last: Vec::new() },
-            (_, false) => Work::Remove,
+            (None, true) => HistoryWork::Settled,
+            (Some(_), true) => HistoryWork::ApplyBounds { kept: 0, last: Vec::new() },
+            (_, false) => HistoryWork::Remove,
         };
         let gone = known.map_or(floor, |known| known.gone);
         self.set_history(id, Some(HistoryRow { floor, gone, work }));
@@ -68,7 +68,7 @@ impl Applying<'_> {
     /// Schedules all versions of a dropped keyspace for removal.
     pub(crate) fn drop_history(&mut self, id: KeyspaceId) {
         if let Some(history) = self.applier.histories.get(&id) {
-            let history = HistoryRow { work: Work::Remove, ..history.clone() };
+            let history = HistoryRow { work: HistoryWork::Remove, ..history.clone() };
             self.set_history(id, Some(history));
         }
     }
@@ -115,9 +115,9 @@ impl Round {
     fn keyspace(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
         let history = applying.applier.histories[&id].clone();
         match history.work {
-            Work::Remove => return self.remove(applying, id),
-            Work::Conform { kept, ref last } => self.conform(applying, id, &history, kept, last)?,
-            Work::Settled => {}
+            HistoryWork::Remove => return self.remove(applying, id),
+            HistoryWork::ApplyBounds { kept, ref last } => self.apply_new_bounds(applying, id, &history, kept, last)?,
+            HistoryWork::Settled => {}
         }
         if self.is_done() {
             return Ok(());
@@ -160,9 +160,9 @@ impl Round {
     fn remove(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
         let (versions, mut all) = self.rows(applying, &KeyRange::with_prefix(&versions_prefix(id)))?;
         for (key, row) in &versions {
-            let of = PastKey::of_version(key)?;
+            let of = HistoryKey::of_version(key)?;
             match of.revision {
-                Some(revision) => applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?),
+                Some(revision) => applying.remove_version(id, &of.key, &StoredVersion::decode(revision, key, row)?),
                 None => applying.applier.staged.delete(&[key]),
             }
         }
@@ -178,7 +178,7 @@ impl Round {
     }
 
     /// Continues to adapt the version rows of a keyspace to its changed history settings, after the row `last`.
-    fn conform(
+    fn apply_new_bounds(
         &mut self,
         applying: &mut Applying<'_>,
         id: KeyspaceId,
@@ -191,10 +191,10 @@ impl Round {
         let mut kept = kept;
         let mut current = match last {
             [] => None,
-            last => Some(PastKey::of_version(&[&versions_prefix(id), last].concat())?.key),
+            last => Some(HistoryKey::of_version(&[&versions_prefix(id), last].concat())?.key),
         };
         for (key, row) in &rows {
-            let of = PastKey::of_version(key)?;
+            let of = HistoryKey::of_version(key)?;
             if current.as_ref() != Some(&of.key) {
                 kept = 0;
                 current = Some(of.key.clone());
@@ -207,7 +207,7 @@ impl Round {
                     None => continue,
                 },
                 Some(revision) => {
-                    let version = Kept::decode(revision, key, row)?;
+                    let version = StoredVersion::decode(revision, key, row)?;
                     if version.until.revision <= history.floor {
                         applying.remove_version(id, &of.key, &version);
                         continue;
@@ -217,16 +217,16 @@ impl Round {
                         continue;
                     }
                     kept += 1;
-                    is_gone = version.is_gone;
+                    is_gone = version.key_was_removed;
                     version.until
                 }
             };
             self.set_time(applying, id, key, &of, until, history.floor, bounds.age.is_some() || is_gone);
         }
         let work = match rows.last() {
-            Some((key, _)) if !all => Work::Conform { kept, last: key[PREFIX_LEN..].to_vec() },
-            _ if all => Work::Settled,
-            _ => Work::Conform { kept, last: last.to_vec() },
+            Some((key, _)) if !all => HistoryWork::ApplyBounds { kept, last: key[PREFIX_LEN..].to_vec() },
+            _ if all => HistoryWork::Settled,
+            _ => HistoryWork::ApplyBounds { kept, last: last.to_vec() },
         };
         applying.set_history(id, Some(HistoryRow { work, ..history.clone() }));
         Ok(())
@@ -240,7 +240,7 @@ impl Round {
         applying: &mut Applying<'_>,
         id: KeyspaceId,
         key: &[u8],
-        of: &PastKey,
+        of: &HistoryKey,
         until: Until,
         floor: Revision,
         is_bounded: bool,
@@ -276,7 +276,7 @@ impl Round {
             if self.is_done() {
                 break;
             }
-            let (_, of) = PastKey::of_time(key)?;
+            let (_, of) = HistoryKey::of_time(key)?;
             let row = of.row(id);
             let found = applying.get(&row)?;
             let (Some(revision), Some(found)) = (of.revision, found) else {
@@ -285,7 +285,7 @@ impl Round {
                 applying.applier.staged.delete(&[key]);
                 continue;
             };
-            let gone = Kept::decode(revision, &row, &found)?.until.revision;
+            let gone = StoredVersion::decode(revision, &row, &found)?.until.revision;
             self.forget_before(applying, id, &of, gone)?;
         }
         Ok(())
@@ -297,7 +297,7 @@ impl Round {
         &mut self,
         applying: &mut Applying<'_>,
         id: KeyspaceId,
-        of: &PastKey,
+        of: &HistoryKey,
         gone: Revision,
     ) -> Result<(), MachineError> {
         let forgotten = forgotten_row(id, &of.key);
@@ -306,8 +306,8 @@ impl Round {
         range.set_upper(Bound::Excluded(forgotten.clone()));
         let (rows, all) = self.rows_towards(applying, &range, Direction::Reverse)?;
         for (key, row) in &rows {
-            let Some(revision) = PastKey::of_version(key)?.revision else { continue };
-            applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?);
+            let Some(revision) = HistoryKey::of_version(key)?.revision else { continue };
+            applying.remove_version(id, &of.key, &StoredVersion::decode(revision, key, row)?);
         }
         if all {
             applying.applier.staged.delete(&[&forgotten]);
@@ -324,12 +324,12 @@ impl Round {
         let before = applying.applier.histories[&id].floor;
         let mut floor = before;
         for (key, _) in &rows {
-            let (at, of) = PastKey::of_time(key)?;
+            let (at, of) = HistoryKey::of_time(key)?;
             let row = of.row(id);
             match of.revision {
                 Some(revision) => match applying.get(&row)? {
                     Some(found) => {
-                        let version = Kept::decode(revision, &row, &found)?;
+                        let version = StoredVersion::decode(revision, &row, &found)?;
                         floor = floor.max(version.until.revision);
                         applying.remove_version(id, &of.key, &version);
                     }
@@ -383,7 +383,7 @@ impl Machine {
         let (before, behind): (Vec<_>, Vec<_>) = histories.into_iter().partition(|(id, _)| *id <= after);
         for (id, work) in behind.into_iter().chain(before) {
             let Some(id) = id else { continue };
-            if work != Work::Settled || has_old(&*view, id, self.keyspace_config(id), now)? {
+            if work != HistoryWork::Settled || has_old(&*view, id, self.keyspace_config(id), now)? {
                 return Ok(Some(id));
             }
         }

@@ -156,13 +156,13 @@ pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec
 
 /// Decoded key of a version's row, or of a row of forgotten versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PastKey {
+pub(crate) struct HistoryKey {
     pub(crate) key: Vec<u8>,
     /// Revision at which the version began; `None` for the row of forgotten versions.
     pub(crate) revision: Option<Revision>,
 }
 
-impl PastKey {
+impl HistoryKey {
     /// Decodes the bytes that follow the keyspace in the key of a version's row.
     fn decode(rest: &[u8]) -> Option<Self> {
         let (key, revision) = unescape(rest)?;
@@ -195,7 +195,7 @@ impl PastKey {
 
 /// Kind of operation that ended a version (former value of a key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum VersionEnd {
     /// A put of another value replaced the value.
     Overwritten,
     /// A delete of the key, or of a prefix of it, removed the value.
@@ -242,7 +242,7 @@ pub(crate) struct VersionRow<'a> {
     /// Time at which the value had ended by its deadline or its lease; `SpaceTime::MAX` if it had not ended when it
     /// was superseded.
     pub(crate) end: SpaceTime,
-    pub(crate) ending: Ending,
+    pub(crate) ending: VersionEnd,
     /// The former value, encoded like the current value of a key.
     pub(crate) value: &'a [u8],
 }
@@ -260,9 +260,9 @@ impl<'a> VersionRow<'a> {
         out[..16].copy_from_slice(&self.until.encode());
         out[16..24].copy_from_slice(&self.end.0.to_le_bytes());
         out[24] = match self.ending {
-            Ending::Overwritten => 0,
-            Ending::Deleted => 1,
-            Ending::Expired => 2,
+            VersionEnd::Overwritten => 0,
+            VersionEnd::Deleted => 1,
+            VersionEnd::Expired => 2,
         };
         out
     }
@@ -277,9 +277,9 @@ impl<'a> VersionRow<'a> {
         let until = Until::read(&mut reader)?;
         let end = SpaceTime(reader.u64("end")?);
         let ending = match reader.u8("ending")? {
-            0 => Ending::Overwritten,
-            1 => Ending::Deleted,
-            2 => Ending::Expired,
+            0 => VersionEnd::Overwritten,
+            1 => VersionEnd::Deleted,
+            2 => VersionEnd::Expired,
             _ => return Err(Malformed { at: 24, expected: "known ending" }),
         };
         Ok(Self { until, end, ending, value: reader.rest() })
@@ -298,12 +298,12 @@ impl<'a> VersionRow<'a> {
 
 /// Pending work on the rows of a keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum HistoryWork {
     /// All version rows conform to the keyspace's settings; no work is pending.
     Settled,
     /// The settings have changed, and the version rows are examined in order. All rows up to `last`, which is given
     /// without the keyspace prefix, are done. `kept` versions of the key in that row are kept so far.
-    Conform { kept: u32, last: Vec<u8> },
+    ApplyBounds { kept: u32, last: Vec<u8> },
     /// All version rows must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,
 }
@@ -316,20 +316,20 @@ pub(crate) struct HistoryRow {
     /// Lowest revision from which a key without rows is known not to have existed. Below it, versions of keys that
     /// were deleted long ago may have been forgotten, which leaves no row.
     pub(crate) gone: Revision,
-    pub(crate) work: Work,
+    pub(crate) work: HistoryWork,
 }
 
 impl HistoryRow {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut row = [self.floor.0.to_le_bytes(), self.gone.0.to_le_bytes()].concat();
         match &self.work {
-            Work::Settled => row.push(0),
-            Work::Conform { kept, last } => {
+            HistoryWork::Settled => row.push(0),
+            HistoryWork::ApplyBounds { kept, last } => {
                 row.push(1);
                 row.extend_from_slice(&kept.to_le_bytes());
                 row.extend_from_slice(last);
             }
-            Work::Remove => row.push(2),
+            HistoryWork::Remove => row.push(2),
         }
         row
     }
@@ -338,9 +338,9 @@ impl HistoryRow {
         let mut reader = Reader::at(row, 0);
         let (floor, gone) = (Revision(reader.u64("floor")?), Revision(reader.u64("gone")?));
         let work = match reader.u8("work")? {
-            0 => Work::Settled,
-            1 => Work::Conform { kept: reader.u32("versions")?, last: reader.rest().to_vec() },
-            2 => Work::Remove,
+            0 => HistoryWork::Settled,
+            1 => HistoryWork::ApplyBounds { kept: reader.u32("versions")?, last: reader.rest().to_vec() },
+            2 => HistoryWork::Remove,
             _ => return Err(Malformed { at: 16, expected: "known work" }),
         };
         if !reader.is_empty() {
@@ -377,26 +377,29 @@ mod tests {
         assert_eq!(keyspace_of_history(b"\x12\0\0\0\0\x07"), Some(ks));
         let row = version_row(ks, b"key", Revision(258));
         assert_eq!(row, b"\x12\x01\0\0\0\x07key\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xfe\xfd");
-        let of = PastKey { key: b"key".to_vec(), revision: Some(Revision(258)) };
-        assert_eq!((PastKey::of_version(&row).unwrap(), of.row(ks)), (of.clone(), row.clone()));
+        let of = HistoryKey { key: b"key".to_vec(), revision: Some(Revision(258)) };
+        assert_eq!((HistoryKey::of_version(&row).unwrap(), of.row(ks)), (of.clone(), row.clone()));
         let time = time_row(ks, SpaceTime(5), &row);
         assert_eq!(time, [b"\x12\x02\0\0\0\x07\0\0\0\0\0\0\0\x05", &row[6..]].concat());
-        assert_eq!(PastKey::of_time(&time).unwrap(), (SpaceTime(5), of));
+        assert_eq!(HistoryKey::of_time(&time).unwrap(), (SpaceTime(5), of));
         let forgotten = forgotten_row(ks, b"12345678");
         let expected = b"\x12\x01\0\0\0\x0712345678\xff\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff";
         assert_eq!(forgotten, expected);
-        assert_eq!(PastKey::of_version(&forgotten).unwrap(), PastKey { key: b"12345678".to_vec(), revision: None });
+        assert_eq!(
+            HistoryKey::of_version(&forgotten).unwrap(),
+            HistoryKey { key: b"12345678".to_vec(), revision: None }
+        );
 
         let until = Until { revision: Revision(0x0102), time: SpaceTime(3) };
-        let row = VersionRow { until, end: SpaceTime(4), ending: Ending::Expired, value: b"row" };
+        let row = VersionRow { until, end: SpaceTime(4), ending: VersionEnd::Expired, value: b"row" };
         let bytes = b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02row";
         assert_eq!([&row.head(), row.value].concat(), bytes);
         assert_eq!(VersionRow::read(bytes), Ok(row));
         assert_eq!(Until::of_forgotten(b"", &until.encode()).unwrap(), until);
         for (work, tail) in [
-            (Work::Settled, b"\0".as_slice()),
-            (Work::Conform { kept: 258, last: b"rest".to_vec() }, b"\x01\x02\x01\0\0rest"),
-            (Work::Remove, b"\x02"),
+            (HistoryWork::Settled, b"\0".as_slice()),
+            (HistoryWork::ApplyBounds { kept: 258, last: b"rest".to_vec() }, b"\x01\x02\x01\0\0rest"),
+            (HistoryWork::Remove, b"\x02"),
         ] {
             let history = HistoryRow { floor: Revision(6), gone: Revision(259), work };
             assert_eq!(history.encode(), [b"\x06\0\0\0\0\0\0\0\x03\x01\0\0\0\0\0\0", tail].concat());
@@ -430,8 +433,8 @@ mod tests {
         for bad in [b"".as_slice(), b"12345678", b"12345678\x08", b"12345678\xff", b"\0\0\0\0\0\0\0\0\x09"] {
             assert_eq!(unescape(bad), None, "{bad:?}");
         }
-        assert!(PastKey::of_version(b"\x12\x01\0\0\0\x07key\0\0\0\0\0\x03").is_err());
-        assert!(PastKey::of_time(b"\x12\x02\0\0\0\x07").is_err());
+        assert!(HistoryKey::of_version(b"\x12\x01\0\0\0\x07key\0\0\0\0\0\x03").is_err());
+        assert!(HistoryKey::of_time(b"\x12\x02\0\0\0\x07").is_err());
         for cut in 0..VERSION_HEAD_LEN {
             assert!(VersionRow::decode(b"", &[0; VERSION_HEAD_LEN][..cut]).is_err());
         }

@@ -48,19 +48,19 @@ pub(crate) struct CountChange {
 
 /// Properties of a value that exact counts include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct CountedValue {
     pub(crate) value_bytes: usize,
     pub(crate) collection: Option<CollectionId>,
 }
 
-impl Held {
+impl CountedValue {
     /// Creates the counted properties of a plain value, which is no Redis collection.
     pub(crate) fn bytes(value_bytes: usize) -> Self {
         Self { value_bytes, collection: None }
     }
 }
 
-impl From<StoredRef<'_>> for Held {
+impl From<StoredRef<'_>> for CountedValue {
     fn from(value: StoredRef<'_>) -> Self {
         Self { value_bytes: value.value_len(), collection: value.collection() }
     }
@@ -69,9 +69,9 @@ impl From<StoredRef<'_>> for Held {
 impl CountChange {
     /// Computes how the counts change if a key's value changes from `before` to `after`; `None` means that the key has
     /// no value.
-    pub(crate) fn of(key: &[u8], before: Option<Held>, after: Option<Held>) -> Self {
-        let bytes = |held: Option<Held>| held.map_or(0, |held| (key.len() + held.value_bytes) as i64);
-        let collection = |held: Option<Held>| held.and_then(|held| held.collection);
+    pub(crate) fn of(key: &[u8], before: Option<CountedValue>, after: Option<CountedValue>) -> Self {
+        let bytes = |held: Option<CountedValue>| held.map_or(0, |held| (key.len() + held.value_bytes) as i64);
+        let collection = |held: Option<CountedValue>| held.and_then(|held| held.collection);
         let count = |held| i64::from(collection(held).is_some());
         Self {
             keys: i64::from(after.is_some()) - i64::from(before.is_some()),
@@ -147,10 +147,10 @@ mod tests {
     fn a_write_changes_what_it_replaces() {
         let mut counts = Counts::default();
         for (before, after) in [(None, Some(10)), (Some(10), Some(3)), (None, None), (Some(3), None)] {
-            counts.change(CountChange::of(b"key", before.map(Held::bytes), after.map(Held::bytes)));
+            counts.change(CountChange::of(b"key", before.map(CountedValue::bytes), after.map(CountedValue::bytes)));
         }
         assert_eq!(counts, Counts::default());
-        counts.change(CountChange::of(b"key", None, Some(Held::bytes(4))));
+        counts.change(CountChange::of(b"key", None, Some(CountedValue::bytes(4))));
         assert_eq!(counts, Counts { keys: 1, bytes: 7, collections: 0 });
         counts.change(CountChange::of_emptying(counts));
         assert_eq!(counts, Counts::default());
@@ -158,13 +158,13 @@ mod tests {
 
     #[test]
     fn a_collection_goes_with_the_last_key_that_holds_it() {
-        let [one, other] = [1, 2].map(|id| Held { value_bytes: 2, collection: Some(CollectionId(id)) });
+        let [one, other] = [1, 2].map(|id| CountedValue { value_bytes: 2, collection: Some(CollectionId(id)) });
         let change = |before, after| CountChange::of(b"key", before, after);
         let expected = CountChange { keys: 1, bytes: 5, collections: 1, trash: None };
         assert_eq!(change(None, Some(one)), expected);
         assert_eq!(change(Some(one), Some(one)), CountChange::default());
         let (gone, replaced, overwritten) =
-            (change(Some(one), None), change(Some(one), Some(other)), change(Some(one), Some(Held::bytes(2))));
+            (change(Some(one), None), change(Some(one), Some(other)), change(Some(one), Some(CountedValue::bytes(2))));
         assert_eq!([gone, replaced, overwritten].map(|change| change.trash), [one.collection; 3]);
         assert_eq!([gone, replaced, overwritten].map(|change| change.collections), [-1, 0, -1]);
     }

@@ -2,10 +2,10 @@
 //!
 //! Conditions, transactions, counters and reads within a commit all call [`live_key`], or [`live_head`] if they don't
 //! need the value. Both functions see the changes of the commands so far, and return `None` for a key that is deleted
-//! or ended, even if its row still exists. [`Sight`] decides if a row is visible; readers outside an entry use the
+//! or ended, even if its row still exists. [`Visibility`] decides if a row is visible; readers outside an entry use the
 //! same rule.
 //!
-//! [`Sight`]: crate::keyspaces::read_view::Sight
+//! [`Visibility`]: crate::keyspaces::read_view::Sight
 
 use bytes::Bytes;
 use thalweg_redis::CollectionId;
@@ -16,7 +16,7 @@ use crate::{
     expiry::rows::Expiry,
     keys,
     keyspaces::{
-        counts::{CountChange, Held},
+        counts::{CountChange, CountedValue},
         values::{Decoded, Stored, StoredValue, decode_owned, decode_value},
     },
     machine::applying::Applying,
@@ -34,7 +34,7 @@ impl Stored {
     }
 
     /// Returns those properties of the value that exact counts include.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> CountedValue {
         self.value.as_ref().into()
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn live_key(
     key: &[u8],
 ) -> Result<Option<Stored>, MachineError> {
     let found = applying.row_of(keyspace, key)?;
-    let Some(found) = found.filter(|found| applying.sight(keyspace).shows(key, found.revision)) else {
+    let Some(found) = found.filter(|found| applying.visibility(keyspace).shows(key, found.revision)) else {
         return Ok(None);
     };
     Ok(is_live(applying, &found.expiry)?.then_some(found))
@@ -105,7 +105,7 @@ pub(crate) fn live_head(
         })?;
         found
     })?;
-    let Some(found) = found.filter(|found| applying.sight(keyspace).shows(key, found.revision)) else {
+    let Some(found) = found.filter(|found| applying.visibility(keyspace).shows(key, found.revision)) else {
         return Ok(None);
     };
     Ok(is_live(applying, &found.expiry)?.then_some(found))
@@ -125,13 +125,13 @@ pub(crate) fn count_change(
     after: Option<usize>,
 ) -> Result<CountChange, MachineError> {
     let before = replaced(applying, keyspace, key)?;
-    Ok(change_of_row(key, before.as_ref(), after.map(Held::bytes)))
+    Ok(change_of_row(key, before.as_ref(), after.map(CountedValue::bytes)))
 }
 
 /// Properties of the row that a write without conditions replaces, even if that row is hidden or its value has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
-    pub(crate) held: Held,
+    pub(crate) held: CountedValue,
     pub(crate) expiry: Expiry,
     /// True if the exact counts of the keyspace include the row.
     pub(crate) is_counted: bool,
@@ -165,7 +165,7 @@ pub(crate) fn replaced(
 
 /// Computes how a write changes the exact counts of its keyspace, given the replaced row and the properties of the new
 /// value.
-pub(crate) fn change_of_row(key: &[u8], before: Option<&Replaced>, after: Option<Held>) -> CountChange {
+pub(crate) fn change_of_row(key: &[u8], before: Option<&Replaced>, after: Option<CountedValue>) -> CountChange {
     let counted = before.filter(|before| before.is_counted).map(|before| before.held);
     let change = CountChange::of(key, counted, after);
     // If the replaced row is hidden, the sweep will not find it any more, so its collection is released here.

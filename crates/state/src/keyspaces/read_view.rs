@@ -88,14 +88,14 @@ impl Default for ScanRange<'_> {
 
 /// The rule that decides which rows of a keyspace are visible. Readers and entries being applied both use it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight<'t> {
+pub(crate) struct Visibility<'t> {
     /// Deleted prefixes of the keyspace, which hide rows; `None` if there are none.
     pub(crate) clears: Option<&'t Prefixes>,
     /// Last revision that the reader's view has applied.
     pub(crate) as_of: Revision,
 }
 
-impl Sight<'_> {
+impl Visibility<'_> {
     /// Returns true if the reader sees a row with this key and revision, because no deleted prefix hides it.
     #[inline]
     pub(crate) fn shows(&self, key: &[u8], revision: Revision) -> bool {
@@ -127,13 +127,13 @@ impl std::fmt::Debug for ReadView {
 }
 
 impl ReadView {
-    fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
-        self.sight_at(keyspace, self.view.applied().revision)
+    fn visibility(&self, keyspace: KeyspaceId) -> Visibility<'_> {
+        self.visibility_at(keyspace, self.view.applied().revision)
     }
 
     /// Returns the rule that decides which rows of a keyspace were visible when `as_of` was the last revision.
-    pub(crate) fn sight_at(&self, keyspace: KeyspaceId, as_of: Revision) -> Sight<'_> {
-        Sight { clears: self.clears.of(keyspace), as_of }
+    pub(crate) fn visibility_at(&self, keyspace: KeyspaceId, as_of: Revision) -> Visibility<'_> {
+        Visibility { clears: self.clears.of(keyspace), as_of }
     }
 
     /// Creates a view. `time` decides which values have ended; it is at least the time of the last entry in `view`,
@@ -168,7 +168,7 @@ impl ReadView {
     /// Returns the value of a key, even if its deadline has passed at the view's time.
     pub(crate) fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))?;
-        Ok(found.filter(|found| self.sight(keyspace).shows(key, found.revision)))
+        Ok(found.filter(|found| self.visibility(keyspace).shows(key, found.revision)))
     }
 
     /// Visits the pairs of a range in order until the range ends, the limit is reached, or `visit` breaks.
@@ -183,7 +183,7 @@ impl ReadView {
             return Ok(());
         }
         let mut left = range.limit;
-        let sight = self.sight(keyspace);
+        let sight = self.visibility(keyspace);
         let mut leases = HashMap::new();
         loop {
             let mut stopped_by = None;
@@ -194,7 +194,7 @@ impl ReadView {
                 let item = match decode_item(key, value, range.fetch) {
                     Ok(item) => item,
                     Err(error) => {
-                        stopped_by = Some(Stop::Failed(error));
+                        stopped_by = Some(ScanStop::Failed(error));
                         return ControlFlow::Break(());
                     }
                 };
@@ -206,7 +206,7 @@ impl ReadView {
                         Ok(true) => {}
                         Ok(false) => return ControlFlow::Continue(()),
                         Err(id) => {
-                            stopped_by = Some(Stop::UnknownLease { id, key: key.to_vec() });
+                            stopped_by = Some(ScanStop::UnknownLease { id, key: key.to_vec() });
                             return ControlFlow::Break(());
                         }
                     }
@@ -217,9 +217,9 @@ impl ReadView {
             })?;
             match stopped_by {
                 None => return Ok(()),
-                Some(Stop::Failed(error)) => return Err(error),
+                Some(ScanStop::Failed(error)) => return Err(error),
                 // A backend may not support a get during a scan, so the scan is restarted at this key.
-                Some(Stop::UnknownLease { id, key }) => {
+                Some(ScanStop::UnknownLease { id, key }) => {
                     leases.insert(id, Lease::in_view(&*self.view, id)?);
                     match range.direction {
                         Direction::Forward => full.set_lower(Bound::Included(key)),
@@ -232,7 +232,7 @@ impl ReadView {
 }
 
 /// Reason why a scan was interrupted before its range ended.
-enum Stop {
+enum ScanStop {
     Failed(MachineError),
     /// The pair at `key` is attached to a lease that is not loaded yet, so the scan cannot decide if the pair is
     /// visible.

@@ -173,7 +173,7 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
 
 /// Encodes the beginning (form, revision and expiry) of a row that keeps its form and its value; `None` if the new
 /// expiry needs another form.
-pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
+pub(crate) fn encode_head(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {
         (FORM_INLINE | FORM_BLOB | FORM_COLLECTION, true) => {}
@@ -224,7 +224,7 @@ pub(crate) fn is_collection(row: &[u8]) -> bool {
     matches!(row.first(), Some(&(FORM_COLLECTION | FORM_COLLECTION_ENDING)))
 }
 
-/// A decoded row of a key's value. The reader's [`Sight`](crate::keyspaces::read_view::Sight) decides if the row is
+/// A decoded row of a key's value. The reader's [`Visibility`](crate::keyspaces::read_view::Visibility) decides if the row is
 /// visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded<'a> {

@@ -6,7 +6,7 @@ use crate::{
     blobs::blob_at,
     changes::key_change::KeyChange,
     error::MachineError,
-    history::rows::Ending,
+    history::rows::VersionEnd,
     keys,
     keyspaces::{
         catalog::KeyspaceKind,
@@ -28,7 +28,7 @@ pub(crate) fn put_counted(
     revision: Revision,
     at: LogPosition,
 ) -> Result<(), MachineError> {
-    note_replaced(applying, keyspace, key, Some(value.len()), revision, Ending::Overwritten)?;
+    note_replaced(applying, keyspace, key, Some(value.len()), revision, VersionEnd::Overwritten)?;
     put(applying, keyspace, key, value, revision, at);
     Ok(())
 }
@@ -40,7 +40,7 @@ pub(crate) fn delete_counted(
     key: &[u8],
     revision: Revision,
 ) -> Result<(), MachineError> {
-    note_replaced(applying, keyspace, key, None, revision, Ending::Deleted)?;
+    note_replaced(applying, keyspace, key, None, revision, VersionEnd::Deleted)?;
     delete(applying, keyspace, key);
     Ok(())
 }
@@ -54,7 +54,7 @@ pub(crate) fn note_replaced(
     key: &[u8],
     after: Option<usize>,
     revision: Revision,
-    ending: Ending,
+    ending: VersionEnd,
 ) -> Result<(), MachineError> {
     if applying.counts_exactly(keyspace) {
         let change = count_change(applying, keyspace, key, after)?;

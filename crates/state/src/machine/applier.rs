@@ -17,7 +17,7 @@ use crate::{
     clears::table::{ClearChanges, ClearTable},
     entry::Position,
     error::MachineError,
-    groups::claims::Claims,
+    groups::claims::CheckedSettlements,
     history::rows::HistoryRow,
     keyspaces::{
         catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
@@ -83,7 +83,7 @@ pub(crate) struct Pending {
     /// Next offset of each stream to which the checked writes of the current commit append.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     /// Records of consumer groups that the current commit acknowledges or negatively acknowledges.
-    pub(crate) claims: Claims,
+    pub(crate) claims: CheckedSettlements,
     /// State of producers after the checked appends of the current commit.
     pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,

@@ -11,7 +11,7 @@ use thalweg_types::{
 
 use crate::{
     changes, clears, digest,
-    entry::{Entry, Moved, Position, check_addressable},
+    entry::{Entry, LocalOutcome, Position, check_addressable},
     error::MachineError,
     expiry::{expire, leases},
     groups,
@@ -45,7 +45,7 @@ impl Machine {
 
     /// Applies a node-local record that moves bytes within the log; its payload begins at `at`. The state's applied
     /// term, index and time do not change.
-    pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
+    pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<LocalOutcome, MachineError> {
         check_addressable(payload, at)?;
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
     }
@@ -93,7 +93,7 @@ pub(crate) fn apply_commands(
                 if commands.version() > FIRST_VERSION
                     && let Some(refusal) = upgrade::gate(applying, commands.version())?
                 {
-                    applying.judge(number, bytes, applying.applied.revision);
+                    applying.finish_command(number, bytes, applying.applied.revision);
                     outcomes.push(refusal);
                     continue;
                 }
@@ -104,7 +104,7 @@ pub(crate) fn apply_commands(
                 }
                 let before = applying.applied.revision;
                 let outcome = run(applying, bytes, at)?;
-                applying.judge(number, bytes, before);
+                applying.finish_command(number, bytes, before);
                 outcome
             }
             Err(malformed) => Outcome::Malformed(malformed),
@@ -112,7 +112,7 @@ pub(crate) fn apply_commands(
         outcomes.push(outcome);
     }
     applying.applier.running_hash.add_outcomes(&outcomes[before..]);
-    changes::keep::write_rows(applying, entry);
+    changes::verdicts::write_rows(applying, entry);
     Ok(())
 }
 

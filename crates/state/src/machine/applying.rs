@@ -17,7 +17,7 @@ use crate::{
     entry::Position,
     error::MachineError,
     groups::table::GroupTable,
-    keyspaces::read_view::Sight,
+    keyspaces::read_view::Visibility,
     machine::{applier::Applier, staged::StagedView, state_machine::Machine},
     segments::liveness::BlobKind,
     streams::heads::Head,
@@ -127,8 +127,8 @@ impl<'m> Applying<'m> {
 
     /// Returns the rule that decides which rows of a keyspace the commands of this entry see.
     #[inline]
-    pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
-        Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
+    pub(crate) fn visibility(&self, keyspace: KeyspaceId) -> Visibility<'_> {
+        Visibility { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
     }
 
     /// Applies all changes of the log record to the backend as one batch, then publishes the changed tables to

@@ -12,7 +12,7 @@ use crate::{
     error::MachineError,
     expiry::{
         leases::check_attachable,
-        writes::{PutUntil, put_until, tell_if_passed, touch},
+        writes::{PutUntil, put_until, record_if_expired, touch},
     },
     groups::commands as consumers,
     keyspaces::{
@@ -111,7 +111,7 @@ fn perform(
             let first = append(applying, stream, count, batch, within(at, batch_at));
             let appended = AppendedAt { stream, first, count };
             if let Some(stamp) = producer {
-                producers::remember(applying, stream, stamp, revision, &appended)?;
+                producers::store_result(applying, stream, stamp, revision, &appended)?;
             }
             appends.push(appended);
         }
@@ -208,14 +208,14 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
         Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, *keyspace, key),
         Write::PutUntil { keyspace, key, lease, deadline, .. } => {
             check_key(applying, *keyspace, key)?;
-            check_says_that_it_reads(commit, write)?;
-            tell_if_passed(applying, *deadline);
+            check_declares_reads(commit, write)?;
+            record_if_expired(applying, *deadline);
             lease.map_or(Ok(()), |id| check_attachable(applying, id))
         }
         Write::Touch { keyspace, key, deadline } => {
             check_key(applying, *keyspace, key)?;
-            tell_if_passed(applying, *deadline);
-            check_says_that_it_reads(commit, write)
+            record_if_expired(applying, *deadline);
+            check_declares_reads(commit, write)
         }
         append @ Write::Append { .. } => check_append(applying, append),
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
@@ -227,7 +227,7 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
 
 /// Rejects a write that reads if its commit has no condition. A commit that reads must declare this by having
 /// conditions, if only one that always holds.
-fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
+fn check_declares_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     if is_reading(write) && commit.condition_count() == 0 {
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());
     }

@@ -49,6 +49,6 @@ pub use state_machine::{Machine, MachineOptions};
 pub use upgrade::KNOWN_VERSION;
 
 pub use crate::{
-    entry::{Entry, Moved},
+    entry::{Entry, LocalOutcome},
     error::{MachineError, StreamReadError},
 };

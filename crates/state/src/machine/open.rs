@@ -36,13 +36,17 @@ impl Machine {
     /// tables is bounded by the limits on keyspaces and streams and by the number of segments; it does not grow with
     /// their content.
     pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
-        Self::open_knowing(backend, options, KNOWN_VERSION)
+        Self::open_with_version(backend, options, KNOWN_VERSION)
     }
 
     /// Opens a machine that acts like a binary which supports versions of the state machine up to `known`. For tests
     /// with nodes of different versions.
     #[doc(hidden)]
-    pub fn open_knowing(backend: Arc<dyn Backend>, options: MachineOptions, known: u16) -> Result<Self, MachineError> {
+    pub fn open_with_version(
+        backend: Arc<dyn Backend>,
+        options: MachineOptions,
+        known: u16,
+    ) -> Result<Self, MachineError> {
         let view = backend.view();
         let stored = Meta::load(&*view)?;
         let meta = stored.unwrap_or_default();
@@ -73,8 +77,8 @@ impl Machine {
         let mut applier = Applier::new(stored, applied, stream_count, &keyspaces, lease_count);
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);
-        applier.history_floor = changes::keep::load_floor(&*view)?;
-        applier.histories = history::keep::load(&*view)?;
+        applier.history_floor = changes::verdicts::load_floor(&*view)?;
+        applier.histories = history::keep_versions::load(&*view)?;
         applier.inline_floor = InlineFloor::load(&*view, options.inline_value_bytes, stored.is_none())?;
         let inline_floor = applier.inline_floor.bytes();
         let machine = Self {

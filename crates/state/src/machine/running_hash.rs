@@ -36,7 +36,7 @@ use thalweg_types::{StreamId, command::Outcome, limits::MIN_INLINE_VALUE_BYTES};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    digest::state_digest::{LastingValue, Standing, lasting_value, replicated_row},
+    digest::state_digest::{LastingValue, RowScope, lasting_value, replicated_row},
     error::MachineError,
     keys,
     keyspaces::values::{FORM_INLINE, HEAD_LEN},
@@ -91,7 +91,7 @@ impl RunningHash {
         for outcome in outcomes {
             match outcome {
                 Outcome::Committed { revision, appends } if appends.is_empty() => self.step(COMMITTED, revision.0),
-                _ => self.add_made(OUTCOME, |bytes| outcome.encode_stable(bytes)),
+                _ => self.add_encoded(OUTCOME, |bytes| outcome.encode_stable(bytes)),
             }
         }
     }
@@ -108,9 +108,9 @@ impl RunningHash {
             return Ok(before);
         }
         for (&id, head) in heads {
-            if let Some(head) = head.as_ref().filter(|head| !head.is_leftover()) {
+            if let Some(head) = head.as_ref().filter(|head| !head.is_empty_marker()) {
                 self.add(KEY, &keys::stream_head(id));
-                self.add_made(FORM, |form| head.encode_replicated(form));
+                self.add_encoded(FORM, |form| head.encode_replicated(form));
             }
         }
         for (change, whole) in batch.changes_whole() {
@@ -138,9 +138,9 @@ impl RunningHash {
                 self.step(LASTING, u64::from(len) | u64::from(crc) << 32);
             }
             None => {
-                let mut standing = Ok(Standing::Replicated);
-                self.add_made(FORM, |form| standing = replicated_row(key, row, form));
-                debug_assert!(!matches!(standing, Ok(Standing::NodeLocal)));
+                let mut standing = Ok(RowScope::Replicated);
+                self.add_encoded(FORM, |form| standing = replicated_row(key, row, form));
+                debug_assert!(!matches!(standing, Ok(RowScope::NodeLocal)));
                 standing?;
             }
         }
@@ -157,7 +157,7 @@ impl RunningHash {
         self.step(kind, xxh3_64(bytes));
     }
 
-    fn add_made(&mut self, kind: u64, make: impl FnOnce(&mut Vec<u8>)) {
+    fn add_encoded(&mut self, kind: u64, make: impl FnOnce(&mut Vec<u8>)) {
         let mut room = std::mem::take(&mut self.room);
         make(&mut room);
         self.add(kind, &room);

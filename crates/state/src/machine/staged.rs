@@ -210,7 +210,7 @@ impl Staged {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&[u8]>)> {
-        let index = self.index().filter(|index| index.may_touch(lower, upper) && !bounds_are_empty(lower, upper));
+        let index = self.index().filter(|index| index.may_overlap(lower, upper) && !bounds_are_empty(lower, upper));
         index.into_iter().flat_map(move |index| {
             let order = self.order.get_or_init(|| index.last.iter().map(|n| key_of(&self.batch, *n).into()).collect());
             order
@@ -267,7 +267,7 @@ impl Staged {
 impl Index {
     /// Returns true if the batch may change a key within the bounds. Rows of one kind share their first byte, so
     /// bounds with the same first byte are within one kind.
-    fn may_touch(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    fn may_overlap(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
         let first = |bound| match bound {
             Bound::Included(key) | Bound::Excluded(key) => <[u8]>::first(key).copied(),
             Bound::Unbounded => None,

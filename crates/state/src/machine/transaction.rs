@@ -20,7 +20,7 @@ use thalweg_types::{
 
 use crate::{
     blobs::within,
-    clears::apply::Emptied,
+    clears::apply::EmptyResult,
     expiry::{
         leases::check_attachable,
         writes::{end_of_put, plan_touch, put_ending, store_touched},
@@ -50,9 +50,9 @@ pub(crate) fn apply(
     let failed = check_conditions(applying, transaction)?;
     let operations = if failed.is_none() { then } else { otherwise };
     commit::begin_checks(applying);
-    applying.tell_changes();
+    applying.record_changes();
     let savepoint = applying.savepoint();
-    let mut run = Run::new(applying.applied.revision.next(), at);
+    let mut run = OperationRun::new(applying.applied.revision.next(), at);
     for (number, operation) in operations.clone().enumerate() {
         let done = operation.map_err(Refused::from).and_then(|operation| run.add(applying, number as u32, &operation));
         if let Err(refused) = done {
@@ -92,7 +92,7 @@ fn check_conditions(
 }
 
 /// State of a transaction while its list of operations is applied.
-struct Run {
+struct OperationRun {
     /// Revision that the transaction uses if one of its operations writes.
     revision: Revision,
     writes: bool,
@@ -105,7 +105,7 @@ struct Run {
     room: usize,
 }
 
-impl Run {
+impl OperationRun {
     fn new(revision: Revision, at: LogPosition) -> Self {
         Self { revision, writes: false, results: Vec::new(), emptied: 0, at, room: MAX_TRANSACTION_RESULT_BYTES }
     }
@@ -218,8 +218,8 @@ impl Run {
         self.emptied += 1;
         self.writes = true;
         let keys = match applying.empty_prefix(keyspace, prefix, self.revision)? {
-            Emptied::Now(keys) => Some(keys),
-            Emptied::Later => None,
+            EmptyResult::Now(keys) => Some(keys),
+            EmptyResult::Later => None,
         };
         Ok(OperationResult::PrefixDeleted { keys })
     }

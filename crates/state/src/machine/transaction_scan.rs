@@ -50,10 +50,10 @@ pub(crate) fn page(
         fill(applying, keyspace, scan, &range, &mut page)?;
     }
     let after = match page.end {
-        Some(End::TooLarge) => {
+        Some(PageEnd::TooLarge) => {
             return Ok(Err(OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES }));
         }
-        Some(End::Full) => page.last.map(Bytes::from),
+        Some(PageEnd::Full) => page.last.map(Bytes::from),
         None => None,
     };
     Ok(Ok(ScanPage { items: page.items, after }))
@@ -117,14 +117,14 @@ fn fill(
     page: &mut Page<'_, '_>,
 ) -> Result<(), MachineError> {
     let direction = if scan.reverse { Direction::Reverse } else { Direction::Forward };
-    let sight = applying.sight(keyspace);
+    let sight = applying.visibility(keyspace);
     let mut failure = None;
     applying.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
         let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
         let mut visit = || {
             let Decoded { revision, value, expiry } = decode_value(full, value)?;
             let shown = sight.shows(key, revision) && is_live(applying, &expiry)?;
-            page.look_at(key, shown.then(|| Stored { revision, value: value.to_owned(), expiry }).as_ref())
+            page.visit_row(key, shown.then(|| Stored { revision, value: value.to_owned(), expiry }).as_ref())
         };
         visit().unwrap_or_else(|error| {
             failure = Some(error);
@@ -136,7 +136,7 @@ fn fill(
 
 /// Reason why a page of scan results ended before its range did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum PageEnd {
     /// The page has reached a limit: its number of pairs, its bytes, or the number of examined rows.
     Full,
     /// The first pair does not fit into the bytes left for results.
@@ -154,23 +154,23 @@ struct Page<'p, 'm> {
     looked_at: usize,
     /// Key of the row that the scan examined last.
     last: Option<Vec<u8>>,
-    end: Option<End>,
+    end: Option<PageEnd>,
 }
 
 impl Page<'_, '_> {
-    fn look_at(&mut self, key: &[u8], live: Option<&Stored>) -> Result<ControlFlow<()>, MachineError> {
+    fn visit_row(&mut self, key: &[u8], live: Option<&Stored>) -> Result<ControlFlow<()>, MachineError> {
         if self.looked_at == self.max_rows {
-            return Ok(self.end(End::Full));
+            return Ok(self.end(PageEnd::Full));
         }
         self.looked_at += 1;
         // A hash or a stream has no bytes to return.
         if let Some(live) = live.filter(|live| live.collection().is_none()) {
             let value_bytes = if self.keys_only { 0 } else { live.value_len() };
             if self.items.len() == self.limit {
-                return Ok(self.end(End::Full));
+                return Ok(self.end(PageEnd::Full));
             }
             let Some(room) = self.room.checked_sub(key.len() + value_bytes + ITEM_BYTES) else {
-                return Ok(self.end(if self.items.is_empty() { End::TooLarge } else { End::Full }));
+                return Ok(self.end(if self.items.is_empty() { PageEnd::TooLarge } else { PageEnd::Full }));
             };
             *self.room = room;
             let value = if self.keys_only { None } else { Some(self.applying.bytes_of(live)?) };
@@ -182,7 +182,7 @@ impl Page<'_, '_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn end(&mut self, end: End) -> ControlFlow<()> {
+    fn end(&mut self, end: PageEnd) -> ControlFlow<()> {
         self.end = Some(end);
         ControlFlow::Break(())
     }

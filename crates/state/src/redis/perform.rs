@@ -17,12 +17,12 @@ use crate::{
     },
     keys::data_prefix,
     keyspaces::{
-        counts::Held,
+        counts::CountedValue,
         live::{change_of_row, replaced},
         values::{FORM_INLINE, Stored, StoredRef, encode_value, value_head},
         writes::put,
     },
-    redis::store::{NewRow, RedisStore, Shows},
+    redis::store::{NewRow, RedisStore, WatchEffect},
     segments::liveness::BlobKind,
 };
 
@@ -46,7 +46,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
         put(self.applying, keyspace, key, value, self.revision, at);
         if self.counts {
-            let change = change_of_row(key, before.as_ref(), Some(Held::bytes(value.len())));
+            let change = change_of_row(key, before.as_ref(), Some(CountedValue::bytes(value.len())));
             self.applying.count(keyspace, change);
         }
         Ok(Some(Reply::Ok))
@@ -61,7 +61,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         value: &NewRow<'_>,
         revision: Revision,
         expiry: Expiry,
-        shows: Shows,
+        shows: WatchEffect,
     ) -> Result<(), MachineError> {
         self.writes = true;
         replace_ends(self.applying, self.keyspace, key, &before, &expiry)?;
@@ -100,7 +100,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         at: LogPosition,
         revision: Revision,
         expiry: &Expiry,
-        shows: Shows,
+        shows: WatchEffect,
     ) {
         self.show(key, bytes, Some(at), shows);
         if bytes.len() > self.applying.machine.options.inline_value_bytes {
@@ -129,12 +129,12 @@ impl<'a> RedisStore<'_, '_, 'a> {
         Ok(())
     }
 
-    fn show(&mut self, key: &[u8], value: &[u8], at: Option<LogPosition>, shows: Shows) {
+    fn show(&mut self, key: &[u8], value: &[u8], at: Option<LogPosition>, shows: WatchEffect) {
         let keyspace = self.keyspace;
         match shows {
-            Shows::Value => self.applying.changed(&KeyChange::Put { keyspace, key, value }, at),
-            Shows::Gone => self.applying.changed(&KeyChange::Delete { keyspace, key }, None),
-            Shows::Nothing => {}
+            WatchEffect::Value => self.applying.changed(&KeyChange::Put { keyspace, key, value }, at),
+            WatchEffect::Deletion => self.applying.changed(&KeyChange::Delete { keyspace, key }, None),
+            WatchEffect::Nothing => {}
         }
     }
 

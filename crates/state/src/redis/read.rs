@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use thalweg_redis::{
-    CollectionId, Found, Look, Read, StoreError, Value,
+    CollectionId, KeyInfo, KeyValue, Read, StoreError, Value,
     store::{Visit, VisitKeys},
 };
 use thalweg_store::{Direction, View};
@@ -36,19 +36,19 @@ impl Read for RedisStore<'_, '_, '_> {
         self.counts && !self.keeps
     }
 
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
-        Ok(self.live(key)?.as_ref().map(Self::look_of))
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
+        Ok(self.live(key)?.as_ref().map(Self::key_info))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let Some(live) = self.live(key)? else { return Ok(None) };
-        let Look { deadline, version, len, .. } = Self::look_of(&live);
+        let KeyInfo { deadline, version, len, .. } = Self::key_info(&live);
         self.note_read(len)?;
         let value = match live.value {
             StoredValue::Collection(collection) => Value::Collection(collection),
             _ => Value::String(self.applying.bytes_of(&live).map_err(failed)?),
         };
-        Ok(Some(Found { value, deadline, version }))
+        Ok(Some(KeyValue { value, deadline, version }))
     }
 
     fn len(&self) -> Result<u64, StoreError> {
@@ -77,7 +77,7 @@ impl Read for RedisStore<'_, '_, '_> {
                 if !self.shows(key, revision, &expiry)? {
                     return Ok(ControlFlow::Continue(()));
                 }
-                Ok(visit(key, &Self::look_of(&Stored { revision, value: value.to_owned(), expiry })))
+                Ok(visit(key, &Self::key_info(&Stored { revision, value: value.to_owned(), expiry })))
             };
             show().unwrap_or_else(|error| {
                 failure = Some(error);

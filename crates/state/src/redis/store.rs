@@ -6,7 +6,7 @@
 use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
-use thalweg_redis::{Collection, CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
+use thalweg_redis::{Collection, CollectionId, KeyInfo, Kind, NewValue, Read, Reply, Store, StoreError};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{Outcome, RedisBatch, offset_within},
@@ -18,9 +18,9 @@ use crate::{
     changes::key_change::KeyChange,
     error::MachineError,
     expiry::rows::Expiry,
-    history::rows::Ending,
+    history::rows::VersionEnd,
     keyspaces::{
-        counts::{CountChange, Held},
+        counts::{CountChange, CountedValue},
         live::{Replaced, change_of_row, is_live},
         values::{Stored, StoredValue},
     },
@@ -34,11 +34,11 @@ use crate::{
 
 /// Change that watches are shown when a Redis command puts a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shows {
+pub(crate) enum WatchEffect {
     /// Watches see a put of the new value.
     Value,
     /// Watches see a delete, because a Redis collection replaces bytes.
-    Gone,
+    Deletion,
     /// Watches see no change.
     Nothing,
 }
@@ -108,7 +108,7 @@ const NO_COLLECTIONS: &str =
 impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     pub(crate) fn new(applying: &'s mut Applying<'m>, batch: RedisBatch<'a>, at: LogPosition) -> Self {
         let keyspace = batch.keyspace;
-        applying.tell_changes();
+        applying.record_changes();
         Self {
             at,
             keyspace,
@@ -203,7 +203,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 
     /// Returns true if commands can see a row: no deleted prefix hides it, and its value has not ended.
     pub(crate) fn shows(&self, key: &[u8], revision: Revision, expiry: &Expiry) -> Result<bool, MachineError> {
-        Ok(is_live(self.applying, expiry)? && self.applying.sight(self.keyspace).shows(key, revision))
+        Ok(is_live(self.applying, expiry)? && self.applying.visibility(self.keyspace).shows(key, revision))
     }
 
     pub(crate) fn live(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
@@ -211,13 +211,13 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(self.shows(key, row.revision, &row.expiry).map_err(failed)?.then_some(row))
     }
 
-    pub(crate) fn look_of(live: &Stored) -> Look {
+    pub(crate) fn key_info(live: &Stored) -> KeyInfo {
         let kind = match &live.value {
             StoredValue::Collection(collection) => collection.kind,
             _ => Kind::String,
         };
         let Expiry { deadline, .. } = live.expiry;
-        Look { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
+        KeyInfo { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
     }
 
     /// Replaces the row of a key, and updates counts, history and watches.
@@ -226,38 +226,44 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         key: &'a [u8],
         before: Option<&Stored>,
         (value, revision, expiry): (NewRow<'a>, Revision, Expiry),
-        shows: Shows,
+        shows: WatchEffect,
     ) -> Result<(), StoreError> {
         let before = before.map(|before| Replaced::of(self.applying, self.keyspace, before));
         if self.counts {
-            let after = Held { value_bytes: value.len(), collection: value.collection() };
+            let after = CountedValue { value_bytes: value.len(), collection: value.collection() };
             let change = change_of_row(key, before.as_ref(), Some(after));
             self.applying.count(self.keyspace, change);
         }
-        self.supersede(key, Ending::Overwritten)?;
+        self.supersede(key, VersionEnd::Overwritten)?;
         let before = before.map_or(Expiry::NEVER, |before| before.expiry);
         self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
     }
 
     /// Removes the row of a key, and updates counts, history and watches. If the key refers to a Redis collection, the
     /// collection's parts are scheduled for removal, unless it moves to another key.
-    fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
+    fn remove(
+        &mut self,
+        key: &'a [u8],
+        before: &Stored,
+        ending: VersionEnd,
+        goes: CollectionFate,
+    ) -> Result<(), StoreError> {
         let replaced = Replaced::of(self.applying, self.keyspace, before);
         if self.counts {
             let change = change_of_row(key, Some(&replaced), None);
-            let trash = change.trash.filter(|_| goes == Goes::Away);
+            let trash = change.trash.filter(|_| goes == CollectionFate::BecomesTrash);
             self.applying.count(self.keyspace, CountChange { trash, ..change });
         }
         self.supersede(key, ending)?;
         let keyspace = self.keyspace;
         let change = match ending {
-            Ending::Expired => KeyChange::Expire { keyspace, key },
+            VersionEnd::Expired => KeyChange::Expire { keyspace, key },
             _ => KeyChange::Delete { keyspace, key },
         };
         self.delete_row(key, before.expiry, &change).map_err(failed)
     }
 
-    fn supersede(&mut self, key: &[u8], ending: Ending) -> Result<(), StoreError> {
+    fn supersede(&mut self, key: &[u8], ending: VersionEnd) -> Result<(), StoreError> {
         if self.keeps {
             self.applying.supersede(self.keyspace, key, self.revision, ending).map_err(failed)?;
         }
@@ -306,11 +312,11 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 
 /// Destination of a Redis collection when the row of its key is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goes {
+enum CollectionFate {
     /// The Redis collection has no key any more, and sweeps remove its fields or entries.
-    Away,
+    BecomesTrash,
     /// The Redis collection stays, because it moves to another key.
-    Along,
+    MovesToKey,
 }
 
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
@@ -318,12 +324,12 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         let before = self.row(key)?;
         let Some(expiry) = self.expiry(deadline) else {
             return match &before {
-                Some(before) => self.remove(key, before, Ending::Expired, Goes::Away),
+                Some(before) => self.remove(key, before, VersionEnd::Expired, CollectionFate::BecomesTrash),
                 None => Ok(()),
             };
         };
         let value = self.value(key, value)?;
-        let shows = shows_of(value.collection(), before.as_ref());
+        let shows = watch_effect(value.collection(), before.as_ref());
         self.replace(key, before.as_ref(), (value, self.revision, expiry), shows)
     }
 
@@ -332,13 +338,13 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         let value = self.value(key, NewValue::Collection(collection))?;
         // The revision does not change: collections have no versions, and their bytes are not in the log.
         let row = (value, before.revision, before.expiry);
-        self.replace(key, Some(&before), row, Shows::Nothing)
+        self.replace(key, Some(&before), row, WatchEffect::Nothing)
     }
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         let Some(before) = self.live(key)? else { return Ok(()) };
         let Some(expiry) = self.expiry(deadline) else {
-            return self.remove(key, &before, Ending::Expired, Goes::Away);
+            return self.remove(key, &before, VersionEnd::Expired, CollectionFate::BecomesTrash);
         };
         let expiry = Expiry { lease: before.expiry.lease, ..expiry };
         let revision = if self.keeps { before.revision } else { self.revision };
@@ -348,8 +354,8 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {
         let Some(before) = self.row(key)? else { return Ok(false) };
         let was_there = self.shows(key, before.revision, &before.expiry).map_err(failed)?;
-        let ending = if was_there { Ending::Deleted } else { Ending::Expired };
-        self.remove(key, &before, ending, Goes::Away)?;
+        let ending = if was_there { VersionEnd::Deleted } else { VersionEnd::Expired };
+        self.remove(key, &before, ending, CollectionFate::BecomesTrash)?;
         Ok(was_there)
     }
 
@@ -367,8 +373,8 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         };
         let row = (value, self.revision, moved.expiry);
         let before = self.row(to)?;
-        self.remove(from, &moved, Ending::Deleted, Goes::Along)?;
-        let shows = shows_of(moved.collection(), before.as_ref());
+        self.remove(from, &moved, VersionEnd::Deleted, CollectionFate::MovesToKey)?;
+        let shows = watch_effect(moved.collection(), before.as_ref());
         self.replace(to, before.as_ref(), row, shows)
     }
 
@@ -409,10 +415,10 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
 }
 
 /// Determines which change watches see if a row with or without a Redis collection replaces the row `before`.
-fn shows_of(collection: Option<CollectionId>, before: Option<&Stored>) -> Shows {
+fn watch_effect(collection: Option<CollectionId>, before: Option<&Stored>) -> WatchEffect {
     match (collection, before) {
-        (None, _) => Shows::Value,
-        (Some(_), Some(before)) if before.collection().is_none() => Shows::Gone,
-        (Some(_), _) => Shows::Nothing,
+        (None, _) => WatchEffect::Value,
+        (Some(_), Some(before)) if before.collection().is_none() => WatchEffect::Deletion,
+        (Some(_), _) => WatchEffect::Nothing,
     }
 }

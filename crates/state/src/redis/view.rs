@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_redis::{
-    CollectionId, Found, Kind, Look, Read, StoreError, Value,
+    CollectionId, KeyInfo, KeyValue, Kind, Read, StoreError, Value,
     store::{Visit, VisitKeys},
 };
 use thalweg_store::Direction;
@@ -109,12 +109,12 @@ fn failed(error: MachineError) -> StoreError {
     StoreError::Failed(Box::new(error))
 }
 
-fn look(value: StoredRef<'_>, expiry: &Expiry, revision: Revision) -> Look {
+fn look(value: StoredRef<'_>, expiry: &Expiry, revision: Revision) -> KeyInfo {
     let kind = match value {
         StoredRef::Collection(collection) => collection.kind,
         StoredRef::Inline(_) | StoredRef::Blob(_) => Kind::String,
     };
-    Look { kind, deadline: expiry.deadline.map(deadline_of), version: revision.0, len: value.value_len() }
+    KeyInfo { kind, deadline: expiry.deadline.map(deadline_of), version: revision.0, len: value.value_len() }
 }
 
 impl Read for RedisView<'_> {
@@ -134,11 +134,11 @@ impl Read for RedisView<'_> {
         self.counts && !self.keeps
     }
 
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+    fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         Ok(self.stored(key)?.map(|stored| look(stored.value.as_ref(), &stored.expiry, stored.revision)))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let Some(Stored { revision, value, expiry }) = self.stored(key)? else { return Ok(None) };
         self.note_read(value.as_ref().value_len())?;
         let value = match value {
@@ -146,7 +146,7 @@ impl Read for RedisView<'_> {
             StoredValue::Blob(blob) => Value::String((self.resolve)(key, revision, blob)?),
             StoredValue::Collection(collection) => Value::Collection(collection),
         };
-        Ok(Some(Found { value, deadline: expiry.deadline.map(deadline_of), version: revision.0 }))
+        Ok(Some(KeyValue { value, deadline: expiry.deadline.map(deadline_of), version: revision.0 }))
     }
 
     fn len(&self) -> Result<u64, StoreError> {

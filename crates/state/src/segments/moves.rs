@@ -8,11 +8,11 @@ use thalweg_types::{
 
 use crate::{
     blobs::blob_at,
-    changes::keep as history,
-    entry::Moved,
+    changes::verdicts as history,
+    entry::LocalOutcome,
     error::MachineError,
     expiry::writes::write_value,
-    history::{keep::version_at, rows::VersionRow},
+    history::{keep_versions::version_at, rows::VersionRow},
     keys,
     keyspaces::values::{StoredRef, decode_value, encode_value},
     machine::{applying::Applying, state_machine::Machine},
@@ -22,8 +22,12 @@ use crate::{
 
 /// Applies a move record whose payload begins at `at`. If the copied bytes differ from the original, the move is void:
 /// the pointer does not change, and the original bytes stay live.
-pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
-    let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
+pub(crate) fn apply(
+    applying: &mut Applying<'_>,
+    payload: &[u8],
+    at: LogPosition,
+) -> Result<LocalOutcome, MachineError> {
+    let Ok(moved) = Move::decode(payload) else { return Ok(LocalOutcome::Void) };
     match moved.target {
         MoveTarget::Cleaned { stream, before } => return Ok(compaction::clean(applying, stream, before)),
         MoveTarget::Reclaimed { stream, max } => return admin::reclaim(applying, stream, max),
@@ -32,13 +36,15 @@ pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition
     }
     let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
     if (to.len, to.crc) != (moved.from.len, moved.from.crc) {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     }
     match moved.target {
         MoveTarget::Value { keyspace, key } => move_value(applying, keyspace, key, &moved.from, &to),
         MoveTarget::Batch { stream, first } => move_batch(applying, stream, first, &moved.from, &to),
         MoveTarget::Compacted(compacted) => compaction::replace(applying, &compacted, &to),
-        MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => Ok(Moved::Void),
+        MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => {
+            Ok(LocalOutcome::Void)
+        }
     }
 }
 
@@ -48,9 +54,9 @@ fn move_value(
     key: &[u8],
     from: &BlobRef,
     to: &BlobRef,
-) -> Result<Moved, MachineError> {
+) -> Result<LocalOutcome, MachineError> {
     if key.len() > thalweg_types::limits::MAX_KEY_BYTES {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     }
     let found = keys::with_data_key(keyspace, key, |full| {
         let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
@@ -60,17 +66,17 @@ fn move_value(
     match found {
         Some((revision, expiry)) => write_value(applying, keyspace, key, revision, &expiry, StoredRef::Blob(*to)),
         None => match version_at(&*applying.machine.backend.view(), keyspace, key, from)? {
-            Some((full, row)) => point_version(applying, &full, &row, to)?,
-            None => return Ok(Moved::Void),
+            Some((full, row)) => repoint_version(applying, &full, &row, to)?,
+            None => return Ok(LocalOutcome::Void),
         },
     }
     applying.lower(BlobKind::Value, from);
     applying.raise(BlobKind::Value, to);
-    Ok(Moved::Applied)
+    Ok(LocalOutcome::Applied)
 }
 
 /// Makes the row of a version (former value of a key) point to another log position.
-fn point_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &BlobRef) -> Result<(), MachineError> {
+fn repoint_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &BlobRef) -> Result<(), MachineError> {
     let version = VersionRow::decode(full, row)?;
     let value = version.decoded(full)?;
     let value = encode_value(value.revision, &value.expiry, StoredRef::Blob(*to));
@@ -84,18 +90,18 @@ fn move_batch(
     first: Offset,
     from: &BlobRef,
     to: &BlobRef,
-) -> Result<Moved, MachineError> {
+) -> Result<LocalOutcome, MachineError> {
     let key = keys::index_entry(stream, first);
-    let Some(row) = applying.machine.backend.get(&key)? else { return Ok(Moved::Void) };
+    let Some(row) = applying.machine.backend.get(&key)? else { return Ok(LocalOutcome::Void) };
     let (_, entry) = IndexEntry::decode(&key, &row)?;
     if entry.blob != *from {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     }
     let entry = IndexEntry { blob: *to, ..entry };
     applying.applier.staged.put(&[&key], &[entry.encode().bytes()]);
     applying.lower(BlobKind::Batch, from);
     applying.raise(BlobKind::Batch, to);
-    Ok(Moved::Applied)
+    Ok(LocalOutcome::Applied)
 }
 
 impl Machine {

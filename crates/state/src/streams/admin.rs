@@ -12,7 +12,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    entry::Moved,
+    entry::LocalOutcome,
     error::MachineError,
     keys,
     machine::applying::{Applying, MAX_RECLAIM_ENTRIES},
@@ -69,7 +69,7 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     head.start = head.next;
     head.start_batch = head.next;
     head.start_bytes = head.end_bytes;
-    if head.is_leftover() {
+    if head.is_empty_marker() {
         applying.applier.stream_count -= 1;
     }
     applying.groups().stream_deleted(stream);
@@ -83,7 +83,7 @@ const EAGER_RECLAIM_ENTRIES: u32 = 64;
 
 /// Removes the head of a deleted stream, if no other rows of the stream are left.
 fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
-    let is_empty = |head: &mut Head| head.is_leftover() && head.first_indexed == head.next;
+    let is_empty = |head: &mut Head| head.is_empty_marker() && head.first_indexed == head.next;
     if applying.head(stream).is_some_and(is_empty) {
         applying.applier.pending.heads.insert(stream, None);
     }
@@ -127,13 +127,13 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
 
 /// Deletes at most `max` index entries of batches that are entirely below the stream's start, oldest first. Deletes
 /// the head of a deleted stream together with its last index entry.
-pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Moved, MachineError> {
-    let Some(head) = applying.head(stream) else { return Ok(Moved::Void) };
+pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<LocalOutcome, MachineError> {
+    let Some(head) = applying.head(stream) else { return Ok(LocalOutcome::Void) };
     let (from, below) = (head.first_indexed, head.start_batch);
     let rows = forget_entries(applying, stream, from, below, max.min(MAX_RECLAIM_ENTRIES))?;
     let more = applying.head(stream).is_some_and(|head| head.first_indexed < head.start_batch);
     remove_head_if_empty(applying, stream);
-    Ok(Moved::Forgot { rows, more })
+    Ok(LocalOutcome::SegmentForgotten { rows, more })
 }
 
 fn forget_entries(

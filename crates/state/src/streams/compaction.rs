@@ -42,7 +42,7 @@ impl CompactionCandidate {
 
 /// Consecutive batches of a stream as of one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct BatchRange {
     /// The batches, in order, without gaps.
     pub batches: Vec<BatchRef>,
     /// Checksum of the index entries of these batches. A replacement of the batches takes effect only if the entries
@@ -65,15 +65,15 @@ impl RowsCrc {
     }
 }
 
-pub(crate) fn stretch(
+pub(crate) fn batch_range(
     view: &dyn View,
     stream: StreamId,
     from: Offset,
     end: Offset,
     max_batches: usize,
     max_bytes: u64,
-) -> Result<Stretch, MachineError> {
-    let (mut found, mut crc, mut bytes) = (Stretch::default(), RowsCrc::default(), 0_u64);
+) -> Result<BatchRange, MachineError> {
+    let (mut found, mut crc, mut bytes) = (BatchRange::default(), RowsCrc::default(), 0_u64);
     index::visit(view, stream, from, end, &mut |first, entry| {
         bytes = bytes.saturating_add(u64::from(entry.blob.len));
         let is_long = entry.end(first).0 - from.0 > u64::from(u32::MAX);

@@ -50,9 +50,9 @@ const MAX_COUNTER: u64 = 1 << 62;
 /// Configuration of a stream within its head. Most streams have the default configuration, which costs a null pointer
 /// instead of 104 bytes. The difference matters on a node with a million streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeptConfig(Option<Arc<StreamConfig>>);
+pub(crate) struct SharedConfig(Option<Arc<StreamConfig>>);
 
-impl KeptConfig {
+impl SharedConfig {
     pub(crate) fn get(&self) -> StreamConfig {
         self.0.as_deref().copied().unwrap_or_default()
     }
@@ -63,7 +63,7 @@ impl KeptConfig {
     }
 }
 
-impl From<StreamConfig> for KeptConfig {
+impl From<StreamConfig> for SharedConfig {
     fn from(config: StreamConfig) -> Self {
         Self((config != StreamConfig::default()).then(|| Arc::new(config)))
     }
@@ -83,7 +83,7 @@ pub(crate) enum Life {
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) life: Life,
-    pub(crate) config: KeptConfig,
+    pub(crate) config: SharedConfig,
     /// Oldest readable offset of the stream.
     pub(crate) start: Offset,
     /// Next offset that the stream will assign.
@@ -165,13 +165,13 @@ impl Head {
 
     /// Returns true for the head of a deleted stream without replicated rows: such a head only waits until this node
     /// has removed the stream's index entries.
-    pub(crate) fn is_leftover(&self) -> bool {
+    pub(crate) fn is_empty_marker(&self) -> bool {
         !self.is_live() && self.producers == 0
     }
 
     /// Returns true if this node can remove index entries of the stream, or the head of the deleted stream itself.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        self.first_indexed < self.start_batch || self.is_leftover()
+        self.first_indexed < self.start_batch || self.is_empty_marker()
     }
 
     /// Returns true if the stream is deleted and rows of its producers must still be removed.
@@ -285,7 +285,7 @@ pub(crate) struct StreamTable {
     by_name: HashMap<Arc<str>, StreamId>,
     /// Streams that need some kind of maintenance. Maintenance examines only these, so a round costs nothing for all
     /// others.
-    watched: Watched,
+    maintenance: MaintenanceSets,
     configs: RecentConfigs,
 }
 
@@ -302,7 +302,7 @@ impl RecentConfigs {
     const MAX: usize = 8;
 
     /// Makes a stream share its configuration with others that have an equal one.
-    fn share(&mut self, kept: &mut KeptConfig) {
+    fn share_config(&mut self, kept: &mut SharedConfig) {
         let Some(own) = &mut kept.0 else { return };
         if let Some(same) = self.kept.iter().find(|other| **other == *own) {
             *own = same.clone();
@@ -317,7 +317,7 @@ impl RecentConfigs {
 
 /// Kind of maintenance that a stream may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub(crate) enum MaintenanceKind {
     Retention,
     Compaction,
     Reclaim,
@@ -326,30 +326,30 @@ pub(crate) enum Chore {
 
 /// Streams that may need maintenance, by kind of maintenance.
 #[derive(Debug, Default)]
-struct Watched {
+struct MaintenanceSets {
     retention: BTreeSet<StreamId>,
     compaction: BTreeSet<StreamId>,
     reclaim: BTreeSet<StreamId>,
     producers: BTreeSet<StreamId>,
 }
 
-impl Watched {
-    fn of(&mut self, chore: Chore) -> &mut BTreeSet<StreamId> {
+impl MaintenanceSets {
+    fn of(&mut self, chore: MaintenanceKind) -> &mut BTreeSet<StreamId> {
         match chore {
-            Chore::Retention => &mut self.retention,
-            Chore::Compaction => &mut self.compaction,
-            Chore::Reclaim => &mut self.reclaim,
-            Chore::Producers => &mut self.producers,
+            MaintenanceKind::Retention => &mut self.retention,
+            MaintenanceKind::Compaction => &mut self.compaction,
+            MaintenanceKind::Reclaim => &mut self.reclaim,
+            MaintenanceKind::Producers => &mut self.producers,
         }
     }
 
     fn note(&mut self, id: StreamId, head: Option<&Head>) {
         let live = head.filter(|head| head.is_live() && head.config.is_set()).map(|head| head.config.get());
         let wanted = [
-            (Chore::Retention, live.is_some_and(|config| config.has_retention())),
-            (Chore::Compaction, live.is_some_and(|config| config.compaction.is_some())),
-            (Chore::Reclaim, head.is_some_and(Head::is_reclaimable)),
-            (Chore::Producers, head.is_some_and(Head::has_former_producers)),
+            (MaintenanceKind::Retention, live.is_some_and(|config| config.has_retention())),
+            (MaintenanceKind::Compaction, live.is_some_and(|config| config.compaction.is_some())),
+            (MaintenanceKind::Reclaim, head.is_some_and(Head::is_reclaimable)),
+            (MaintenanceKind::Producers, head.is_some_and(Head::has_former_producers)),
         ];
         for (chore, is_wanted) in wanted {
             let set = self.of(chore);
@@ -399,7 +399,7 @@ impl StreamTable {
     /// whose producers are not removed yet. Other heads of deleted streams do not count, because each node removes
     /// them at its own time, and the check must have the same result on all nodes.
     pub(crate) fn counted(&self) -> usize {
-        self.heads.values().filter(|head| !head.is_leftover()).count()
+        self.heads.values().filter(|head| !head.is_empty_marker()).count()
     }
 
     pub(crate) fn live_len(&self) -> usize {
@@ -412,12 +412,16 @@ impl StreamTable {
     }
 
     /// Iterates over the streams after `id` that may need the given kind of maintenance.
-    pub(crate) fn watched_after(&self, chore: Chore, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
+    pub(crate) fn due_for_maintenance(
+        &self,
+        chore: MaintenanceKind,
+        id: Option<StreamId>,
+    ) -> impl Iterator<Item = (StreamId, &Head)> {
         let set = match chore {
-            Chore::Retention => &self.watched.retention,
-            Chore::Compaction => &self.watched.compaction,
-            Chore::Reclaim => &self.watched.reclaim,
-            Chore::Producers => &self.watched.producers,
+            MaintenanceKind::Retention => &self.maintenance.retention,
+            MaintenanceKind::Compaction => &self.maintenance.compaction,
+            MaintenanceKind::Reclaim => &self.maintenance.reclaim,
+            MaintenanceKind::Producers => &self.maintenance.producers,
         };
         let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
@@ -443,7 +447,7 @@ impl StreamTable {
     /// Updates the tables that follow from a stream's head: names, shared configurations, and streams that need
     /// maintenance.
     fn note(&mut self, id: StreamId, head: &mut Head) {
-        self.configs.share(&mut head.config);
+        self.configs.share_config(&mut head.config);
         match head.life {
             Life::Live => {
                 if self.by_name.get(&head.name) != Some(&id) {
@@ -452,11 +456,11 @@ impl StreamTable {
             }
             Life::Deleted => self.release_name(id, &head.name),
         }
-        self.watched.note(id, Some(head));
+        self.maintenance.note(id, Some(head));
     }
 
     fn remove(&mut self, id: StreamId) {
-        self.watched.note(id, None);
+        self.maintenance.note(id, None);
         if let Some(head) = self.heads.remove(&id) {
             self.release_name(id, &head.name);
         }

@@ -30,5 +30,5 @@ pub(crate) mod reads;
 pub(crate) mod replacing;
 pub(crate) mod retention;
 
-pub use compaction::{CompactionCandidate, Stretch};
+pub use compaction::{BatchRange, CompactionCandidate};
 pub use read::{BatchForm, BatchRef, Batches, StreamInfo};

@@ -52,7 +52,7 @@ pub(crate) struct ProducerResult {
 
 /// Classification of an append by its producer id, epoch and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AppendOrder {
     /// The append has the sequence that the producer's next append must have.
     Next,
     /// The append is a repetition whose result is still kept.
@@ -74,10 +74,10 @@ impl ProducerRow {
     }
 
     /// Classifies an append with this stamp (producer id, epoch and sequence), given the producer's row.
-    pub(crate) fn standing(known: Option<Self>, stamp: &ProducerStamp<'_>) -> Standing {
-        let refused = Standing::Refused;
+    pub(crate) fn classify_append(known: Option<Self>, stamp: &ProducerStamp<'_>) -> AppendOrder {
+        let refused = AppendOrder::Refused;
         let Some(row) = known else {
-            return if stamp.sequence == 0 { Standing::Next } else { refused(ProducerRefusal::Unknown) };
+            return if stamp.sequence == 0 { AppendOrder::Next } else { refused(ProducerRefusal::Unknown) };
         };
         if stamp.epoch < row.epoch {
             return refused(ProducerRefusal::Fenced { epoch: row.epoch });
@@ -85,9 +85,9 @@ impl ProducerRow {
         let next = if stamp.epoch > row.epoch { 0 } else { row.next };
         let oldest = next.saturating_sub(PRODUCER_RESULTS);
         match stamp.sequence {
-            sequence if sequence == next => Standing::Next,
+            sequence if sequence == next => AppendOrder::Next,
             sequence if sequence > next => refused(ProducerRefusal::SequenceGap { expected: next }),
-            sequence if sequence >= oldest => Standing::Duplicate,
+            sequence if sequence >= oldest => AppendOrder::Duplicate,
             _ => refused(ProducerRefusal::DuplicateTooOld { oldest }),
         }
     }
@@ -209,17 +209,17 @@ mod tests {
     fn a_stamp_stands_where_its_numbers_say() {
         let row = Some(ProducerRow { next: 100, epoch: 5, ..ProducerRow::default() });
         let standing =
-            |known, epoch, sequence| ProducerRow::standing(known, &ProducerStamp { id: "p", epoch, sequence });
-        let refused = Standing::Refused;
-        assert_eq!(standing(None, 9, 0), Standing::Next);
+            |known, epoch, sequence| ProducerRow::classify_append(known, &ProducerStamp { id: "p", epoch, sequence });
+        let refused = AppendOrder::Refused;
+        assert_eq!(standing(None, 9, 0), AppendOrder::Next);
         assert_eq!(standing(None, 0, 1), refused(ProducerRefusal::Unknown));
-        assert_eq!(standing(row, 5, 100), Standing::Next);
+        assert_eq!(standing(row, 5, 100), AppendOrder::Next);
         assert_eq!(standing(row, 5, 101), refused(ProducerRefusal::SequenceGap { expected: 100 }));
-        assert_eq!(standing(row, 5, 99), Standing::Duplicate);
-        assert_eq!(standing(row, 5, 36), Standing::Duplicate);
+        assert_eq!(standing(row, 5, 99), AppendOrder::Duplicate);
+        assert_eq!(standing(row, 5, 36), AppendOrder::Duplicate);
         assert_eq!(standing(row, 5, 35), refused(ProducerRefusal::DuplicateTooOld { oldest: 36 }));
         assert_eq!(standing(row, 4, 100), refused(ProducerRefusal::Fenced { epoch: 5 }));
-        assert_eq!(standing(row, 6, 0), Standing::Next);
+        assert_eq!(standing(row, 6, 0), AppendOrder::Next);
         assert_eq!(standing(row, 6, 100), refused(ProducerRefusal::SequenceGap { expected: 0 }));
     }
 }

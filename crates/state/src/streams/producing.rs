@@ -23,7 +23,7 @@ use crate::{
     keys,
     machine::applying::Applying,
     refused::Refused,
-    streams::producers::{self, ProducerResult, ProducerRow, Standing},
+    streams::producers::{self, AppendOrder, ProducerResult, ProducerRow},
 };
 
 /// Checks an append of a producer, as if the earlier appends of the same commit were applied.
@@ -33,14 +33,14 @@ pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: Encode
         Some(row) => Some(row),
         None => known_row(applying, stream, stamp.id)?,
     };
-    match ProducerRow::standing(known, &stamp) {
-        Standing::Next => {
+    match ProducerRow::classify_append(known, &stamp) {
+        AppendOrder::Next => {
             let row = ProducerRow::after(known, &stamp, applying.applied.time);
             applying.applier.pending.producers.set(stream, stamp.id, row)
         }
         // The caller checks later if the whole commit is a repetition.
-        Standing::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
-        Standing::Refused(refusal) => Err(refuse(stream, refusal)),
+        AppendOrder::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
+        AppendOrder::Refused(refusal) => Err(refuse(stream, refusal)),
     }
 }
 
@@ -81,7 +81,7 @@ fn result_of(
         return Ok(None);
     }
     let known = known_row(applying, stream, stamp.id)?;
-    if ProducerRow::standing(known, stamp) != Standing::Duplicate {
+    if ProducerRow::classify_append(known, stamp) != AppendOrder::Duplicate {
         return Ok(None);
     }
     let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
@@ -93,7 +93,7 @@ fn result_of(
 }
 
 /// Stores the result of a producer's append that has just been applied.
-pub(crate) fn remember(
+pub(crate) fn store_result(
     applying: &mut Applying<'_>,
     stream: StreamId,
     stamp: EncodedStamp<'_>,

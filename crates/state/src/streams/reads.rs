@@ -8,8 +8,8 @@ use crate::{
     keys,
     machine::state_machine::Machine,
     streams::{
-        compaction::{self, CompactionCandidate, Stretch},
-        heads::{Chore, Head},
+        compaction::{self, BatchRange, CompactionCandidate},
+        heads::{Head, MaintenanceKind},
         producers::{self, ProducerRow},
         read as stream_read,
         read::{Batches, StreamInfo},
@@ -71,7 +71,7 @@ impl Machine {
     /// Returns the streams that are configured for compaction and have records.
     #[must_use]
     pub fn compaction_candidates(&self) -> Vec<CompactionCandidate> {
-        self.collect_watched(Chore::Compaction, None, usize::MAX, CompactionCandidate::of).0
+        self.collect_watched(MaintenanceKind::Compaction, None, usize::MAX, CompactionCandidate::of).0
     }
 
     /// Returns one stream as a candidate for compaction; `None` if the stream is not configured for compaction, or has
@@ -84,15 +84,15 @@ impl Machine {
     /// Returns the batches from the one that begins at `from` up to `end`, with a checksum by which compaction can
     /// later verify that they are unchanged: at most `max_batches` with at most `max_bytes` in total, but at least
     /// one.
-    pub fn stretch(
+    pub fn batch_range(
         &self,
         stream: StreamId,
         from: Offset,
         end: Offset,
         max_batches: usize,
         max_bytes: u64,
-    ) -> Result<Stretch, MachineError> {
-        compaction::stretch(&*self.backend.view(), stream, from, end, max_batches, max_bytes)
+    ) -> Result<BatchRange, MachineError> {
+        compaction::batch_range(&*self.backend.view(), stream, from, end, max_batches, max_bytes)
     }
 
     /// Returns the log positions of a stream's batches from the one that contains the offset `from`: at most
@@ -129,7 +129,7 @@ impl Machine {
         max_streams: usize,
         now: SpaceTime,
     ) -> Result<(Vec<(StreamId, Offset)>, Option<StreamId>), MachineError> {
-        let (candidates, last) = self.collect_watched(Chore::Retention, after, max_streams, |id, head| {
+        let (candidates, last) = self.collect_watched(MaintenanceKind::Retention, after, max_streams, |id, head| {
             retention::may_be_due(head, now).then_some(id)
         });
         if candidates.is_empty() {
@@ -145,7 +145,7 @@ impl Machine {
     /// batches are trimmed. Starts after the stream `after`.
     #[must_use]
     pub fn reclaim_due_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamId> {
-        self.collect_watched(Chore::Reclaim, after, limit, |id, _| Some(id)).0
+        self.collect_watched(MaintenanceKind::Reclaim, after, limit, |id, _| Some(id)).0
     }
 
     /// Returns all streams with index entries that this node can remove because their batches are trimmed.
@@ -157,7 +157,7 @@ impl Machine {
     /// Returns at most `limit` deleted streams with rows of producers that are still to be removed.
     #[must_use]
     pub fn former_producers_due(&self, limit: usize) -> Vec<StreamId> {
-        self.collect_watched(Chore::Producers, None, limit, |id, _| Some(id)).0
+        self.collect_watched(MaintenanceKind::Producers, None, limit, |id, _| Some(id)).0
     }
 
     /// Returns the statistics of at most `limit` live streams in the order of ids, starting after the stream `after`.
@@ -186,7 +186,7 @@ impl Machine {
     /// blocks the applying thread for long.
     fn collect_watched<T>(
         &self,
-        chore: Chore,
+        chore: MaintenanceKind,
         after: Option<StreamId>,
         max_streams: usize,
         mut pick: impl FnMut(StreamId, &Head) -> Option<T>,
@@ -195,7 +195,7 @@ impl Machine {
         while left > 0 {
             let table = read(&self.published.streams);
             let mut last = None;
-            for (id, head) in table.watched_after(chore, after).take(PAGE.min(left)) {
+            for (id, head) in table.due_for_maintenance(chore, after).take(PAGE.min(left)) {
                 picked.extend(pick(id, head));
                 left -= 1;
                 last = Some(id);

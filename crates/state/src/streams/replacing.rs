@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use thalweg_types::{BlobRef, Generation, Offset, StreamId, command::Compacted};
 
 use crate::{
-    entry::Moved,
+    entry::LocalOutcome,
     error::MachineError,
     keys,
     machine::applying::Applying,
@@ -38,21 +38,25 @@ struct Sources {
 
 /// Replaces the batches that `compacted` names by the sparse batch at log position `to`. Has no effect if their index
 /// entries have changed.
-pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &BlobRef) -> Result<Moved, MachineError> {
+pub(crate) fn replace(
+    applying: &mut Applying<'_>,
+    compacted: &Compacted,
+    to: &BlobRef,
+) -> Result<LocalOutcome, MachineError> {
     let Compacted { stream, first, end, sources, rows_crc, kept } = *compacted;
-    let Some(head) = applying.live_head(stream) else { return Ok(Moved::Void) };
+    let Some(head) = applying.live_head(stream) else { return Ok(LocalOutcome::Void) };
     let (start_batch, next) = (head.start_batch, head.next);
-    let Ok(count) = u32::try_from(end.0.saturating_sub(first.0)) else { return Ok(Moved::Void) };
+    let Ok(count) = u32::try_from(end.0.saturating_sub(first.0)) else { return Ok(LocalOutcome::Void) };
     let is_within = start_batch <= first && first < end && end <= next;
     if !is_within || sources == 0 || sources > MAX_SOURCES || kept > count {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     }
-    let Some(found) = sources_of(applying, compacted)? else { return Ok(Moved::Void) };
+    let Some(found) = sources_of(applying, compacted)? else { return Ok(LocalOutcome::Void) };
     if found.crc.finish() != rows_crc {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     }
     let (Some((_, oldest)), Some((_, newest))) = (found.entries.first(), found.entries.last()) else {
-        return Ok(Moved::Void);
+        return Ok(LocalOutcome::Void);
     };
     let is_empty = to.len == 0;
     let blob = if is_empty { BlobRef { generation: Generation(0), offset: 0, len: 0, crc: 0 } } else { *to };
@@ -76,7 +80,7 @@ pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &B
     if first == head.start_batch {
         head.start_time = entry.last_time();
     }
-    Ok(Moved::Applied)
+    Ok(LocalOutcome::Applied)
 }
 
 /// Returns the index entries of the batches that `compacted` names; `None` if their number has changed.
@@ -103,12 +107,12 @@ fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<S
 }
 
 /// Stores the offset below which compaction has left one record per key.
-pub(crate) fn clean(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Moved {
+pub(crate) fn clean(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> LocalOutcome {
     match applying.live_head(stream) {
         Some(head) if head.cleaned < before && before <= head.next => {
             head.cleaned = before;
-            Moved::Applied
+            LocalOutcome::Applied
         }
-        _ => Moved::Void,
+        _ => LocalOutcome::Void,
     }
 }

@@ -8,7 +8,7 @@ use thalweg_store::Backend;
 use thalweg_types::{
     GroupId, KeyspaceId, LeaseId, Offset, StreamId,
     command::{
-        self, AppendTerms, Deadline, KeyspaceConfig, KeyspaceHistory, ProducerStamp, RedisBuilder, StreamConfig,
+        self, AppendConditions, Deadline, KeyspaceConfig, KeyspaceHistory, ProducerStamp, RedisBuilder, StreamConfig,
         groups::{GroupConfig, encode_create_group, encode_fetch},
     },
     record::RecordBatch,
@@ -38,7 +38,7 @@ fn node() -> Node {
         let mut batch = RecordBatch::new();
         batch.push_payload(b"payload").unwrap();
         let producer = Some(ProducerStamp { id: "p", epoch: 1, sequence });
-        let terms = AppendTerms { producer, ..AppendTerms::default() };
+        let terms = AppendConditions { producer, ..AppendConditions::default() };
         command(|out| command::encode_append_with(out, StreamId(1), &terms, &batch).unwrap())
     };
     let mut node = Node::new(on_a_map(), MachineOptions { inline_value_bytes: 128 });

@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_state::{
     keyspaces::{Fetch, ScanRange, StoredRef, StoredValue},
-    machine::{Entry, Machine, MachineError, MachineOptions, Moved, StreamReadError},
+    machine::{Entry, LocalOutcome, Machine, MachineError, MachineOptions, StreamReadError},
 };
 use thalweg_store::{Backend, Direction};
 use thalweg_types::{
@@ -59,12 +59,12 @@ fn trim(before: u64) -> Vec<u8> {
     command(|out| command::encode_trim_stream(out, STREAM, Offset(before)))
 }
 
-fn reclaim(bench: &mut Bench, max: u32) -> Moved {
+fn reclaim(bench: &mut Bench, max: u32) -> LocalOutcome {
     bench.local(&MoveTarget::Reclaimed { stream: STREAM, max })
 }
 
-fn forgot(rows: u32, more: bool) -> Moved {
-    Moved::Forgot { rows, more }
+fn forgot(rows: u32, more: bool) -> LocalOutcome {
+    LocalOutcome::SegmentForgotten { rows, more }
 }
 
 fn committed(revision: u64) -> Outcome {
@@ -407,7 +407,7 @@ fn a_deleted_stream_leaves_a_marker_until_its_entries_are_reclaimed() {
     assert_eq!((bench.machine.streams().len(), bench.machine.stream_count()), (1, 1));
     assert_eq!(bench.machine.reclaim_due(), [STREAM]);
     let reclaimed = [(); 3].map(|()| reclaim(&mut bench, 1));
-    assert_eq!(reclaimed, [forgot(1, true), forgot(1, false), Moved::Void]);
+    assert_eq!(reclaimed, [forgot(1, true), forgot(1, false), LocalOutcome::Void]);
     assert_eq!(bench.machine.reclaim_due(), []);
     assert!(!bench.backend.dump().keys().any(|key| key.starts_with(&[0x03, 0, 0, 0, 1]) || key[0] == 0x11));
 }
@@ -424,7 +424,7 @@ fn a_deleted_stream_with_few_entries_is_gone_at_once() {
         assert_eq!(bench.machine.reclaim_due(), []);
         assert!(!bench.backend.dump().keys().any(|key| [0x03, 0x11].contains(&key[0])));
         assert!(bench.machine.liveness().iter().all(|(_, live)| live.bytes() == 0));
-        assert_eq!(reclaim(&mut bench, 1), Moved::Void);
+        assert_eq!(reclaim(&mut bench, 1), LocalOutcome::Void);
     }
 }
 
@@ -489,11 +489,15 @@ fn a_move_replaces_the_pointer_only_if_it_is_still_the_same() {
     let before = bench.machine.applied();
     for (from, target, bytes) in [(&value_blob, &value_of, &value), (&batch_blob, &batch_of, &batch_bytes)] {
         let record = bench.log.moved(from, target, &bytes[1..]);
-        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "the copy has other bytes");
+        assert_eq!(apply(&bench.machine, &record).1, Some(LocalOutcome::Void), "the copy has other bytes");
         let record = bench.log.moved(from, target, bytes);
-        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
+        assert_eq!(apply(&bench.machine, &record).1, Some(LocalOutcome::Applied));
         let record = bench.log.moved(from, target, bytes);
-        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "the original is not referenced any more");
+        assert_eq!(
+            apply(&bench.machine, &record).1,
+            Some(LocalOutcome::Void),
+            "the original is not referenced any more"
+        );
     }
     let after = bench.machine.applied();
     assert_eq!((after.index, after.time, after.revision), (before.index, before.time, before.revision));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use thalweg_state::{
-    machine::{Machine, MachineOptions, Moved},
-    streams::{BatchForm, CompactionCandidate, Stretch},
+    machine::{LocalOutcome, Machine, MachineOptions},
+    streams::{BatchForm, BatchRange, CompactionCandidate},
 };
 use thalweg_types::{
     BlobRef, Generation, Offset, SpaceTime, StreamId,
@@ -64,7 +64,7 @@ fn read(bench: &Bench, from: u64) -> Vec<(u64, u64, u8)> {
 }
 
 /// Compacts a stretch to the records for which `keeps` returns true.
-fn compact(bench: &mut Bench, stretch: &Stretch, keeps: &dyn Fn(u64) -> bool) -> Moved {
+fn compact(bench: &mut Bench, stretch: &BatchRange, keeps: &dyn Fn(u64) -> bool) -> LocalOutcome {
     let (first, end) = (stretch.batches[0].first, stretch.batches.last().unwrap().end());
     let mut builder = SparseBuilder::new();
     for batch in &stretch.batches {
@@ -99,8 +99,8 @@ fn compact(bench: &mut Bench, stretch: &Stretch, keeps: &dyn Fn(u64) -> bool) ->
     apply(&bench.machine, &record).1.unwrap()
 }
 
-fn stretch(bench: &Bench, from: u64, end: u64) -> Stretch {
-    bench.machine.stretch(STREAM, Offset(from), Offset(end), usize::MAX, u64::MAX).unwrap()
+fn batch_range(bench: &Bench, from: u64, end: u64) -> BatchRange {
+    bench.machine.batch_range(STREAM, Offset(from), Offset(end), usize::MAX, u64::MAX).unwrap()
 }
 
 fn stream_bytes(bench: &Bench) -> u64 {
@@ -114,8 +114,8 @@ fn offsets_and_times_stay_and_bytes_come_back() {
         bench.run(time, &[append(b"ab")]);
     }
     let before = bench.machine.stream(STREAM).unwrap();
-    let all = stretch(&bench, 0, 10);
-    assert_eq!(compact(&mut bench, &all, &|offset| offset >= 7 || offset == 1), Moved::Applied);
+    let all = batch_range(&bench, 0, 10);
+    assert_eq!(compact(&mut bench, &all, &|offset| offset >= 7 || offset == 1), LocalOutcome::Applied);
     let expected = [(1, 2, b'b'), (7, 5, b'b'), (8, 6, b'a'), (9, 6, b'b'), (10, 7, b'a'), (11, 7, b'b')];
     assert_eq!(read(&bench, 0), expected);
     assert_eq!(read(&bench, 8), expected[2..]);
@@ -123,7 +123,7 @@ fn offsets_and_times_stay_and_bytes_come_back() {
     assert_eq!((after.start, after.next, after.last_time), (before.start, before.next, before.last_time));
     assert_eq!(after.bytes, stream_bytes(&bench), "the stream's bytes equal its live bytes in the log");
     assert!(after.bytes < before.bytes);
-    assert_eq!(compact(&mut bench, &all, &|_| true), Moved::Void, "its source entries have changed");
+    assert_eq!(compact(&mut bench, &all, &|_| true), LocalOutcome::Void, "its source entries have changed");
     let at = |time| bench.machine.offset_at_or_after(STREAM, SpaceTime(time)).unwrap();
     assert_eq!((at(0), at(6), at(7), at(8)), (Offset(0), Offset(0), Offset(10), Offset(12)));
     bench.reopen();
@@ -136,13 +136,13 @@ fn nothing_may_be_left_of_a_stretch() {
     for time in 2..6 {
         bench.run(time, &[append(b"ab")]);
     }
-    let (head, tail) = (stretch(&bench, 0, 4), stretch(&bench, 4, 6));
-    assert_eq!(compact(&mut bench, &tail, &|_| false), Moved::Applied);
-    assert_eq!(compact(&mut bench, &head, &|offset| offset == 3), Moved::Applied);
+    let (head, tail) = (batch_range(&bench, 0, 4), batch_range(&bench, 4, 6));
+    assert_eq!(compact(&mut bench, &tail, &|_| false), LocalOutcome::Applied);
+    assert_eq!(compact(&mut bench, &head, &|offset| offset == 3), LocalOutcome::Applied);
     assert_eq!(read(&bench, 0), [(3, 3, b'b'), (6, 5, b'a'), (7, 5, b'b')]);
-    let both = stretch(&bench, 0, 6);
+    let both = batch_range(&bench, 0, 6);
     assert_eq!(both.batches.len(), 2);
-    assert_eq!(compact(&mut bench, &both, &|_| false), Moved::Applied, "sparse batches can be compacted again");
+    assert_eq!(compact(&mut bench, &both, &|_| false), LocalOutcome::Applied, "sparse batches can be compacted again");
     assert_eq!(read(&bench, 0), [(6, 5, b'a'), (7, 5, b'b')]);
     assert_eq!(bench.machine.stream(STREAM).unwrap().bytes, stream_bytes(&bench));
     let trim = command(|out| command::encode_trim_stream(out, STREAM, Offset(5)));
@@ -156,19 +156,19 @@ fn a_replacement_loses_every_race() {
     for time in 2..6 {
         bench.run(time, &[append(b"ab")]);
     }
-    let seen = stretch(&bench, 0, 6);
+    let seen = batch_range(&bench, 0, 6);
     bench.run(7, &[command(|out| command::encode_trim_stream(out, STREAM, Offset(3)))]);
-    assert_eq!(compact(&mut bench, &seen, &|_| false), Moved::Void, "a trim came first");
-    let seen = stretch(&bench, 2, 8);
+    assert_eq!(compact(&mut bench, &seen, &|_| false), LocalOutcome::Void, "a trim came first");
+    let seen = batch_range(&bench, 2, 8);
     let batch = seen.batches[1];
     let bytes = bench.log.read(&batch.blob).to_vec();
     let moved = bench.log.moved(&batch.blob, &MoveTarget::Batch { stream: STREAM, first: batch.first }, &bytes);
-    assert_eq!(apply(&bench.machine, &moved).1, Some(Moved::Applied));
-    assert_eq!(compact(&mut bench, &seen, &|_| false), Moved::Void, "the bytes moved");
-    let seen = stretch(&bench, 2, 8);
-    assert_eq!(compact(&mut bench, &seen, &|_| true), Moved::Applied);
+    assert_eq!(apply(&bench.machine, &moved).1, Some(LocalOutcome::Applied));
+    assert_eq!(compact(&mut bench, &seen, &|_| false), LocalOutcome::Void, "the bytes moved");
+    let seen = batch_range(&bench, 2, 8);
+    assert_eq!(compact(&mut bench, &seen, &|_| true), LocalOutcome::Applied);
     bench.run(8, &[command(|out| command::encode_delete_stream(out, STREAM))]);
-    assert_eq!(compact(&mut bench, &seen, &|_| true), Moved::Void);
+    assert_eq!(compact(&mut bench, &seen, &|_| true), LocalOutcome::Void);
 }
 
 #[test]
@@ -180,7 +180,10 @@ fn how_far_it_is_clean_only_rises() {
         let record = bench.log.moved(&none, &MoveTarget::Cleaned { stream: STREAM, before: Offset(before) }, b"");
         apply(&bench.machine, &record).1.unwrap()
     };
-    assert_eq!([clean(3), clean(2), clean(5), clean(4)], [Moved::Applied, Moved::Void, Moved::Void, Moved::Applied]);
+    assert_eq!(
+        [clean(3), clean(2), clean(5), clean(4)],
+        [LocalOutcome::Applied, LocalOutcome::Void, LocalOutcome::Void, LocalOutcome::Applied]
+    );
     let candidate = bench.machine.compaction_candidates()[0];
     assert_eq!((candidate.cleaned, candidate.start, candidate.next), (Offset(4), Offset(0), Offset(4)));
 }
@@ -231,10 +234,10 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
                     let batches = bench.machine.batches_from(STREAM, candidate.start, 99, u64::MAX).unwrap().batches;
                     let from = batches[rng.below(batches.len() as u64) as usize].first;
                     let count = 1 + rng.below(6) as usize;
-                    let seen = bench.machine.stretch(STREAM, from, candidate.next, count, u64::MAX).unwrap();
+                    let seen = bench.machine.batch_range(STREAM, from, candidate.next, count, u64::MAX).unwrap();
                     let (salt, end) = (rng.next(), seen.batches.last().unwrap().end().0);
                     let keeps = |offset: u64| Rng(salt ^ offset).below(3) > 0;
-                    assert_eq!(compact(&mut bench, &seen, &keeps), Moved::Applied);
+                    assert_eq!(compact(&mut bench, &seen, &keeps), LocalOutcome::Applied);
                     model.retain(|(offset, ..)| *offset < from.0 || *offset >= end || keeps(*offset));
                     if rng.below(3) == 0 {
                         let cleaned = MoveTarget::Cleaned { stream: STREAM, before: Offset(end) };
@@ -247,7 +250,7 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
             if let Some(candidate) = bench.machine.compaction_candidates().first() {
                 // The next pass must find a batch at this offset.
                 let CompactionCandidate { cleaned, next, .. } = *candidate;
-                bench.machine.stretch(STREAM, cleaned, next, usize::MAX, u64::MAX).unwrap();
+                bench.machine.batch_range(STREAM, cleaned, next, usize::MAX, u64::MAX).unwrap();
             }
             let info = bench.machine.stream(STREAM).unwrap();
             assert_eq!((info.start.0, info.next.0), (start, next));

@@ -130,7 +130,7 @@ fn compacted_by_one() -> Pair {
         batch.push(&Record { key: Some(b"k"), payload: b"payload", ..Record::default() }).unwrap();
         pair.run(&command(|out| command::encode_append(out, STREAM, None, &batch)));
     }
-    let stretch = pair.one.machine().stretch(STREAM, Offset(0), Offset(3), 3, u64::MAX).unwrap();
+    let stretch = pair.one.machine().batch_range(STREAM, Offset(0), Offset(3), 3, u64::MAX).unwrap();
     assert_eq!(stretch.batches.len(), 3);
     upkeep::replace(&mut pair.one, STREAM, &stretch, 0);
     assert_eq!(pair.one.machine().batches_from(STREAM, Offset(0), 9, u64::MAX).unwrap().batches.len(), 2);

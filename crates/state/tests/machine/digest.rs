@@ -3,7 +3,7 @@
 use thalweg_state::{
     digest::{StateDigest, state_digest},
     keyspaces::StoredValue,
-    machine::{Machine, MachineOptions, Moved},
+    machine::{LocalOutcome, Machine, MachineOptions},
 };
 use thalweg_store::Applied;
 use thalweg_types::{KeyspaceId, command::MoveTarget};
@@ -64,7 +64,7 @@ fn a_moved_value_does_not_show() {
     let target = MoveTarget::Value { keyspace: KeyspaceId(2), key: b"key" };
     let bytes = bench.log.read(&blob);
     let record = bench.log.moved(&blob, &target, &bytes);
-    assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
+    assert_eq!(apply(&bench.machine, &record).1, Some(LocalOutcome::Applied));
     let after = digest_of(&bench.machine);
     assert_eq!((after.digest, after.rows, after.kinds), (before.digest, before.rows, before.kinds));
 }

@@ -13,7 +13,7 @@ use thalweg_store::Backend;
 use thalweg_types::{
     Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId, Term,
     command::{
-        self, AppendTerms, CommitBuilder, Compaction, Deadline, KeyspaceConfig, KeyspaceHistory, ProducerStamp,
+        self, AppendConditions, CommitBuilder, Compaction, Deadline, KeyspaceConfig, KeyspaceHistory, ProducerStamp,
         StreamConfig,
     },
     record::{Record, RecordBatch, Records},
@@ -42,7 +42,7 @@ pub fn fixed(options: MachineOptions) -> Bench {
     let mut commit = CommitBuilder::new();
     commit.put(KeyspaceId(1), b"", b"empty key").unwrap().put(KeyspaceId(2), b"key", b"small").unwrap();
     let producer = Some(ProducerStamp { id: "p", epoch: 4, sequence: 0 });
-    commit.append_with(StreamId(1), &AppendTerms { expected: Offset(2).into(), producer }, &batch).unwrap();
+    commit.append_with(StreamId(1), &AppendConditions { expected: Offset(2).into(), producer }, &batch).unwrap();
     // One batch more than the number of index entries that deleting a stream removes.
     let mut many = CommitBuilder::new();
     (0..65).for_each(|_| _ = many.append(StreamId(2), None, &batch).unwrap());

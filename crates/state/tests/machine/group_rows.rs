@@ -10,7 +10,7 @@ use thalweg_types::{
     Attempt, Generation, GroupId, Index, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
     command::{
         self, StreamConfig,
-        groups::{self, Again, GroupConfig, GroupOrder, OffsetRun, Settlement, key_hash},
+        groups::{self, GroupConfig, GroupOrder, OffsetRun, Redelivery, Settlement, key_hash},
     },
     record::{Record, RecordBatch},
 };
@@ -61,7 +61,7 @@ fn fixed() -> Bench {
         ],
     );
     let keys = [b"a", b"a", b"b", b"b"].map(|key| key_hash(key));
-    let again = Again::After(Duration::from_secs(1));
+    let again = Redelivery::After(Duration::from_secs(1));
     bench.run(2_000_000, &[fetch(1, 4, &[], "one"), fetch(2, 4, &keys, "two")]);
     bench.run(
         3_000_000,
@@ -71,11 +71,12 @@ fn fixed() -> Bench {
                 groups::encode_nack(out, GroupId(1), again, "later", &[runs(2_000_000, &[(2, 1)])]).unwrap();
             }),
             command(|out| {
-                groups::encode_nack(out, GroupId(1), Again::Never, "no good", &[runs(2_000_000, &[(3, 1)])]).unwrap();
+                groups::encode_nack(out, GroupId(1), Redelivery::Never, "no good", &[runs(2_000_000, &[(3, 1)])])
+                    .unwrap();
             }),
         ],
     );
-    let much_later = Again::After(Duration::from_secs(100));
+    let much_later = Redelivery::After(Duration::from_secs(100));
     // The previous attempt number belongs to the parked records.
     let waits = [runs(2_000_001, &[(0, 1)])];
     let nack = command(|out| groups::encode_nack(out, GroupId(2), much_later, "", &waits).unwrap());
@@ -150,7 +151,7 @@ fn use_damaged(map: Map, applied: Option<Applied>) -> Result<(), MachineError> {
             &[
                 command(|out| groups::encode_ack(out, id, &settle).unwrap()),
                 fetch(group, 1000, &keys, "m"),
-                command(|out| groups::encode_nack(out, id, Again::Uncounted, "", &settle).unwrap()),
+                command(|out| groups::encode_nack(out, id, Redelivery::Uncounted, "", &settle).unwrap()),
                 command(|out| groups::encode_extend(out, id, Duration::ZERO, &[Attempt(2_000_000)]).unwrap()),
                 command(|out| command::encode_trim_stream(out, STREAM, Offset(2))),
             ],
@@ -216,7 +217,7 @@ fn garbage_commands_are_harmless() {
         let valid = [
             fetch(1, 9, &[1, 2, 3], "m"),
             command(|out| groups::encode_ack(out, GroupId(1), &[runs(2_000_000, &[(0, 1)])]).unwrap()),
-            command(|out| groups::encode_nack(out, GroupId(2), Again::Never, "r", &[runs(7, &[(0, 1)])]).unwrap()),
+            command(|out| groups::encode_nack(out, GroupId(2), Redelivery::Never, "r", &[runs(7, &[(0, 1)])]).unwrap()),
             command(|out| groups::encode_extend(out, GroupId(1), Duration::MAX, &[Attempt(9)]).unwrap()),
             command(|out| groups::encode_create_group(out, STREAM, "x", None, &GroupConfig::default()).unwrap()),
         ];

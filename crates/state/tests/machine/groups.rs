@@ -8,7 +8,7 @@ use thalweg_types::{
     command::{
         self, CommitBuilder, Outcome, StreamConfig,
         groups::{
-            self, Again, Fetched, GroupConfig, GroupOrder, GroupOutcome, Lapsed, OffsetRun, Settlement, key_hash,
+            self, Fetched, GroupConfig, GroupOrder, GroupOutcome, Lapsed, OffsetRun, Redelivery, Settlement, key_hash,
         },
     },
     limits::{MAX_GROUP_MEMBERS, MAX_GROUP_PENDING, MAX_GROUPS},
@@ -100,7 +100,7 @@ fn ack(bench: &mut Bench, time: u64, settlements: &[Settlement]) -> (u32, Vec<La
     settled(&bench.run(time, &[command(|out| groups::encode_ack(out, GROUP, settlements).unwrap())])[0])
 }
 
-fn nack(bench: &mut Bench, time: u64, again: Again, settlements: &[Settlement]) -> (u32, Vec<Lapsed>) {
+fn nack(bench: &mut Bench, time: u64, again: Redelivery, settlements: &[Settlement]) -> (u32, Vec<Lapsed>) {
     let nack = command(|out| groups::encode_nack(out, GROUP, again, "broken", settlements).unwrap());
     settled(&bench.run(time, &[nack])[0])
 }
@@ -113,8 +113,8 @@ pub fn info(bench: &Bench) -> thalweg_types::info::Group {
     bench.machine.group(GROUP, bench.machine.applied().time).unwrap().unwrap()
 }
 
-pub fn later(delay: u64) -> Again {
-    Again::After(Duration::from_micros(delay))
+pub fn later(delay: u64) -> Redelivery {
+    Redelivery::After(Duration::from_micros(delay))
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn what_is_given_back_unseen_does_not_count() {
     let once = GroupConfig { max_deliveries: Some(1), dead_letters: Some("dead".into()), ..config() };
     let mut bench = bench_with(&once, 2);
     let attempt = fetch(&mut bench, 10, 2).attempt;
-    assert_eq!(nack(&mut bench, 11, Again::Uncounted, &[some(attempt, &[(1, 1)])]), (1, vec![]));
+    assert_eq!(nack(&mut bench, 11, Redelivery::Uncounted, &[some(attempt, &[(1, 1)])]), (1, vec![]));
     assert_eq!(of(&fetch(&mut bench, 11, 2)), [(1, 1, 1)]);
     assert_eq!(info(&bench).dying, 0);
 }
@@ -266,7 +266,7 @@ fn what_lapses_too_often_is_dead_for_that_reason_and_without_a_stream_is_dropped
     assert_eq!(bench.machine.dead_letters(GROUP, None).unwrap().unwrap().reason, "not acked before its deadline");
     let dropping = GroupConfig { dead_letters: None, ..dead };
     bench.run(10 + DEADLINE, &[command(|out| groups::encode_configure_group(out, GROUP, &dropping).unwrap())]);
-    nack(&mut bench, 11 + DEADLINE, Again::Never, &[Settlement::all(next.attempt)]);
+    nack(&mut bench, 11 + DEADLINE, Redelivery::Never, &[Settlement::all(next.attempt)]);
     assert_eq!((info(&bench).pending, info(&bench).dying, info(&bench).dropped), (0, 2, 1));
 }
 
@@ -322,7 +322,7 @@ fn trimmed_records_leave_what_is_pending() {
     let dead = GroupConfig { max_deliveries: Some(1), dead_letters: Some("dead".into()), ..config() };
     let mut bench = bench_with(&dead, 10);
     let attempt = fetch(&mut bench, 10, 3).attempt;
-    nack(&mut bench, 11, Again::Never, &[some(attempt, &[(0, 1)])]);
+    nack(&mut bench, 11, Redelivery::Never, &[some(attempt, &[(0, 1)])]);
     fetch(&mut bench, 12, 3);
     let trim = |before| command(|out| command::encode_trim_stream(out, STREAM, Offset(before)));
     bench.run(13, &[trim(2)]);
@@ -471,7 +471,7 @@ fn a_window_that_the_cursor_has_left_delivers_nothing_new() {
 fn a_dead_record_frees_its_key_and_so_does_a_trimmed_one() {
     let (mut bench, fetch) = ordered(&["a", "a", "a", "a"]);
     let first = fetch(&mut bench, 10, 9, 0);
-    nack(&mut bench, 11, Again::Never, &[Settlement::all(first.attempt)]);
+    nack(&mut bench, 11, Redelivery::Never, &[Settlement::all(first.attempt)]);
     assert_eq!(of(&fetch(&mut bench, 12, 9, 0)), [(1, 1, 1)]);
     bench.run(13, &[command(|out| command::encode_trim_stream(out, STREAM, Offset(3)))]);
     assert_eq!(of(&fetch(&mut bench, 14, 9, 0)), [(3, 1, 1)]);

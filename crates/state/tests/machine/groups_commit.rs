@@ -4,7 +4,7 @@ use thalweg_types::{
     Attempt, GroupId, Offset,
     command::{
         AppendedAt, Expect, OperationResult, Outcome, Transacted, TransactionBuilder,
-        groups::{self, Again, GroupOutcome, Settlement},
+        groups::{self, GroupOutcome, Redelivery, Settlement},
     },
     record::RecordBatch,
 };
@@ -94,7 +94,7 @@ fn two_settlements_of_one_transaction_settle_different_records() {
     let attempt = fetch(&mut bench, 10, 4).attempt;
     let mut transaction = TransactionBuilder::new();
     transaction.then().ack(GROUP, &[some(attempt, &[(0, 1), (2, 1)])]).unwrap();
-    transaction.then().nack(GROUP, Again::Uncounted, "", &[some(attempt, &[(1, 1)])]).unwrap();
+    transaction.then().nack(GROUP, Redelivery::Uncounted, "", &[some(attempt, &[(1, 1)])]).unwrap();
     let outcome = bench.run(11, &[command(|out| transaction.encode(out).unwrap())]).remove(0);
     let results = [OperationResult::Settled { records: 2 }, OperationResult::Settled { records: 1 }];
     assert_eq!(transacted(&outcome).results, results);

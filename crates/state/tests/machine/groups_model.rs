@@ -10,7 +10,7 @@ use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
     command::{
         self, CommitBuilder, Outcome, StreamConfig,
-        groups::{self, Again, Fetched, GroupConfig, GroupOrder, GroupOutcome, OffsetRun, Settlement, key_hash},
+        groups::{self, Fetched, GroupConfig, GroupOrder, GroupOutcome, OffsetRun, Redelivery, Settlement, key_hash},
     },
 };
 
@@ -156,14 +156,14 @@ impl Model {
         offsets
     }
 
-    fn nacked(&mut self, offsets: &[usize], again: Again) {
+    fn nacked(&mut self, offsets: &[usize], again: Redelivery) {
         for &offset in offsets {
-            self.records[offset].1 -= u32::from(again == Again::Uncounted);
+            self.records[offset].1 -= u32::from(again == Redelivery::Uncounted);
             self.records[offset].0 = match again {
-                Again::After(delay) if !self.exhausted(offset) => {
+                Redelivery::After(delay) if !self.exhausted(offset) => {
                     Stage::Waiting { due: self.time + delay.as_micros() as u64 }
                 }
-                Again::Uncounted => Stage::Waiting { due: self.time },
+                Redelivery::Uncounted => Stage::Waiting { due: self.time },
                 _ => Stage::Dead,
             };
         }
@@ -271,9 +271,9 @@ impl Run {
         let held = self.model.held_by(&settlements);
         let nack = self.rng.below(2) == 0;
         let again = match self.rng.below(6) {
-            0 => Again::Never,
-            1 => Again::Uncounted,
-            delay => Again::After(Duration::from_micros((delay - 2) * 300)),
+            0 => Redelivery::Never,
+            1 => Redelivery::Uncounted,
+            delay => Redelivery::After(Duration::from_micros((delay - 2) * 300)),
         };
         let outcome = if nack {
             self.one(command(|out| groups::encode_nack(out, GROUP, again, "no", &settlements).unwrap()))

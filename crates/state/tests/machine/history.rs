@@ -2,7 +2,7 @@
 
 use thalweg_state::{
     changes::{EntryCommits, KeyChange},
-    machine::{Machine, MachineOptions, Moved},
+    machine::{LocalOutcome, Machine, MachineOptions},
 };
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Revision,
@@ -163,7 +163,7 @@ fn raising_the_floor_forgets_rows_below_in_bounded_steps() {
     let mut forgotten = 0;
     loop {
         let moved = bench.local(&MoveTarget::HistoryFloor { floor, max: 7 });
-        let Moved::Forgot { rows, more } = moved else { panic!("{moved:?}") };
+        let LocalOutcome::SegmentForgotten { rows, more } = moved else { panic!("{moved:?}") };
         forgotten += rows;
         assert!(rows <= 7);
         assert_eq!(bench.machine.history_floor().unwrap(), floor, "the first step raises the floor");

@@ -7,7 +7,7 @@ use std::{
 
 use thalweg_state::{
     keyspaces::{Counts, Fetch, Item, ScanRange, StoredRef, StoredValue},
-    machine::{MachineOptions, Moved, StreamReadError},
+    machine::{LocalOutcome, MachineOptions, StreamReadError},
 };
 use thalweg_store::{Backend, Direction};
 use thalweg_types::{BlobRef, Generation, KeyspaceId, Offset, Revision, SpaceTime, StreamId, command::MoveTarget};
@@ -93,7 +93,7 @@ fn move_value(bench: &mut Bench, model: &Model, rng: &mut Rng) {
 
 /// Moves the same bytes twice. The second move is void, because the pointer has changed.
 fn move_twice(bench: &mut Bench, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
-    for expected in [Moved::Applied, Moved::Void] {
+    for expected in [LocalOutcome::Applied, LocalOutcome::Void] {
         let record = bench.log.moved(from, target, bytes);
         assert_eq!(apply(&bench.machine, &record).1, Some(expected));
     }

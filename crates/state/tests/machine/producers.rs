@@ -7,8 +7,8 @@ use thalweg_store::Backend;
 use thalweg_types::{
     KeyspaceId, Offset, Revision, StreamId,
     command::{
-        self, AppendTerms, AppendedAt, CommitBuilder, Expect, ExpectedOffset, KeyspaceConfig, Outcome, ProducerRefusal,
-        ProducerStamp, StreamConfig,
+        self, AppendConditions, AppendedAt, CommitBuilder, Expect, ExpectedOffset, KeyspaceConfig, Outcome,
+        ProducerRefusal, ProducerStamp, StreamConfig,
     },
     limits::{MAX_STREAM_PRODUCERS, PRODUCER_EVICTIONS, PRODUCER_MEMORY, PRODUCER_RESULTS},
     record::RecordBatch,
@@ -39,8 +39,8 @@ fn batch(records: usize) -> RecordBatch {
     batch
 }
 
-fn terms(id: &str, epoch: u32, sequence: u64) -> AppendTerms<'_> {
-    AppendTerms { expected: ExpectedOffset::Any, producer: Some(ProducerStamp { id, epoch, sequence }) }
+fn terms(id: &str, epoch: u32, sequence: u64) -> AppendConditions<'_> {
+    AppendConditions { expected: ExpectedOffset::Any, producer: Some(ProducerStamp { id, epoch, sequence }) }
 }
 
 fn append(id: &str, epoch: u32, sequence: u64, records: usize) -> Vec<u8> {
@@ -130,9 +130,9 @@ fn a_repeated_commit_is_recognised_although_its_conditions_fail_now() {
     let commit = |sequence, key: &[u8]| {
         let mut builder = CommitBuilder::new();
         builder.expect(KS, key, Expect::Absent).unwrap().put(KS, key, b"v").unwrap();
-        let expected = AppendTerms { expected: Offset(0).into(), ..terms("p", 0, sequence) };
+        let expected = AppendConditions { expected: Offset(0).into(), ..terms("p", 0, sequence) };
         builder.append(STREAM, Offset(0), &batch(1)).unwrap();
-        builder.append_with(STREAM, &AppendTerms { expected: Offset(1).into(), ..expected }, &batch(2)).unwrap();
+        builder.append_with(STREAM, &AppendConditions { expected: Offset(1).into(), ..expected }, &batch(2)).unwrap();
         builder.append_with(STREAM, &terms("p", 0, sequence + 1), &batch(1)).unwrap();
         command(|out| builder.encode(out))
     };

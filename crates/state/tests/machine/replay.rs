@@ -1,6 +1,6 @@
 //! Tests that the same log produces the same map, whatever the point from which replay begins.
 
-use thalweg_state::machine::{MachineOptions, Moved};
+use thalweg_state::machine::{LocalOutcome, MachineOptions};
 use thalweg_store::Backend;
 
 use crate::{
@@ -84,7 +84,7 @@ fn outcomes_do_not_depend_on_records_of_the_nodes_own_log() {
         for record in &bench.log.records {
             let (outcomes, moved) = apply(&with, record);
             match moved {
-                Some(Moved::Forgot { rows, .. }) => forgotten += rows,
+                Some(LocalOutcome::SegmentForgotten { rows, .. }) => forgotten += rows,
                 Some(_) => {}
                 None => assert_eq!(apply(&without, record).0, outcomes),
             }

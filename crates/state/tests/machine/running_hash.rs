@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use thalweg_state::{
     keyspaces::StoredValue,
-    machine::{MachineOptions, Moved},
+    machine::{LocalOutcome, MachineOptions},
     membership::LogId,
 };
 use thalweg_types::{
@@ -106,7 +106,7 @@ fn records_of_the_node_leave_it_as_it_is() {
     let StoredValue::Blob(blob) = bench.machine.get(KEYSPACE, b"key").unwrap().unwrap().value else { panic!("inline") };
     let bytes = bench.log.read(&blob);
     let record = bench.log.moved(&blob, &MoveTarget::Value { keyspace: KEYSPACE, key: b"key" }, &bytes);
-    assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
+    assert_eq!(apply(&bench.machine, &record).1, Some(LocalOutcome::Applied));
     let mut next = || bench.log.skip(SpaceTime(2)).next_lsn;
     bench.machine.apply_vote(b"vote", next()).unwrap();
     bench.machine.apply_purged(LogId { term: Term(1), index: Index(1) }, next()).unwrap();

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
-    machine::{Entry, Machine, MachineOptions, Moved},
+    machine::{Entry, LocalOutcome, Machine, MachineOptions},
 };
 use thalweg_store::{Applied, Backend, BackendError, BackendStats, Change, Direction, View, Visit, WriteBatch};
 use thalweg_types::{
@@ -246,7 +246,7 @@ impl Log {
 }
 
 /// Applies a record of any kind.
-pub fn apply(machine: &Machine, record: &LogRecord) -> (Vec<Outcome>, Option<Moved>) {
+pub fn apply(machine: &Machine, record: &LogRecord) -> (Vec<Outcome>, Option<LocalOutcome>) {
     let mut outcomes = Vec::new();
     let mut moved = None;
     match record.kind {
@@ -300,7 +300,7 @@ impl Bench {
     }
 
     /// Applies a node-local record without bytes.
-    pub fn local(&mut self, target: &MoveTarget<'_>) -> Moved {
+    pub fn local(&mut self, target: &MoveTarget<'_>) -> LocalOutcome {
         let record = self.log.local(target);
         apply(&self.machine, &record).1.expect("a move")
     }

@@ -12,7 +12,7 @@ use std::{
 use thalweg_state::{
     expiry::{Expiry, ReadTime, StaleCursor},
     keyspaces::{ReadView, ScanRange, StoredValue},
-    machine::{MachineOptions, Moved},
+    machine::{LocalOutcome, MachineOptions},
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
@@ -53,7 +53,7 @@ pub fn bench() -> (Bench, Arc<TestTime>) {
         ],
     );
     let time = Arc::new(TestTime::default());
-    bench.machine.read_by(time.clone());
+    bench.machine.set_read_clock(time.clone());
     (bench, time)
 }
 
@@ -353,7 +353,7 @@ fn a_value_in_the_log_keeps_its_end_when_it_is_moved() {
     let before = bench.machine.get(KS, b"a").unwrap().unwrap();
     let StoredValue::Blob(blob) = before.value else { panic!("not in the log") };
     let record = bench.log.moved(&blob, &MoveTarget::Value { keyspace: KS, key: b"a" }, &long);
-    assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
+    assert_eq!(apply(&bench.machine, &record).1, Some(LocalOutcome::Applied));
     let after = bench.machine.get(KS, b"a").unwrap().unwrap();
     assert_eq!((after.expiry, after.revision), (before.expiry, before.revision));
     assert_ne!(after.value, StoredValue::Blob(blob));

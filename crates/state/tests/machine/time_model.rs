@@ -441,7 +441,7 @@ fn what_has_ended_is_not_there_whatever_the_rows_say() {
                 }
                 2 => {
                     bench.reopen();
-                    bench.machine.read_by(now.clone());
+                    bench.machine.set_read_clock(now.clone());
                 }
                 _ => {}
             }

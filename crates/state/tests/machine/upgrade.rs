@@ -21,7 +21,7 @@ fn knowing(known: u16) -> Bench {
 
 fn reopen(bench: &mut Bench, known: u16) {
     bench.backend = bench.backend.copy();
-    bench.machine = Machine::open_knowing(bench.backend.clone(), bench.options, known).unwrap();
+    bench.machine = Machine::open_with_version(bench.backend.clone(), bench.options, known).unwrap();
 }
 
 fn raise(to: u16) -> Vec<u8> {
@@ -76,7 +76,7 @@ fn all_that_know_a_version_agree_on_what_is_refused() {
     let mut bench = knowing(2);
     let others = [3, 9].map(|known| {
         let backend = MapBackend::of(Default::default(), None);
-        (backend.clone(), Machine::open_knowing(backend, MachineOptions::default(), known).unwrap())
+        (backend.clone(), Machine::open_with_version(backend, MachineOptions::default(), known).unwrap())
     });
     for commands in [vec![create(1, "k"), create(2, "no"), put(1)], vec![raise(2), create(2, "yes")], vec![put(2)]] {
         let record = bench.log.entry(&frame(&commands), SpaceTime(1));
@@ -116,7 +116,7 @@ fn a_node_that_does_not_know_the_version_stops_and_goes_on_after_its_upgrade() {
 fn a_state_of_an_unknown_version_is_not_opened() {
     let mut bench = knowing(7);
     bench.run(1, &[raise(7)]);
-    let error = Machine::open_knowing(bench.backend.copy(), bench.options, 6).unwrap_err();
+    let error = Machine::open_with_version(bench.backend.copy(), bench.options, 6).unwrap_err();
     assert!(matches!(error, MachineError::StateNeedsUpgrade { in_force: 7, known: 6, .. }), "{error}");
     assert_eq!((error.action(), error.code()), (Action::Stop, "needs_upgrade"));
     let as_it_is = Machine::open(bench.backend.copy(), bench.options);

@@ -7,9 +7,9 @@ use std::{
 };
 
 use thalweg_state::{
-    history::{Lasting, PastError},
+    history::{HistoryError, VersionLifetime},
     keyspaces::{ScanRange, StoredRef, StoredValue},
-    machine::{Entry, Machine, MachineError, MachineOptions, Moved},
+    machine::{Entry, LocalOutcome, Machine, MachineError, MachineOptions},
 };
 use thalweg_store::{Applied, Backend, Direction};
 use thalweg_types::{
@@ -347,7 +347,7 @@ fn check_get(bench: &Bench, model: &Model, keyspace: u32, key: &[u8], revision: 
             let expected = model.past[revision as usize].0[&keyspace].get(key);
             assert_eq!(found, expected.map(|value| (value.revision, value.bytes.clone())), "{}", context());
         }
-        Err(PastError::Compacted { requested, oldest }) => {
+        Err(HistoryError::Compacted { requested, oldest }) => {
             assert!(requested.0 == revision && oldest.0 > revision, "{}", context());
             assert!(!model.is_promised(keyspace, key, revision), "promised: {}", context());
         }
@@ -401,7 +401,7 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revisi
             let at = range.direction;
             assert!(found == expected, "{keyspace} at {revision} of {} {at:?}: {differs:?} {known:?}", model.revision);
         }
-        Err(PastError::Compacted { .. }) => {
+        Err(HistoryError::Compacted { .. }) => {
             assert!(expected.starts_with(&found));
             let everything = model.past.iter().flat_map(|(keyspaces, _)| keyspaces[&keyspace].keys());
             let unknown = |key: &&Vec<u8>| within(key) && !model.is_promised(keyspace, key, revision);
@@ -432,9 +432,9 @@ fn check_versions(bench: &Bench, model: &Model, keyspace: u32, key: &[u8]) {
     expected.reverse();
     expected.retain(|(_, _, until)| until.is_none_or(|until| until > listed.oldest.0));
     let found = listed.versions.iter().map(|version| {
-        let until = match version.lasting {
-            Lasting::Until { revision, .. } => Some(revision.0),
-            Lasting::Current | Lasting::Ended => None,
+        let until = match version.lifetime {
+            VersionLifetime::Until { revision, .. } => Some(revision.0),
+            VersionLifetime::Current | VersionLifetime::Ended => None,
         };
         (version.stored.revision.0, resolve_owned(bench, &version.stored.value), until)
     });
@@ -477,7 +477,7 @@ fn move_one(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     let Some(blob) = blobs.get(rng.below(3) as usize) else { return };
     assert!(bench.machine.is_value_live(keyspace, &key, blob).unwrap());
     let bytes = bench.log.read(blob);
-    for expected in [Moved::Applied, Moved::Void] {
+    for expected in [LocalOutcome::Applied, LocalOutcome::Void] {
         let record = bench.log.moved(blob, &MoveTarget::Value { keyspace, key: &key }, &bytes);
         assert_eq!(apply(&bench.machine, &record).1, Some(expected));
     }
@@ -605,7 +605,7 @@ fn what_a_change_of_bounds_forgets_of_a_key_stays_known_as_forgotten() {
         past.and_then(|past| past.get(b"k")).map(|found| found.map(|found| resolve_owned(&bench, &found.value)))
     };
     for revision in [4, 5, 6] {
-        assert!(matches!(read(revision), Err(PastError::Compacted { .. })), "{revision}: {:?}", read(revision));
+        assert!(matches!(read(revision), Err(HistoryError::Compacted { .. })), "{revision}: {:?}", read(revision));
     }
     assert_eq!([7, 8].map(|revision| read(revision).unwrap()), [Some(vec![7]), Some(vec![8])]);
 }
@@ -631,8 +631,8 @@ fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), Mach
     let snapshot = machine.read_view();
     let revision = snapshot.applied().revision;
     let mut worst = Ok(());
-    let mut note = |result: Result<(), PastError>| match result {
-        Err(PastError::Machine(error)) if worst.is_ok() => worst = Err(error),
+    let mut note = |result: Result<(), HistoryError>| match result {
+        Err(HistoryError::Machine(error)) if worst.is_ok() => worst = Err(error),
         _ => {}
     };
     for keyspace in (1..=HISTORIES.len() as u32).map(KeyspaceId) {
@@ -645,7 +645,7 @@ fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), Mach
             for key in [b"a".as_slice(), b"b", b"ab", b""] {
                 note(snapshot.past(keyspace, revision, SpaceTime(0)).and_then(|past| past.get(key).map(|_| ())));
                 note(snapshot.versions(keyspace, key, None, 9).map(|_| ()));
-                note(snapshot.version_blobs(keyspace, key).map(|_| ()).map_err(PastError::Machine));
+                note(snapshot.version_blobs(keyspace, key).map(|_| ()).map_err(HistoryError::Machine));
             }
         }
     }

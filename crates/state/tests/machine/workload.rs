@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_state::machine::Moved;
+use thalweg_state::machine::LocalOutcome;
 use thalweg_types::{
     KeyspaceId, Offset, Revision, SpaceTime, StreamId,
     command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, MoveTarget, Outcome, StreamConfig},
@@ -240,7 +240,7 @@ impl Model {
     }
 
     /// Returns a node-local record that deletes index entries, and its expected result.
-    pub fn reclaim(&mut self, rng: &mut Rng) -> (MoveTarget<'static>, Moved) {
+    pub fn reclaim(&mut self, rng: &mut Rng) -> (MoveTarget<'static>, LocalOutcome) {
         let id = self.random_stream(rng);
         let max = rng.below(5) as u32;
         let moved = match self.streams.get_mut(&id) {
@@ -254,9 +254,9 @@ impl Model {
                 if !more && !stream.live {
                     self.streams.remove(&id);
                 }
-                Moved::Forgot { rows, more }
+                LocalOutcome::SegmentForgotten { rows, more }
             }
-            None => Moved::Void,
+            None => LocalOutcome::Void,
         };
         (MoveTarget::Reclaimed { stream: StreamId(id), max }, moved)
     }

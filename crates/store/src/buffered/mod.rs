@@ -52,7 +52,7 @@ use shared::lock;
 pub use shared::{Shared, State};
 pub use store::{Demand, Store, StoreView};
 use version::BufferedView;
-pub use worker::Work;
+pub use worker::ThreadMain;
 
 /// Number of arenas kept for the next memtable: writes and persisting alternate between two arenas.
 const SPARE_ARENAS: usize = 1;
@@ -85,7 +85,7 @@ impl<S: Store> Buffered<S> {
         store: S,
         options: BufferOptions,
         barrier: Arc<dyn LogBarrier>,
-        upkeep: &[Work<S>],
+        upkeep: &[ThreadMain<S>],
     ) -> Result<Self, BackendError> {
         let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
         let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
@@ -95,13 +95,13 @@ impl<S: Store> Buffered<S> {
     }
 
     /// Replaces the active memtable with one that has room for `bytes`. Seals the old one if `seal` requires it.
-    fn rotate(&self, writer: &mut Writer, bytes: usize, seal: Seal) -> Result<(), BackendError> {
+    fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let state = match seal {
-            Seal::Active => shared.wait_for_room()?,
-            Seal::Nothing => shared.lock(),
+            SealTarget::Active => shared.wait_for_room()?,
+            SealTarget::Nothing => shared.lock(),
         };
-        let applied = state.applied.filter(|_| seal == Seal::Active);
+        let applied = state.applied.filter(|_| seal == SealTarget::Active);
         let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
         shared.replace_active(state, active, applied);
         writer.memtable = memtable;
@@ -116,8 +116,8 @@ impl<S: Store> Buffered<S> {
         let mut writer = lock(&self.writer);
         if !batch.is_empty() {
             if !writer.memtable.has_room_for(batch) {
-                let seal = if writer.memtable.memtable().is_empty() { Seal::Nothing } else { Seal::Active };
-                self.rotate(&mut writer, bytes, seal)?;
+                let seal = if writer.memtable.memtable().is_empty() { SealTarget::Nothing } else { SealTarget::Active };
+                self.replace_active(&mut writer, bytes, seal)?;
             }
             writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
         }
@@ -130,7 +130,7 @@ impl<S: Store> Buffered<S> {
         writer.owed += owed;
         if writer.owed >= MIN_PAUSE {
             let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
-            self.shared.stalled(|| std::thread::sleep(pause));
+            self.shared.count_stall(|| std::thread::sleep(pause));
         }
         Ok(())
     }
@@ -142,11 +142,11 @@ impl<S: Store> Buffered<S> {
             return Err(BackendError::Failed(failure.to_string()));
         }
         let persisted = shared.persist(batch.changes(), applied).and_then(|()| {
-            shared.republish(|state, _| {
+            shared.publish_after(|state, _| {
                 state.applied = Some(applied);
                 state.persisted = Some(applied);
             })?;
-            shared.tidy()
+            shared.maintain()
         });
         if let Err(failure) = &persisted {
             shared.lock().failure.get_or_insert(failure.clone());
@@ -157,7 +157,7 @@ impl<S: Store> Buffered<S> {
 
 /// Decides if the replaced memtable must be persisted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seal {
+enum SealTarget {
     Active,
     /// The active memtable is empty.
     Nothing,
@@ -210,7 +210,7 @@ impl<S: Store> Backend for Buffered<S> {
         let is_covered = newest_sealed.or(state.persisted) == state.applied;
         drop(state);
         if !is_covered {
-            self.rotate(&mut writer, 0, Seal::Active)?;
+            self.replace_active(&mut writer, 0, SealTarget::Active)?;
         }
         drop(writer);
         self.shared.wait_until_persisted()

@@ -79,7 +79,7 @@ impl Page {
     }
 
     /// Empties the page and enlarges it for the next read.
-    fn turn(&mut self) {
+    fn reset(&mut self) {
         self.bytes.clear();
         self.pairs.clear();
         self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
@@ -129,7 +129,7 @@ impl<'a, V: PagedView> PageCursor<'a, V> {
         Ok((page.len() > 0).then_some(Self { view, span, page, at: 0 }))
     }
 
-    fn turn_page(&mut self) -> Result<bool, BackendError> {
+    fn next_page(&mut self) -> Result<bool, BackendError> {
         if !self.page.is_full() {
             return Ok(false);
         }
@@ -139,7 +139,7 @@ impl<'a, V: PagedView> PageCursor<'a, V> {
             Direction::Forward => (past, self.span.upper),
             Direction::Reverse => (self.span.lower, past),
         };
-        self.page.turn();
+        self.page.reset();
         self.at = 0;
         self.view.page(lower, upper, self.span.direction, &mut self.page)?;
         Ok(self.page.len() > 0)
@@ -157,6 +157,6 @@ impl<V: PagedView> Cursor for PageCursor<'_, V> {
 
     fn advance(&mut self) -> Result<bool, BackendError> {
         self.at += 1;
-        Ok(self.at < self.page.len() || self.turn_page()?)
+        Ok(self.at < self.page.len() || self.next_page()?)
     }
 }

@@ -149,7 +149,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Publishes a version with the store's current view, after `change` has been applied to it.
-    pub fn republish(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
+    pub fn publish_after(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
         // Writers that wait for room need the new version more than readers need warm blocks.
         self.store.warm(&|| {
             let state = self.lock();
@@ -244,8 +244,8 @@ impl<S: Store> Shared<S> {
     }
 
     /// Runs the store's maintenance, after its view before the last one is out of use.
-    pub(super) fn tidy(&self) -> Result<(), BackendError> {
-        if self.store.tidy()? { self.republish(|_, _| {}) } else { Ok(()) }
+    pub(super) fn maintain(&self) -> Result<(), BackendError> {
+        if self.store.maintain()? { self.publish_after(|_, _| {}) } else { Ok(()) }
     }
 
     /// Waits until another memtable may be sealed.
@@ -258,7 +258,7 @@ impl<S: Store> Shared<S> {
         let mut state = self.lock();
         if is_full(&mut state) {
             let wait = || self.progress.wait_timeout_while(state, self.options.max_stall, is_full);
-            let (waited, timeout) = self.stalled(wait).unwrap_or_else(PoisonError::into_inner);
+            let (waited, timeout) = self.count_stall(wait).unwrap_or_else(PoisonError::into_inner);
             state = waited;
             if timeout.timed_out() {
                 let message = format!("the store did not catch up within {:?}", self.options.max_stall);
@@ -304,7 +304,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Runs `wait` and counts its time as a write stall.
-    pub(super) fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
+    pub(super) fn count_stall<T>(&self, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let waited = wait();
         self.counters.stalls.fetch_add(1, Ordering::Relaxed);

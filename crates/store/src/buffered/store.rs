@@ -49,7 +49,7 @@ pub trait Store: Sized + Send + Sync + 'static {
 
     /// Does maintenance when the view of the transaction before the last one is no longer the newest. Returns true
     /// if a new view would retain less old data than the newest one.
-    fn tidy(&self) -> Result<bool, BackendError> {
+    fn maintain(&self) -> Result<bool, BackendError> {
         Ok(false)
     }
 

@@ -13,14 +13,14 @@ use super::{shared::Shared, store::Store};
 use crate::backend::BackendError;
 
 /// Name and main function of a thread. The function returns when the thread must stop.
-pub type Work<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
+pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
 
 /// Starts the thread that persists, and those of the store.
 pub(super) fn start<S: Store>(
     shared: &Arc<Shared<S>>,
-    upkeep: &[Work<S>],
+    upkeep: &[ThreadMain<S>],
 ) -> Result<Vec<JoinHandle<()>>, BackendError> {
-    let spawn = |(name, work): Work<S>| {
+    let spawn = |(name, work): ThreadMain<S>| {
         let shared = Arc::clone(shared);
         let run = move || {
             let panicked = || Err(BackendError::Failed("a background thread panicked".to_owned()));
@@ -32,7 +32,7 @@ pub(super) fn start<S: Store>(
             .map_err(|error| BackendError::io("start thread", error))
     };
     let mut threads = Vec::new();
-    let flush: Work<S> = ("thalweg-flush", persist);
+    let flush: ThreadMain<S> = ("thalweg-flush", persist);
     for work in [&flush].into_iter().chain(upkeep) {
         match spawn(*work) {
             Ok(thread) => threads.push(thread),
@@ -49,12 +49,12 @@ pub(super) fn start<S: Store>(
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
     while let Some(oldest) = shared.next_sealed() {
         shared.persist(oldest.memtable.changes(), oldest.applied)?;
-        shared.republish(|state, version| {
+        shared.publish_after(|state, version| {
             version.sealed.pop();
             state.persisted_count += 1;
             state.persisted = Some(oldest.applied);
         })?;
-        shared.tidy()?;
+        shared.maintain()?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{BackendError, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, Work},
+    buffered::{BufferOptions, Buffered, ThreadMain},
 };
 pub use options::{Compaction, LsmOptions};
 pub use store::LsmStore;
@@ -34,7 +34,7 @@ impl LsmBackend {
         let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, .. } = options;
         let sync = SyncMode::BehindLog;
         let buffer = BufferOptions { sync, memtable_bytes, max_sealed, max_stall, max_unflushed_records };
-        let upkeep: [Work<LsmStore>; 2] = [("thalweg-compact", worker::compact), ("thalweg-warm", worker::warm)];
+        let upkeep: [ThreadMain<LsmStore>; 2] = [("thalweg-compact", worker::compact), ("thalweg-warm", worker::warm)];
         Self::over(store, buffer, barrier, &upkeep)
     }
 }

@@ -82,7 +82,7 @@ impl LsmStore {
         })
     }
 
-    fn compacts_by_itself(&self) -> bool {
+    fn is_compaction_automatic(&self) -> bool {
         self.compaction == Compaction::Automatic
     }
 
@@ -142,26 +142,26 @@ impl Store for LsmStore {
 
     fn publish(&self, _: &Arc<TableSet>, upkeep: &mut Upkeep) -> Arc<TableSet> {
         // A flush and a compaction can each make the next compaction due.
-        upkeep.may_compact = self.compacts_by_itself();
+        upkeep.may_compact = self.is_compaction_automatic();
         upkeep.may_warm = true;
         self.tables.newest()
     }
 
     #[inline]
     fn wrote(&self, tables: &TableSet, bytes: usize) -> Duration {
-        self.tables.pace().wrote();
-        if tables.level_0_runs() < SLOW_LEVEL_0_RUNS || !self.compacts_by_itself() {
+        self.tables.pace().count_write();
+        if tables.level_0_runs() < SLOW_LEVEL_0_RUNS || !self.is_compaction_automatic() {
             return Duration::ZERO;
         }
         Duration::from_nanos(bytes as u64 * 1_000_000_000 / SLOW_BYTES_PER_SECOND)
     }
 
     fn is_behind(&self, tables: &TableSet) -> bool {
-        tables.level_0_runs() >= STOP_LEVEL_0_RUNS && self.compacts_by_itself()
+        tables.level_0_runs() >= STOP_LEVEL_0_RUNS && self.is_compaction_automatic()
     }
 
     fn report_demand(&self, tables: &TableSet, upkeep: &Upkeep, demand: Demand) {
-        self.tables.pace().tell(Backlog {
+        self.tables.pace().report(Backlog {
             is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
             sealed: demand.sealed,
             level_0_runs: tables.level_0_runs(),

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::tables::{Found, RESERVED, RunCursor, TableSet};
+use super::tables::{RESERVED, RunCursor, TableEntry, TableSet};
 use crate::{backend::BackendError, buffered::StoreView, merge::Source, span::Span};
 
 impl StoreView for TableSet {
@@ -16,8 +16,8 @@ impl StoreView for TableSet {
             return Ok(None);
         }
         match self.get(key)? {
-            Some(Found::Value(value)) => Ok(Some(value)),
-            Some(Found::Deleted) | None => Ok(None),
+            Some(TableEntry::Value(value)) => Ok(Some(value)),
+            Some(TableEntry::Deleted) | None => Ok(None),
         }
     }
 
@@ -30,7 +30,7 @@ impl StoreView for TableSet {
         span: Span<'a>,
         sources: &mut Vec<Source<'a, RunCursor<'a>>>,
     ) -> Result<(), BackendError> {
-        let span = Span { upper: without_reserved(span.upper), ..span };
+        let span = Span { upper: exclude_reserved(span.upper), ..span };
         for run in self.runs() {
             sources.extend(RunCursor::open(run.tables(), span)?.map(|cursor| Source::Run(Box::new(cursor))));
         }
@@ -39,7 +39,7 @@ impl StoreView for TableSet {
 }
 
 /// Returns the bound, lowered if necessary to exclude the backend's reserved keys.
-fn without_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
+fn exclude_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
     match upper {
         Bound::Included(key) | Bound::Excluded(key) if key < RESERVED => upper,
         _ => Bound::Excluded(RESERVED),

@@ -20,7 +20,7 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
         if store.compact(extent)? {
-            shared.republish(|_, _| {})?;
+            shared.publish_after(|_, _| {})?;
         }
         if let Extent::All { asked } = extent {
             shared.change_upkeep(|upkeep| upkeep.answer(asked));

@@ -50,7 +50,7 @@ pub struct MemoryBackend {
     options: MemoryOptions,
     disk: Arc<dyn Disk>,
     barrier: Arc<dyn LogBarrier>,
-    live: RwLock<Live>,
+    live: RwLock<LiveMap>,
     /// Held while a checkpoint is written. The result is in `durable`, so that `persisted` does not wait.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for MemoryBackend {
 
 /// The map and its counters. Cloned in constant time.
 #[derive(Clone, Default)]
-struct Live {
+struct LiveMap {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Option<Applied>,
     /// Total bytes of all keys and values in `pairs`.
@@ -75,7 +75,7 @@ struct Live {
 
 #[derive(Default)]
 struct Writing {
-    /// `Live::changed_bytes` at the time of the last checkpoint.
+    /// `LiveMap::changed_bytes` at the time of the last checkpoint.
     cut_at_changed_bytes: u64,
     /// Failure of the barrier. It is final: no further checkpoint may be written.
     barrier_failed: Option<BarrierFailed>,
@@ -96,7 +96,7 @@ impl MemoryBackend {
         options: MemoryOptions,
         barrier: Arc<dyn LogBarrier>,
     ) -> Result<Self, BackendError> {
-        let mut live = Live::default();
+        let mut live = LiveMap::default();
         let mut durable = Durable::default();
         create_dir(&*disk, &options.dir)?;
         let loaded = checkpoint::load(&*disk, &options.dir, |key, value| {
@@ -118,7 +118,7 @@ impl MemoryBackend {
         })
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Live> {
+    fn read(&self) -> RwLockReadGuard<'_, LiveMap> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +214,7 @@ impl Backend for MemoryBackend {
     }
 }
 
-impl Live {
+impl LiveMap {
     fn change(&mut self, change: Change<'_>) {
         let removed = match change {
             Change::Put(key, value) => {

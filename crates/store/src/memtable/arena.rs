@@ -483,7 +483,7 @@ impl<'a> Needle<'a> {
         let mut words = [0; NEEDLE_WORDS];
         let mut word_count = 0;
         for chunk in bytes.chunks(8).take(NEEDLE_WORDS) {
-            words[word_count] = be_word(chunk);
+            words[word_count] = big_endian_word(chunk);
             word_count += 1;
         }
         Self { bytes, words, word_count }
@@ -503,14 +503,14 @@ impl<'a> Needle<'a> {
             hash = fold(hash ^ word, 0xa076_1d64_78bd_642f);
         }
         for chunk in self.bytes.get(8 * NEEDLE_WORDS..).unwrap_or_default().chunks(8) {
-            hash = fold(hash ^ be_word(chunk), 0xa076_1d64_78bd_642f);
+            hash = fold(hash ^ big_endian_word(chunk), 0xa076_1d64_78bd_642f);
         }
         (fold(hash, 0xe703_7ed1_a0b4_28db) >> 32) as u32
     }
 }
 
 #[inline]
-fn be_word(chunk: &[u8]) -> u64 {
+fn big_endian_word(chunk: &[u8]) -> u64 {
     if let Ok(whole) = <[u8; 8]>::try_from(chunk) {
         return u64::from_be_bytes(whole);
     }

@@ -98,7 +98,7 @@ impl HashIndex {
 
     /// Returns the offset of the node whose key most probably has this hash; 0 if there is none.
     #[inline]
-    pub(super) fn guess(&self, hash: u32) -> u32 {
+    pub(super) fn probable_node(&self, hash: u32) -> u32 {
         let table = self.table();
         table[hash as usize & (table.len() - 1)].load(Ordering::Acquire) as u32
     }

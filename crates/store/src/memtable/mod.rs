@@ -215,7 +215,7 @@ impl Memtable {
         for keys in keys.chunks(AT_ONCE) {
             let mut nodes = [0; AT_ONCE];
             for (node, key) in nodes.iter_mut().zip(keys) {
-                *node = self.index.guess(Needle::new(key).hash());
+                *node = self.index.probable_node(Needle::new(key).hash());
             }
             let versions = nodes.map(|node| self.list.node(node).and_then(|node| node.version_at(u32::MAX)));
             std::hint::black_box(versions.map(|version| version.map(arena::Version::batch)));

@@ -36,7 +36,7 @@ pub(super) struct Order {
 pub(super) struct Linker {
     /// Position after the last linked node, unless the writer has linked since.
     finger: Finger,
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedNode>,
 }
 
 /// The writer's own position in the list.
@@ -57,7 +57,7 @@ const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 pub(super) type HeldLinker<'a> = Option<MutexGuard<'a, Linker>>;
 
 /// A queued node with the first 16 bytes of its key, so that most comparisons stay within the queue's memory.
-struct Waiting {
+struct QueuedNode {
     key: [u64; 2],
     node: u32,
 }
@@ -103,11 +103,11 @@ impl Order {
             list.locate(&mut writer.finger, needle);
             list.link(&mut writer.finger, node);
         } else {
-            self.add_elsewhere(held.get_or_insert_with(|| self.lock()), writer, list, node, needle);
+            self.queue_node(held.get_or_insert_with(|| self.lock()), writer, list, node, needle);
         }
     }
 
-    fn add_elsewhere(
+    fn queue_node(
         &self,
         linker: &mut Linker,
         writer: &mut WriterFinger,
@@ -125,7 +125,7 @@ impl Order {
             }
         }
         writer.is_current = false;
-        linker.waiting.push(Waiting { key: needle.beginning(), node: node.offset() });
+        linker.waiting.push(QueuedNode { key: needle.beginning(), node: node.offset() });
         self.is_waiting.store(true, Ordering::Release);
         if linker.waiting.len() == MAX_WAITING {
             self.link_waiting(linker, list);
@@ -145,7 +145,7 @@ impl Order {
 impl Linker {
     /// Sorts the queued nodes and links them.
     fn link_waiting(&mut self, list: &SkipList) {
-        let key = |waiting: &Waiting| list.node(waiting.node).map(Node::key);
+        let key = |waiting: &QueuedNode| list.node(waiting.node).map(Node::key);
         self.waiting.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));
         let mut is_first = true;
         for waiting in self.waiting.drain(..) {

@@ -70,7 +70,7 @@ impl RedbBackend {
         options: RedbOptions,
         barrier: Arc<dyn LogBarrier>,
     ) -> Result<Self, BackendError> {
-        let store = guard("opening the database", || RedbStore::open(disk, &options))?;
+        let store = catch_panics("opening the database", || RedbStore::open(disk, &options))?;
         Self::over(store, options.buffer, barrier, &[])
     }
 }
@@ -140,12 +140,12 @@ impl Store for RedbStore {
     type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
-        let bytes = guard("reading the applied position", || self.meta(APPLIED))?;
+        let bytes = catch_panics("reading the applied position", || self.meta(APPLIED))?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
     fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
-        guard("persisting", || {
+        catch_panics("persisting", || {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
             let mut bytes = 0;
@@ -176,7 +176,7 @@ impl Store for RedbStore {
     }
 
     fn view(&self) -> Result<Arc<RedbView>, BackendError> {
-        guard("making a view", || {
+        catch_panics("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
             Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }))
         })
@@ -207,7 +207,7 @@ pub struct RedbView {
 
 impl PagedView for RedbView {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
-        guard("reading", || {
+        catch_panics("reading", || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };
             checked(key, stored.value()).map(|value| Some(Bytes::copy_from_slice(value)))
         })
@@ -220,7 +220,7 @@ impl PagedView for RedbView {
         direction: Direction,
         page: &mut Page,
     ) -> Result<(), BackendError> {
-        guard("scanning", || {
+        catch_panics("scanning", || {
             let mut pairs = self.pairs.range::<&[u8]>((lower, upper)).map_err(failed("read"))?;
             while !page.is_full() {
                 let pair = match direction {
@@ -237,7 +237,7 @@ impl PagedView for RedbView {
 }
 
 /// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
-fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+fn catch_panics<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     caught(work).unwrap_or_else(|text| Err(corrupt(format_args!("redb failed while {doing}: {text}"))))
 }
 

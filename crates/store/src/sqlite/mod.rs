@@ -209,7 +209,7 @@ impl Store for SqliteStore {
         Ok(Arc::new(self.readers.view()?))
     }
 
-    fn tidy(&self) -> Result<bool, BackendError> {
+    fn maintain(&self) -> Result<bool, BackendError> {
         match self.sync {
             SyncMode::BehindLog => {
                 self.checkpoint()?;

@@ -28,10 +28,10 @@ use thalweg_types::{Classified, Lsn};
 
 use super::migrate;
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render,
-    session::{Access, PartialFile, Session, SnapshotAsk},
+    session::{Access, PartialFile, Session, SnapshotRequest},
     span::{Since, parse_since, show_time},
 };
 
@@ -60,21 +60,21 @@ pub struct Backup {
     #[arg(long, default_value = "zstd", value_parser = compression, value_name = "METHOD")]
     pub compress: Compression,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Actions on existing backups.
 #[derive(Subcommand, Debug)]
 pub enum BackupAction {
     /// Read backups completely and check their contents
-    Verify(From),
+    Verify(BackupSources),
     /// List backups and the range that they can restore
-    Show(From),
+    Show(BackupSources),
 }
 
 /// Backups.
 #[derive(Args, Debug)]
-pub struct From {
+pub struct BackupSources {
     /// Files, or directories of backups
     #[arg(required = true, value_name = "FROM")]
     pub from: Vec<PathBuf>,
@@ -137,7 +137,7 @@ pub fn run(args: &Backup) -> Result<(), Failure> {
         take(args, session, None, &with_suffix(to, ".partial"), &|_| Ok(Some(to.to_owned())))
     })?
     .ok_or_else(|| Failure::usage("nothing was written"))?;
-    tell(args, &path, &verified)
+    print_backup(args, &path, &verified)
 }
 
 fn refuse_existing(path: &Path) -> Result<(), Failure> {
@@ -157,12 +157,12 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
     if args.incremental && since.is_none() {
         render::note(&format!("{} has no full backup yet: taking one", dir.display()));
     }
-    let name = |info: &SnapshotInfo| place_for(dir, newest.as_ref(), info);
+    let name = |info: &SnapshotInfo| part_path(dir, newest.as_ref(), info);
     let partial = dir.join("backup.partial");
     if let Some(since) = since {
         // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
         match take(args, session, Some(since.applied.lsn), &partial, &name) {
-            Ok(Some((path, verified))) => tell(args, &path, &verified)?,
+            Ok(Some((path, verified))) => print_backup(args, &path, &verified)?,
             Ok(None) if args.incremental => return nothing_new(args, &since),
             Ok(None) => {}
             Err(failure) if args.incremental => return Err(hint(failure)),
@@ -174,13 +174,13 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
         }
     }
     match take(args, session, None, &partial, &name)? {
-        Some((path, verified)) => tell(args, &path, &verified),
+        Some((path, verified)) => print_backup(args, &path, &verified),
         None => Err(Failure::usage("the directory already has a full backup of this LSN")),
     }
 }
 
 /// Returns the path of a new part in a directory; `None` if it contains nothing new.
-fn place_for(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
+fn part_path(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
     if let Some(newest) = newest.filter(|newest| newest.node != info.node) {
         let message = format!(
             "{} holds backups of node {:016x}, and this is node {:016x}",
@@ -248,7 +248,7 @@ fn take_partial(args: &Backup, session: &Session, since: Option<Lsn>, partial: &
     let mut out = PartialFile { path: partial.to_owned(), file };
     let bar = bar("taking", None, args.place.json);
     let mut progress = |bytes| bar.set_position(bytes);
-    let mut ask = SnapshotAsk { since, compression: args.compress, progress: &mut progress };
+    let mut ask = SnapshotRequest { since, compression: args.compress, progress: &mut progress };
     let taken = session.snapshot(&mut ask, &mut out);
     bar.finish_and_clear();
     taken?;
@@ -267,7 +267,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn tell(args: &Backup, path: &Path, verified: &Verified) -> Result<(), Failure> {
+fn print_backup(args: &Backup, path: &Path, verified: &Verified) -> Result<(), Failure> {
     if args.place.json {
         return render::line(&part_json(path, verified).to_string());
     }
@@ -369,7 +369,7 @@ fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
 }
 
 /// Runs `backup verify`: checks every file, then whether they form a chain from a full backup to the end.
-fn check(args: &From) -> Result<(), Failure> {
+fn check(args: &BackupSources) -> Result<(), Failure> {
     let files = parts(&args.from)?;
     let mut bad = None;
     for path in &files {
@@ -398,7 +398,7 @@ fn check(args: &From) -> Result<(), Failure> {
 }
 
 /// Runs `backup show`: lists backups.
-fn show(args: &From) -> Result<(), Failure> {
+fn show(args: &BackupSources) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {
         render::note("no backups yet: `thalweg backup --to DIR/` takes one");

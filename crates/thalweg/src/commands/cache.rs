@@ -9,9 +9,9 @@ use super::{
     time::{parse_touch, parse_ttl},
 };
 use crate::{
-    args::{KeyFormat, ServerPlace},
+    args::{KeyFormat, ServerArgs},
     failure::{Exit, Failure},
-    render::{self, Lines, said},
+    render::{self, Lines, print_result},
     session::{Entry, Expected, Session},
     span::parse_bytes,
 };
@@ -22,7 +22,7 @@ const PAGE_KEYS: u64 = 10_000;
 #[derive(Subcommand, Debug)]
 pub enum Cache {
     /// List caches with their figures
-    List(Plain),
+    List(PlainArgs),
     /// Create a cache; an existing one is not changed. The first put also creates one
     Create {
         /// The cache
@@ -31,14 +31,14 @@ pub enum Cache {
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         max_bytes: Option<u64>,
         #[command(flatten)]
-        place: ServerPlace,
+        place: ServerArgs,
     },
     /// Show the figures of a cache: entries, bytes, hits, misses, evictions
-    Stats(Named),
+    Stats(CacheArgs),
     /// Remove all entries of a cache
-    Clear(Named),
+    Clear(CacheArgs),
     /// Drop a cache and its entries
-    Drop(Named),
+    Drop(CacheArgs),
     /// Print an entry's value, byte for byte; ends with 3 if the entry does not exist
     Get(Key),
     /// Put an entry
@@ -82,22 +82,22 @@ pub enum Cache {
         #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
         key_format: KeyFormat,
         #[command(flatten)]
-        place: ServerPlace,
+        place: ServerArgs,
     },
 }
 
 #[derive(Args, Debug)]
-pub struct Plain {
+pub struct PlainArgs {
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 #[derive(Args, Debug)]
-pub struct Named {
+pub struct CacheArgs {
     /// The cache
     pub cache: String,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 #[derive(Args, Debug)]
@@ -110,7 +110,7 @@ pub struct Key {
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 impl Key {
@@ -143,9 +143,9 @@ pub struct Put {
 
 impl Cache {
     /// Returns the server, which each subcommand names.
-    pub fn place(&self) -> &ServerPlace {
+    pub fn place(&self) -> &ServerArgs {
         match self {
-            Self::List(Plain { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
+            Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
             Self::Stats(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
             Self::Get(key) | Self::Del { key, .. } | Self::Touch { key, .. } | Self::Incr { key, .. } => &key.place,
             Self::Put(put) => &put.key.place,
@@ -160,16 +160,16 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
         Cache::Create { cache, max_bytes, .. } => {
             let (shown, created) = session.create_cache(cache, *max_bytes)?;
             let max = render::bytes(shown["max_bytes"].as_u64().unwrap_or_default());
-            said(&shown, json, || format!("{}, at most {max}", if created { "created" } else { "exists" }))
+            print_result(&shown, json, || format!("{}, at most {max}", if created { "created" } else { "exists" }))
         }
         Cache::Stats(named) => stats(&session.cache_stats(&named.cache)?, json),
         Cache::Clear(named) => {
             session.clear_cache(&named.cache)?;
-            said(&json!({ "cache": named.cache }), json, || "ok, empty".to_owned())
+            print_result(&json!({ "cache": named.cache }), json, || "ok, empty".to_owned())
         }
         Cache::Drop(named) => {
             session.drop_cache(&named.cache)?;
-            said(&json!({ "cache": named.cache }), json, || "ok, dropped".to_owned())
+            print_result(&json!({ "cache": named.cache }), json, || "ok, dropped".to_owned())
         }
         Cache::Get(key) => get(session, key, json),
         Cache::Put(put) => {
@@ -181,20 +181,20 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
             };
             let value = input::value(put.value.as_deref())?;
             let version = session.put_entry(&put.key.cache, &put.key.bytes()?, &value, put.ttl, expected)?;
-            said(&json!({ "version": version }), json, || format!("ok, version {version}"))
+            print_result(&json!({ "version": version }), json, || format!("ok, version {version}"))
         }
         Cache::Del { key, if_version } => {
             let expected = if_version.map_or(Expected::Anything, Expected::Revision);
             session.delete_entry(&key.cache, &key.bytes()?, expected)?;
-            said(&json!({}), json, || "ok".to_owned())
+            print_result(&json!({}), json, || "ok".to_owned())
         }
         Cache::Touch { key, ttl } => {
             session.touch_entry(&key.cache, &key.bytes()?, *ttl)?;
-            said(&json!({}), json, || "ok".to_owned())
+            print_result(&json!({}), json, || "ok".to_owned())
         }
         Cache::Incr { key, by, ttl } => {
             let value = session.add_to_entry(&key.cache, &key.bytes()?, *by, *ttl)?;
-            said(&json!({ "value": value }), json, || value.to_string())
+            print_result(&json!({ "value": value }), json, || value.to_string())
         }
         Cache::Keys { cache, limit, key_format, .. } => keys(session, cache, *limit, *key_format, json),
     }
@@ -257,7 +257,7 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
 }
 
 fn stats(shown: &Value, json: bool) -> Result<(), Failure> {
-    said(shown, json, || {
+    print_result(shown, json, || {
         let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
             "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],
             _ => vec![name, value],

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::input;
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render,
     session::{Access, Session},
@@ -29,7 +29,7 @@ pub struct Commit {
     #[arg(long, value_name = "FILE", conflicts_with = "commit")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Args, Debug)]
@@ -49,7 +49,7 @@ pub struct Txn {
     #[arg(long, value_name = "FILE", conflicts_with = "transaction")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 fn body(typed: Option<&str>, file: Option<&PathBuf>) -> Result<Vec<u8>, Failure> {
@@ -59,7 +59,7 @@ fn body(typed: Option<&str>, file: Option<&PathBuf>) -> Result<Vec<u8>, Failure>
 pub fn commit(args: &Commit) -> Result<(), Failure> {
     let body = body(args.commit.as_deref(), args.file.as_ref())?;
     let answer = Session::with(&args.place, Access::Write, |session| session.commit(&body))?;
-    render::said(&answer, args.place.json, || commit_text(&answer))
+    render::print_result(&answer, args.place.json, || commit_text(&answer))
 }
 
 fn commit_text(answer: &Value) -> String {
@@ -76,7 +76,7 @@ fn commit_text(answer: &Value) -> String {
 pub fn txn(args: &Txn) -> Result<(), Failure> {
     let body = body(args.transaction.as_deref(), args.file.as_ref())?;
     let answer = Session::with(&args.place, Access::Write, |session| session.transact(&body))?;
-    render::said(&answer, args.place.json, || transaction_text(&answer))?;
+    render::print_result(&answer, args.place.json, || transaction_text(&answer))?;
     let nothing_done = answer["results"].as_array().is_none_or(Vec::is_empty);
     if answer["succeeded"] == json!(false) && nothing_done {
         let number = answer["failed"]["condition"].as_u64().unwrap_or_default();

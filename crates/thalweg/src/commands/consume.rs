@@ -18,10 +18,10 @@ use serde_json::{Map, Value, json};
 
 use super::record::{self, RecordFormat};
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render::{self, Lines},
-    session::{Access, GroupCall, PushAsk, Session, StreamRecord},
+    session::{Access, GroupCall, PushRequest, Session, StreamRecord},
     span::{parse_bytes, parse_span},
 };
 
@@ -97,7 +97,7 @@ pub struct Consume {
     #[command(flatten)]
     pub format: RecordFormat,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// A delivered record, with its number of deliveries.
@@ -184,7 +184,7 @@ impl Member<'_> {
     fn take_pushed(&self) -> Result<(), Failure> {
         let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
         while left > 0 {
-            let ask = PushAsk {
+            let ask = PushRequest {
                 member: &self.args.member,
                 credit_records: self.args.batch,
                 credit_bytes: self.args.credit_bytes,

@@ -19,11 +19,11 @@ use std::{
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, json};
-use thalweg_recipes::{self as recipes, Acquire, Election, Hold, Kept, RecipeError};
+use thalweg_recipes::{self as recipes, Acquire, Election, Hold, KeptHold, RecipeError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render,
     session::{Coordination, of_recipe},
@@ -49,7 +49,7 @@ The exit code is the command's (128 + N if signal N ended it). Otherwise:
 
 /// Options of the commands that run another command.
 #[derive(Args, Debug)]
-pub struct Run {
+pub struct HoldArgs {
     /// Time for which others wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
@@ -60,7 +60,7 @@ pub struct Run {
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Args, Debug)]
@@ -76,7 +76,7 @@ pub struct Lock {
     #[arg(long, value_name = "KEYSPACE", default_value = "locks")]
     pub keyspace: String,
     #[command(flatten)]
-    pub run: Run,
+    pub run: HoldArgs,
 }
 
 #[derive(Args, Debug)]
@@ -94,7 +94,7 @@ pub struct Semaphore {
     #[arg(long, value_name = "KEYSPACE", default_value = "semaphores")]
     pub keyspace: String,
     #[command(flatten)]
-    pub run: Run,
+    pub run: HoldArgs,
 }
 
 #[derive(Args, Debug)]
@@ -112,7 +112,7 @@ pub struct Elect {
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
-    pub run: Run,
+    pub run: HoldArgs,
 }
 
 #[derive(Args, Debug)]
@@ -128,7 +128,7 @@ pub struct Leader {
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn lock(args: &Lock) -> Result<(), Failure> {
@@ -152,7 +152,7 @@ pub fn elect(args: &Elect) -> Result<(), Failure> {
     })
 }
 
-fn acquire<'a>(run: &Run, value: &'a str) -> Acquire<'a> {
+fn acquire<'a>(run: &HoldArgs, value: &'a str) -> Acquire<'a> {
     Acquire { ttl: run.ttl, wait: run.wait, value: value.as_bytes() }
 }
 
@@ -202,10 +202,10 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
 
 /// Acquires, runs the command, releases, and returns the command's result. `what` names the lock in messages.
 fn run_holding(
-    run: &Run,
+    run: &HoldArgs,
     keyspace: &str,
     what: &str,
-    acquire: impl FnOnce(Coordination, &Run) -> Result<Hold<Coordination>, RecipeError<Failure>>,
+    acquire: impl FnOnce(Coordination, &HoldArgs) -> Result<Hold<Coordination>, RecipeError<Failure>>,
 ) -> Result<(), Failure> {
     let at = Coordination::open(&run.place, keyspace, run.ttl)?;
     let held = acquire(at.clone(), run).map_err(|error| match error {
@@ -238,7 +238,7 @@ enum Event {
     Terminate,
 }
 
-fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) -> Result<ExitStatus, Failure> {
+fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsString]) -> Result<ExitStatus, Failure> {
     let (send, events) = channel();
     forward_signals(send.clone())?;
     let (program, arguments) = command.split_first().expect("the parser requires a command");
@@ -254,7 +254,7 @@ fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) 
     while !kept.is_lost() {
         match events.recv_timeout(LOOK_EVERY) {
             Ok(Event::Ended(status)) => return Ok(status?),
-            Ok(Event::Terminate) => tell(pid, Signal::TERM),
+            Ok(Event::Terminate) => send_signal(pid, Signal::TERM),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -267,7 +267,7 @@ fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) 
 
 /// Ends a command with SIGTERM, and with SIGKILL if it continues after [`GRACE`].
 fn end(pid: Pid, events: &Receiver<Event>) {
-    tell(pid, Signal::TERM);
+    send_signal(pid, Signal::TERM);
     let ended = |patience| loop {
         match events.recv_timeout(patience) {
             Ok(Event::Ended(_)) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -276,13 +276,13 @@ fn end(pid: Pid, events: &Receiver<Event>) {
         }
     };
     if !ended(GRACE) {
-        tell(pid, Signal::KILL);
+        send_signal(pid, Signal::KILL);
         ended(GRACE);
     }
 }
 
 /// Sends a signal. A process that has already ended needs none, so errors are ignored.
-fn tell(pid: Pid, signal: Signal) {
+fn send_signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 

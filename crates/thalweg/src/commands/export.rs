@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::kv::pair_json;
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render,
     session::{Access, ScanQuery, Session},
@@ -44,7 +44,7 @@ pub struct Export {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn run(args: &Export) -> Result<(), Failure> {
@@ -80,7 +80,7 @@ fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Fa
     session.read(name, start, u64::MAX, &mut |record| {
         match args.format {
             ExportFormat::Lines if record.record.payload.contains(&b'\n') => {
-                return Err(unfit(&format!("the record at offset {}", record.offset)));
+                return Err(not_representable(&format!("the record at offset {}", record.offset)));
             }
             ExportFormat::Lines => write_line(&mut out, &[&record.record.payload])?,
             ExportFormat::Ndjson => write_line(&mut out, &[Value::Object(record.object()).to_string().as_bytes()])?,
@@ -102,7 +102,7 @@ fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, 
         let value = pair.value.unwrap_or_default();
         match args.format {
             ExportFormat::Lines if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
-                return Err(unfit(&format!("key {:?}", render::one_line(pair.key))));
+                return Err(not_representable(&format!("key {:?}", render::one_line(pair.key))));
             }
             ExportFormat::Lines => write_line(&mut out, &[pair.key, b"\t", value])?,
             ExportFormat::Ndjson => write_line(&mut out, &[pair_json(pair).as_bytes()])?,
@@ -115,7 +115,7 @@ fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, 
 }
 
 /// Returns the error for data that the format could not represent exactly.
-fn unfit(what: &str) -> Failure {
+fn not_representable(what: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{what} does not fit on a line"))
         .then("export with --format ndjson")
 }

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
-    render::{self, said},
+    render::{self, print_result},
     session::{Access, GroupCall, Session},
     span::{Since, parse_since, parse_span, show_span},
 };
@@ -23,12 +23,12 @@ pub struct Groups {
     #[command(subcommand)]
     pub action: Option<GroupAction>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// A group of a stream.
 #[derive(Args, Clone, Debug)]
-pub struct Of {
+pub struct GroupArgs {
     /// The stream
     pub stream: String,
     /// The consumer group
@@ -46,7 +46,7 @@ pub enum GroupOrder {
 
 /// Settings of a group. A setting that is not given keeps its value, or has its default in a new group.
 #[derive(Args, Clone, Debug)]
-pub struct Delivering {
+pub struct DeliveryArgs {
     /// Time within which a member must ack; then others get the records [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub ack_deadline: Option<Duration>,
@@ -70,7 +70,7 @@ pub struct Delivering {
 /// A position in a stream.
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
-pub struct At {
+pub struct StreamPosition {
     /// `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
@@ -86,24 +86,24 @@ pub enum GroupAction {
         /// Only groups of this stream
         stream: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Show a group: lag, pending records, members
     Show {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Create a group, and its stream if it does not exist; an existing group is not changed
     Create {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         /// Order of delivery, which cannot be changed later
         #[arg(long, value_enum, default_value = "competing")]
         order: GroupOrder,
         #[command(flatten)]
-        delivering: Delivering,
+        delivering: DeliveryArgs,
         /// First position: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
@@ -111,33 +111,33 @@ pub enum GroupAction {
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Change the named settings of a group; the others keep their values
     #[command(visible_alias = "config")]
     Configure {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         #[command(flatten)]
-        delivering: Delivering,
+        delivering: DeliveryArgs,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Move a group to another position; its deliveries and acks are forgotten
     Seek {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         #[command(flatten)]
-        at: At,
+        at: StreamPosition,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Delete a group; its stream stays
     Delete {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Ack records that `thalweg consume --ack none` printed
     #[command(after_help = "Examples:\n  thalweg groups ack orders billing 1763700000000001\n  \
@@ -145,17 +145,17 @@ pub enum GroupAction {
                             Ends with 4 if an attempt had lapsed, or was settled before.")]
     Ack {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         /// Attempts; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Return records, so that they are delivered again or become dead letters
     Nack {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         /// Attempts; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
@@ -172,12 +172,12 @@ pub enum GroupAction {
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Extend the deadlines of attempts
     Extend {
         #[command(flatten)]
-        of: Of,
+        of: GroupArgs,
         /// The attempts
         #[arg(required = true)]
         attempts: Vec<u64>,
@@ -185,13 +185,13 @@ pub enum GroupAction {
         #[arg(long, value_name = "SPAN", value_parser = parse_span)]
         by: Duration,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
 }
 
 impl Groups {
     /// Returns the server or directory, which the subcommand or the command itself may name.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &TargetArgs {
         match &self.action {
             None => &self.place,
             Some(
@@ -237,7 +237,7 @@ fn time(since: Since) -> Value {
     json!({ "time_micros": since.time().micros() })
 }
 
-impl Delivering {
+impl DeliveryArgs {
     fn object(&self) -> Map<String, Value> {
         let mut object = Map::new();
         if let Some(deadline) = self.ack_deadline {
@@ -289,11 +289,11 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
             let to =
                 to.ok_or_else(|| Failure::usage("name the position: --to start, end or an offset, or --since TIME"))?;
             let sought = call(place, GroupCall::Seek, of, &json!({ "to": to }))?;
-            said(&sought, place.json, || format!("ok, continues at offset {}", sought["cursor"]))
+            print_result(&sought, place.json, || format!("ok, continues at offset {}", sought["cursor"]))
         }
         Some(GroupAction::Delete { of, .. }) => {
             call(place, GroupCall::Delete, of, &Value::Null)?;
-            said(&json!({ "deleted": of.group, "stream": of.stream }), place.json, || {
+            print_result(&json!({ "deleted": of.group, "stream": of.stream }), place.json, || {
                 format!("ok, {} is gone; {} stays", of.group, of.stream)
             })
         }
@@ -310,19 +310,19 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         Some(GroupAction::Extend { of, attempts, by, .. }) => {
             let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
             let extended = call(place, GroupCall::Extend, of, &body)?;
-            said(&extended, place.json, || format!("ok, extended to {} from now", show_span(*by)))?;
+            print_result(&extended, place.json, || format!("ok, extended to {} from now", show_span(*by)))?;
             lapsed(&extended["lapsed"])
         }
     }
 }
 
-fn call(place: &Place, call: GroupCall, of: &Of, body: &Value) -> Result<Value, Failure> {
+fn call(place: &TargetArgs, call: GroupCall, of: &GroupArgs, body: &Value) -> Result<Value, Failure> {
     let access = if call == GroupCall::Create { Access::Write } else { Access::Read };
     Session::with(place, access, |session| session.group(call, &of.stream, &of.group, body))
 }
 
 fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
-    said(settled, json, || {
+    print_result(settled, json, || {
         let level = settled["durability"].as_str().unwrap_or_default();
         let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
         format!("ok, {records}, durability {level}")
@@ -342,7 +342,7 @@ fn lapsed(lapsed: &Value) -> Result<(), Failure> {
     }
 }
 
-fn list(place: &Place, stream: Option<&str>) -> Result<(), Failure> {
+fn list(place: &TargetArgs, stream: Option<&str>) -> Result<(), Failure> {
     let groups = Session::with(place, Access::Read, |session| session.groups(stream))?;
     if place.json {
         return groups.iter().try_for_each(|group| render::line(&group.to_string()));

@@ -15,11 +15,11 @@ use std::{
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
-use thalweg_types::{Durability, command::AppendTerms};
+use thalweg_types::{Durability, command::AppendConditions};
 
 use self::source::{FileFormat, Item, Source};
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render,
     session::{Access, Record, Session},
@@ -60,7 +60,7 @@ pub struct Import {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub batch: u32,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Destination of the imported records.
@@ -71,7 +71,7 @@ enum Sink<'a> {
 
 /// Totals of the acknowledged batches.
 #[derive(Default)]
-struct Done {
+struct ImportTotals {
     records: u64,
     bytes: u64,
     first_offset: Option<u64>,
@@ -93,7 +93,7 @@ pub fn run(args: &Import) -> Result<(), Failure> {
     source.skip(args.skip)?;
     Session::with(&args.place, Access::Write, |session| {
         let started = Instant::now();
-        let mut done = Done::default();
+        let mut done = ImportTotals::default();
         let result = pump(session, &sink, &mut source, args, &mut done, &bar);
         bar.finish_and_clear();
         result.map_err(|failure| explain(failure, args, &done))?;
@@ -106,7 +106,7 @@ fn pump(
     sink: &Sink<'_>,
     source: &mut Source<'_>,
     args: &Import,
-    done: &mut Done,
+    done: &mut ImportTotals,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
     let max_records = args.batch as usize;
@@ -129,12 +129,12 @@ fn pump(
     }
 }
 
-fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -> Result<(), Failure> {
+fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut ImportTotals) -> Result<(), Failure> {
     match sink {
         Sink::Stream(stream) => {
             let record = |item: Item| Record { key: item.key, payload: item.value, ..Record::default() };
             let records: Vec<_> = batch.into_iter().map(record).collect();
-            let appended = session.append(stream, &records, &AppendTerms::default())?;
+            let appended = session.append(stream, &records, &AppendConditions::default())?;
             if let Some((first, next)) = appended.offsets {
                 done.first_offset.get_or_insert(first);
                 done.next_offset = Some(next);
@@ -151,7 +151,7 @@ fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -
 
 /// Adds to a failure what is stored and how to continue. A rejected batch is not stored; if the answer was lost, the
 /// batch may be stored.
-fn explain(failure: Failure, args: &Import, done: &Done) -> Failure {
+fn explain(failure: Failure, args: &Import, done: &ImportTotals) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));
     next.push_str(&format!(
@@ -167,7 +167,7 @@ fn explain(failure: Failure, args: &Import, done: &Done) -> Failure {
     failure.then(next)
 }
 
-fn summary(args: &Import, done: &Done, took: Duration) -> Result<(), Failure> {
+fn summary(args: &Import, done: &ImportTotals, took: Duration) -> Result<(), Failure> {
     let seconds = took.as_secs_f64().max(1e-6);
     let rate = (done.records as f64 / seconds) as u64;
     let bytes_rate = (done.bytes as f64 / seconds) as u64;

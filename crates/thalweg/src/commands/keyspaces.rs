@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use thalweg_types::command::KeyspaceHistory;
 
 use crate::{
-    args::{Place, Plain},
+    args::{Plain, TargetArgs},
     failure::Failure,
     render,
     session::{Access, Session},
@@ -20,7 +20,7 @@ pub struct Keyspaces {
     #[command(subcommand)]
     pub action: Option<KeyspaceAction>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -43,7 +43,7 @@ pub struct Named {
     /// The keyspace
     pub keyspace: String,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// A keyspace with settings.
@@ -62,7 +62,7 @@ pub struct Configured {
     #[arg(long, value_name = "BOUNDS", value_parser = parse_history)]
     pub history: Option<KeyspaceHistory>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 impl Configured {
@@ -110,7 +110,7 @@ pub fn run(args: &Keyspaces) -> Result<(), Failure> {
             let (name, place) = (&created.keyspace, &created.place);
             let config = created.config();
             let found = Session::with(place, Access::Write, |session| session.create_keyspace(name, &config))?;
-            render::said(&found, place.json, || format!("ok, {name} exists"))
+            render::print_result(&found, place.json, || format!("ok, {name} exists"))
         }
         Some(KeyspaceAction::Config(changed)) => {
             let (name, place) = (&changed.keyspace, &changed.place);
@@ -120,21 +120,21 @@ pub fn run(args: &Keyspaces) -> Result<(), Failure> {
         Some(KeyspaceAction::Drop(Named { keyspace, place })) => {
             Session::with(place, Access::Read, |session| session.drop_keyspace(keyspace))?;
             let text = || format!("ok, {keyspace} and everything in it are gone");
-            render::said(&json!({"dropped": keyspace}), place.json, text)
+            render::print_result(&json!({"dropped": keyspace}), place.json, text)
         }
     }
 }
 
-fn list(place: &Place) -> Result<(), Failure> {
+fn list(place: &TargetArgs) -> Result<(), Failure> {
     let names = Session::with(place, Access::Read, Session::keyspaces)?;
     if names.is_empty() && !place.json {
         render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
     }
-    names.into_iter().try_for_each(|name| render::said(&json!({ "name": name }), place.json, || name.clone()))
+    names.into_iter().try_for_each(|name| render::print_result(&json!({ "name": name }), place.json, || name.clone()))
 }
 
 fn show(found: &Value, json: bool) -> Result<(), Failure> {
-    render::said(found, json, || {
+    render::print_result(found, json, || {
         let stats = &found["stats"];
         let about = if stats["exact"] == json!(true) { "" } else { "about " };
         let number = |name: &str| stats[name].as_u64().unwrap_or_default();

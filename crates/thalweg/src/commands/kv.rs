@@ -8,7 +8,7 @@ use thalweg_types::{LeaseId, command::Deadline};
 
 use super::{input, time::parse_ttl};
 use crate::{
-    args::{KeyArgs, KeyFormat, Place},
+    args::{KeyArgs, KeyFormat, TargetArgs},
     failure::{Exit, Failure},
     render,
     session::{Access, Expected, Pair, PutTerms, ScanQuery, Session, Written},
@@ -40,7 +40,7 @@ pub struct Put {
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub lease: Option<u64>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Conditions on the current value of a key.
@@ -94,7 +94,7 @@ pub struct Get {
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn get(args: &Get) -> Result<(), Failure> {
@@ -139,7 +139,7 @@ pub struct Del {
     #[command(flatten)]
     pub condition: Condition,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn del(args: &Del) -> Result<(), Failure> {
@@ -157,7 +157,7 @@ fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
     let (keys, Written { durability, revision }) =
         Session::with(&args.place, Access::Read, |session| session.delete_prefix(&args.keyspace, &prefix))?;
     let object = json!({"keys": keys, "revision": revision, "durability": durability.name()});
-    render::said(&object, args.place.json, || {
+    render::print_result(&object, args.place.json, || {
         let keys =
             keys.map_or("all keys with the prefix are".to_owned(), |keys| render::counted(keys, "key is", "keys are"));
         let revision = revision.map_or(String::new(), |revision| format!("revision {revision}, "));
@@ -202,7 +202,7 @@ pub struct Scan {
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn scan(args: &Scan) -> Result<(), Failure> {
@@ -261,7 +261,7 @@ pub struct Incr {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub by: i64,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn incr(args: &Incr) -> Result<(), Failure> {
@@ -269,11 +269,11 @@ pub fn incr(args: &Incr) -> Result<(), Failure> {
     let (value, Written { durability, revision }) =
         Session::with(&args.place, Access::Write, |session| session.add(&args.key.keyspace, &key, args.by))?;
     let object = json!({"value": value, "revision": revision, "durability": durability.name()});
-    render::said(&object, args.place.json, || value.to_string())
+    render::print_result(&object, args.place.json, || value.to_string())
 }
 
 fn show_written(Written { durability, revision }: &Written, json: bool) -> Result<(), Failure> {
-    render::said(&json!({"revision": revision, "durability": durability.name()}), json, || {
+    render::print_result(&json!({"revision": revision, "durability": durability.name()}), json, || {
         let revision = revision.map_or(String::new(), |revision| format!("revision {revision}, "));
         format!("ok, {revision}durability {durability}")
     })

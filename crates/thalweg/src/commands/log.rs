@@ -73,13 +73,13 @@ pub fn run(command: &LogCommand) -> Result<(), Failure> {
 }
 
 /// A locked directory that no other process has open.
-struct Stopped {
+struct LockedDirectory {
     disk: RealDisk,
     _lock: Box<dyn LockGuard>,
 }
 
 /// Opens the directory without creating anything in it.
-fn open(path: &Path) -> Result<Stopped, Failure> {
+fn open(path: &Path) -> Result<LockedDirectory, Failure> {
     if !path.join(LOCK).exists() {
         let message = format!("{} is not a Thalweg data directory", path.display());
         return Err(Failure::new(Exit::NotFound, "missing_directory", message)
@@ -93,7 +93,7 @@ fn open(path: &Path) -> Result<Stopped, Failure> {
         }
         _ => Failure::file(path, &error),
     })?;
-    Ok(Stopped { disk, _lock: lock })
+    Ok(LockedDirectory { disk, _lock: lock })
 }
 
 fn verify(args: &LogArgs) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use thalweg_engine::{
     BackendKind, Options,
-    migrate::{Migration, MigrationProgress, Phase, migrate},
+    migrate::{Migration, MigrationPhase, MigrationProgress, migrate},
 };
 
 use crate::{failure::Failure, render};
@@ -48,7 +48,7 @@ pub fn run(args: &Migrate) -> Result<(), Failure> {
     let moved = moved.map_err(|error| Failure::of(&error))?;
     let (from, to) = (moved.from.name(), moved.to.name());
     let object = json!({ "from": from, "to": to, "pairs": moved.pairs, "bytes": moved.bytes, "verified": true });
-    render::said(&object, args.json, || {
+    render::print_result(&object, args.json, || {
         let (pairs, bytes) = (render::counted(moved.pairs, "pair", "pairs"), render::bytes(moved.bytes));
         format!("{} moved from {from} to {to}: {pairs}, {bytes}, each compared", args.data.display())
     })
@@ -56,9 +56,9 @@ pub fn run(args: &Migrate) -> Result<(), Failure> {
 
 fn show(bar: &ProgressBar, progress: MigrationProgress) {
     bar.set_message(match progress.phase {
-        Phase::Copying => "copying",
-        Phase::Comparing => "comparing",
-        Phase::CleaningUp => "cleaning up",
+        MigrationPhase::Copying => "copying",
+        MigrationPhase::Comparing => "comparing",
+        MigrationPhase::CleaningUp => "cleaning up",
     });
     bar.set_length(progress.estimated_pairs.max(progress.pairs));
     bar.set_position(progress.pairs);

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
-    config::{Config, ConfigError, Given, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
+    config::{Config, ConfigError, ConfigLayer, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
     native::security::Certificate,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -120,7 +120,7 @@ impl FromArgMatches for Serve {
 
 impl Serve {
     fn resolve(&self) -> Result<Resolved, ConfigError> {
-        let mut flags = Given::default();
+        let mut flags = ConfigLayer::default();
         for (name, text) in &self.given {
             flags.set(name, text)?;
         }

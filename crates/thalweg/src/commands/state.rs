@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::{
-    args::{Place, Plain},
+    args::{Plain, TargetArgs},
     failure::Failure,
     render,
     session::{Access, Session},
@@ -35,7 +35,7 @@ pub struct Digest {
     #[arg(long)]
     pub last: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Options of `state raise-version`.
@@ -50,7 +50,7 @@ pub struct RaiseVersion {
     #[arg(value_name = "VERSION")]
     pub to: u16,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// Runs `state`: prints a digest, or prints or raises the version.
@@ -90,7 +90,7 @@ fn digest(args: &Digest) -> Result<(), Failure> {
 }
 
 fn show_version(version: &Value, json: bool) -> Result<(), Failure> {
-    render::said(version, json, || {
+    render::print_result(version, json, || {
         let rows = ["in_force", "known"].map(|name| vec![name.replace('_', " "), text(&version[name])]);
         render::table(&["version", "value"], rows.to_vec())
     })

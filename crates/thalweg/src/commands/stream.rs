@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use thalweg_types::{
     Offset,
-    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+    command::{AppendConditions, ExpectedOffset, ProducerStamp},
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     record::{self, RecordArgs, RecordFormat},
 };
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::Failure,
     render::{self, Lines},
     session::{Access, Appended, Record, Session, StreamRecord},
@@ -52,7 +52,7 @@ pub struct Append {
     #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
     pub epoch: u32,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 fn parse_expected(text: &str) -> Result<ExpectedOffset, String> {
@@ -62,7 +62,7 @@ fn parse_expected(text: &str) -> Result<ExpectedOffset, String> {
 pub fn append(args: &Append) -> Result<(), Failure> {
     let template = Record { is_tombstone: args.tombstone, ..args.record.template()? };
     let record = |payload: Vec<u8>| Record { payload, ..template.clone() };
-    let terms = AppendTerms { expected: args.expect, producer: producer(args)? };
+    let terms = AppendConditions { expected: args.expect, producer: producer(args)? };
     Session::with(&args.place, Access::Write, |session| {
         let records = match &args.file {
             Some(path) => vec![record(input::file(path)?)],
@@ -108,7 +108,7 @@ fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Fa
         "first": offsets.map(|(first, _)| first), "last": offsets.map(|(_, next)| last(next)),
         "count": count, "durability": durability.name(), "duplicate": duplicate,
     });
-    render::said(&object, json, || {
+    render::print_result(&object, json, || {
         let before = if duplicate { " (it happened before)" } else { "" };
         let what = match offsets {
             Some((first, next)) if next == first + 1 => format!("offset {first}"),
@@ -140,7 +140,7 @@ pub struct Read {
     #[command(flatten)]
     pub format: RecordFormat,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn read(args: &Read) -> Result<(), Failure> {
@@ -183,7 +183,7 @@ pub struct Tail {
     #[command(flatten)]
     pub format: RecordFormat,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn tail(args: &Tail) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Place, Plain},
+    args::{Plain, TargetArgs},
     failure::Failure,
     render,
     session::{Access, ProducerRow, Session, StreamRow},
@@ -20,7 +20,7 @@ pub struct Streams {
     #[command(subcommand)]
     pub action: Option<StreamAction>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -43,7 +43,7 @@ pub enum StreamAction {
         /// The producer
         producer: String,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Remove the records below an offset
     Trim {
@@ -53,7 +53,7 @@ pub enum StreamAction {
         #[arg(long, value_name = "OFFSET")]
         before: u64,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// Delete a stream and its records
     Delete(Named),
@@ -65,7 +65,7 @@ pub struct Named {
     /// The stream
     pub stream: String,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 /// A stream with its configuration. Without a limit it keeps everything.
@@ -95,7 +95,7 @@ pub struct Configured {
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "1d", requires = "compact")]
     pub tombstone_grace: Duration,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 impl Configured {
@@ -142,19 +142,19 @@ pub fn run(args: &Streams) -> Result<(), Failure> {
         Some(StreamAction::OpenProducer { stream, producer, place }) => {
             let epoch = Session::with(place, Access::Write, |session| session.open_producer(stream, producer))?;
             let object = json!({"id": producer, "epoch": epoch, "next_sequence": 0});
-            render::said(&object, place.json, || epoch.to_string())
+            render::print_result(&object, place.json, || epoch.to_string())
         }
         Some(StreamAction::Trim { stream, before, place }) => {
             show(&[Session::with(place, Access::Read, |session| session.trim_stream(stream, *before))?], place.json)
         }
         Some(StreamAction::Delete(Named { stream, place })) => {
             Session::with(place, Access::Read, |session| session.delete_stream(stream))?;
-            render::said(&json!({"deleted": stream}), place.json, || format!("ok, {stream} is gone"))
+            render::print_result(&json!({"deleted": stream}), place.json, || format!("ok, {stream} is gone"))
         }
     }
 }
 
-fn list(place: &Place) -> Result<(), Failure> {
+fn list(place: &TargetArgs) -> Result<(), Failure> {
     let rows = Session::with(place, Access::Read, Session::streams)?;
     if rows.is_empty() && !place.json {
         render::note("no streams yet: `thalweg append STREAM RECORD` creates one");

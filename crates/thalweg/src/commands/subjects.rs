@@ -16,7 +16,7 @@ use super::{
     record::{self, RecordArgs, RecordFormat},
 };
 use crate::{
-    args::ServerPlace,
+    args::ServerArgs,
     failure::Failure,
     render::{self, Lines},
     session::{Message, Published, Record, Session, SubscribeQuery, SubscriptionEvent},
@@ -48,7 +48,7 @@ pub struct Publish {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 pub fn publish(args: &Publish) -> Result<(), Failure> {
@@ -80,7 +80,7 @@ pub fn publish(args: &Publish) -> Result<(), Failure> {
 }
 
 fn show_published(published: Published, json: bool) -> Result<(), Failure> {
-    render::said(&json!(published), json, || {
+    render::print_result(&json!(published), json, || {
         let subscriptions = |n: u64| render::counted(n, "subscription", "subscriptions");
         let messages = render::counted(published.messages, "message", "messages");
         let missed = match published.missed {
@@ -144,7 +144,7 @@ pub struct Subscribe {
     #[command(flatten)]
     pub format: RecordFormat,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
@@ -165,7 +165,7 @@ pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
 
 /// Calls `each` with every message, up to `limit` messages.
 fn follow(
-    place: &ServerPlace,
+    place: &ServerArgs,
     query: &SubscribeQuery,
     limit: Option<u64>,
     each: &mut dyn FnMut(&Message) -> Result<(), Failure>,
@@ -223,14 +223,14 @@ pub struct Request {
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "5s")]
     pub wait: Duration,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 pub fn request(args: &Request) -> Result<(), Failure> {
     let message = Record { payload: input::value(args.message.as_deref())?, ..args.record.template()? };
     // The connection's timeout must be longer than the wait.
     let place =
-        ServerPlace { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
+        ServerArgs { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
     let answer = Session::of_server(&place)?.request(args.subject.as_bytes(), message, args.wait)?;
     if args.place.json { render::line(&message_json(&answer).to_string()) } else { render::out(&answer.record.payload) }
 }
@@ -258,7 +258,7 @@ pub struct Reply {
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     #[command(flatten)]
-    pub place: ServerPlace,
+    pub place: ServerArgs,
 }
 
 pub fn reply(args: &Reply) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thalweg_types::{LeaseId, command::Deadline};
 
 use crate::{
-    args::{KeyArgs, Place, Plain},
+    args::{KeyArgs, Plain, TargetArgs},
     failure::Failure,
     render,
     session::{Access, Session},
@@ -22,7 +22,7 @@ pub struct Ttl {
     #[command(flatten)]
     pub key: KeyArgs,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Args, Debug)]
@@ -36,7 +36,7 @@ pub struct Touch {
     #[arg(value_name = "TTL", value_parser = parse_touch)]
     pub ttl: Deadline,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -57,30 +57,30 @@ pub enum Lease {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         id: Option<u64>,
         #[command(flatten)]
-        place: Place,
+        place: TargetArgs,
     },
     /// List all active leases
     List(Plain),
     /// Show a lease and its keys
-    Show(OfLease),
+    Show(LeaseArgs),
     /// Extend a lease by its TTL from now on
-    KeepAlive(OfLease),
+    KeepAlive(LeaseArgs),
     /// End a lease and delete its keys
-    Revoke(OfLease),
+    Revoke(LeaseArgs),
 }
 
 #[derive(Args, Debug)]
-pub struct OfLease {
+pub struct LeaseArgs {
     /// Id of the lease
     #[arg(value_name = "ID")]
     pub id: u64,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 impl Lease {
     /// Returns the server or directory, which each subcommand names.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &TargetArgs {
         match self {
             Self::Grant { place, .. } => place,
             Self::List(plain) => &plain.place,
@@ -115,7 +115,7 @@ pub fn ttl(args: &Ttl) -> Result<(), Failure> {
         "remaining_seconds": life.remaining.map(|left| left.as_secs_f64()),
         "lease": life.lease.map(|lease| lease.0),
     });
-    render::said(&object, args.place.json, || {
+    render::print_result(&object, args.place.json, || {
         let left = life.remaining.map_or("forever".to_owned(), show_span);
         format!("{left}{}", life.lease.map_or(String::new(), |lease| format!(", lease {lease}")))
     })
@@ -128,7 +128,7 @@ pub fn touch(args: &Touch) -> Result<(), Failure> {
     if !touched {
         return Err(args.key.missing());
     }
-    render::said(&json!({ "touched": true }), args.place.json, || "ok".to_owned())
+    render::print_result(&json!({ "touched": true }), args.place.json, || "ok".to_owned())
 }
 
 pub fn lease(args: &Lease) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ pub fn lease(args: &Lease) -> Result<(), Failure> {
         Lease::Grant { ttl, id, .. } => {
             let id = id.map(LeaseId);
             let granted = Session::with(place, Access::Write, |session| session.grant_lease(id, *ttl))?;
-            render::said(&granted, place.json, || granted["id"].to_string())
+            render::print_result(&granted, place.json, || granted["id"].to_string())
         }
         Lease::List(_) => list(place),
         Lease::Show(of) => {
@@ -146,17 +146,17 @@ pub fn lease(args: &Lease) -> Result<(), Failure> {
         }
         Lease::KeepAlive(of) => {
             let kept = Session::with(place, Access::Read, |session| session.keep_lease(LeaseId(of.id)))?;
-            render::said(&kept, place.json, || format!("ok, extended by {}", seconds(&kept["ttl_seconds"])))
+            render::print_result(&kept, place.json, || format!("ok, extended by {}", seconds(&kept["ttl_seconds"])))
         }
         Lease::Revoke(of) => {
             Session::with(place, Access::Read, |session| session.revoke_lease(LeaseId(of.id)))?;
             let text = || format!("ok, lease {} and its keys are gone", of.id);
-            render::said(&json!({ "revoked": of.id }), place.json, text)
+            render::print_result(&json!({ "revoked": of.id }), place.json, text)
         }
     }
 }
 
-fn list(place: &Place) -> Result<(), Failure> {
+fn list(place: &TargetArgs) -> Result<(), Failure> {
     let leases = Session::with(place, Access::Read, Session::leases)?;
     if place.json {
         return leases.iter().try_for_each(|lease| render::line(&lease.to_string()));

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{KeyFormat, Place},
+    args::{KeyFormat, TargetArgs},
     failure::Failure,
     render::{self, Lines},
     session::{Access, Change, Session, WatchKeys, WatchQuery},
@@ -41,7 +41,7 @@ pub struct Watch {
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn run(args: &Watch) -> Result<(), Failure> {

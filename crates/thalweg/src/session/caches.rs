@@ -5,7 +5,7 @@ use thalweg_server::parse::encode;
 use thalweg_types::command::Deadline;
 use ureq::http::Method;
 
-use super::{Session, http::Ask, kv::Expected};
+use super::{Session, http::RequestBuilder, kv::Expected};
 use crate::{failure::Failure, render::take_bytes};
 
 /// An entry of a cache, as the server returned it.
@@ -23,27 +23,27 @@ impl Session {
     }
 
     pub fn cache_stats(&self, cache: &str) -> Result<Value, Failure> {
-        self.http.json(Ask::get(path(cache, "")))
+        self.http.json(RequestBuilder::get(path(cache, "")))
     }
 
     /// Creates a cache. Returns its description, and true if it was created by this call.
     pub fn create_cache(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
         let body = max_bytes.map(|max| json!({ "max_bytes": max }).to_string()).unwrap_or_default();
-        let reply = self.http.ask(Ask::new(Method::PUT, path(cache, "")).json_text(body.as_bytes()))?;
+        let reply = self.http.ask(RequestBuilder::new(Method::PUT, path(cache, "")).json_text(body.as_bytes()))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
     pub fn drop_cache(&self, cache: &str) -> Result<(), Failure> {
-        self.http.ask(Ask::delete(path(cache, ""))).map(drop)
+        self.http.ask(RequestBuilder::delete(path(cache, ""))).map(drop)
     }
 
     pub fn clear_cache(&self, cache: &str) -> Result<(), Failure> {
-        self.http.ask(Ask::post(path(cache, "/clear"))).map(drop)
+        self.http.ask(RequestBuilder::post(path(cache, "/clear"))).map(drop)
     }
 
     /// Returns the entry; `None` if the entry or the cache does not exist.
     pub fn entry(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
-        let Some(reply) = self.http.ask_if_there(Ask::get(key_path(cache, key)))? else { return Ok(None) };
+        let Some(reply) = self.http.send_or_none(RequestBuilder::get(key_path(cache, key)))? else { return Ok(None) };
         let version = self.http.required(reply.header("thalweg-version"), "version of the entry")?;
         Ok(Some(Entry { ttl: reply.header("thalweg-ttl"), version, value: reply.body }))
     }
@@ -57,21 +57,21 @@ impl Session {
         ttl: Option<Deadline>,
         expected: Expected<'_>,
     ) -> Result<u64, Failure> {
-        let ask = Ask::new(Method::PUT, key_path(cache, key)).body(value).expect(expected);
+        let ask = RequestBuilder::new(Method::PUT, key_path(cache, key)).body(value).expect(expected);
         let reply = self.http.ask(ask.deadline(ttl.unwrap_or_default()))?;
         self.http.required(reply.header("thalweg-version"), "version of the entry")
     }
 
     pub fn delete_entry(&self, cache: &str, key: &[u8], expected: Expected<'_>) -> Result<(), Failure> {
-        self.http.ask(Ask::delete(key_path(cache, key)).expect(expected)).map(drop)
+        self.http.ask(RequestBuilder::delete(key_path(cache, key)).expect(expected)).map(drop)
     }
 
     pub fn touch_entry(&self, cache: &str, key: &[u8], ttl: Deadline) -> Result<(), Failure> {
-        self.http.ask(Ask::new(Method::PATCH, key_path(cache, key)).body(b"").deadline(ttl)).map(drop)
+        self.http.ask(RequestBuilder::new(Method::PATCH, key_path(cache, key)).body(b"").deadline(ttl)).map(drop)
     }
 
     pub fn add_to_entry(&self, cache: &str, key: &[u8], by: i64, ttl: Option<Deadline>) -> Result<i64, Failure> {
-        let ask = Ask::post(format!("{}?add={by}", key_path(cache, key)));
+        let ask = RequestBuilder::post(format!("{}?add={by}", key_path(cache, key)));
         let answer: Value = self.http.json(ask.deadline(ttl.unwrap_or_default()))?;
         self.http.required(answer["value"].as_i64(), "value of the counter")
     }
@@ -85,7 +85,7 @@ impl Session {
     ) -> Result<(Vec<Vec<u8>>, Option<String>), Failure> {
         let mut path = path(cache, &format!("/keys?limit={limit}"));
         path.extend(cursor.map(|cursor| format!("&cursor={cursor}")));
-        let answer: Value = self.http.json(Ask::get(path))?;
+        let answer: Value = self.http.json(RequestBuilder::get(path))?;
         let keys = self.http.required(answer["keys"].as_array(), "list of keys")?;
         let keys = keys.iter().filter_map(|key| take_bytes(key.as_object()?, "key")).collect();
         Ok((keys, answer["cursor"].as_str().map(str::to_owned)))

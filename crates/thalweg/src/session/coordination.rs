@@ -13,18 +13,18 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
-use thalweg_recipes::{Contender, Coordinator, Entered, Noticed, RecipeError, Watched, Watching};
+use thalweg_recipes::{Contender, Coordinator, EnterResult, KeyWatch, RecipeError, WatchResult, Watched};
 use thalweg_types::{LeaseId, Revision};
 
 use super::{
     Session,
     directory::Access,
-    http::Ask,
+    http::RequestBuilder,
     kv::{Expected, PutTerms, ScanQuery},
     watch::{WatchKeys, path},
 };
 use crate::{
-    args::Place,
+    args::TargetArgs,
     failure::{Exit, Failure},
     render::take_bytes,
 };
@@ -44,9 +44,9 @@ pub struct Coordination {
 impl Coordination {
     /// Opens the directory or prepares the connection to the server; creates the keyspace if it is missing. A request
     /// may take a third of `ttl`, so that two more fit before a lease expires.
-    pub fn open(place: &Place, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
+    pub fn open(place: &TargetArgs, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
         let timeout = place.timeout.min((ttl / 3).clamp(Duration::from_millis(500), MAX_REQUEST));
-        let session = Session::open(&Place { timeout, ..place.clone() }, Access::Write)?;
+        let session = Session::open(&TargetArgs { timeout, ..place.clone() }, Access::Write)?;
         session.create_keyspace(keyspace, &json!({}))?;
         Ok(Self { session: Arc::new(session), keyspace: keyspace.into() })
     }
@@ -105,15 +105,15 @@ impl Coordinator for Coordination {
         }
     }
 
-    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Failure> {
+    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<EnterResult, Failure> {
         let terms = PutTerms { expected: Expected::Absent, lease: Some(lease), ..PutTerms::default() };
         match self.session.put(&self.keyspace, key, value, &terms) {
             Ok(written) => {
                 let revision = self.session.http.required(written.revision, "revision of a conditional write");
-                Ok(Entered::At(Revision(revision?)))
+                Ok(EnterResult::At(Revision(revision?)))
             }
-            Err(failure) if failure.code == "no_such_lease" => Ok(Entered::LeaseEnded),
-            Err(failure) if failure.code == "condition_failed" => Ok(Entered::Taken),
+            Err(failure) if failure.code == "no_such_lease" => Ok(EnterResult::LeaseEnded),
+            Err(failure) if failure.code == "condition_failed" => Ok(EnterResult::Exists),
             Err(failure) => Err(failure),
         }
     }
@@ -138,7 +138,7 @@ impl Coordinator for Coordination {
             Watched::Key(key) => WatchKeys::Key(key.to_vec()),
             Watched::Prefix(prefix) => WatchKeys::Prefix(prefix.to_vec()),
         };
-        let ask = Ask::get(path(&self.keyspace, &keys, None)).header("accept", "application/x-ndjson");
+        let ask = RequestBuilder::get(path(&self.keyspace, &keys, None)).header("accept", "application/x-ndjson");
         // The watch is active once the reply has begun.
         let reply = self.session.http.open(ask)?;
         let (send, receive) = sync_channel(QUEUED);
@@ -148,30 +148,30 @@ impl Coordinator for Coordination {
 }
 
 /// A watch, which a thread reads.
-pub struct CoordinateWatch(Receiver<Noticed>);
+pub struct CoordinateWatch(Receiver<WatchResult>);
 
-impl Watching for CoordinateWatch {
-    fn wait(&mut self, timeout: Duration) -> Noticed {
+impl KeyWatch for CoordinateWatch {
+    fn wait(&mut self, timeout: Duration) -> WatchResult {
         match self.0.recv_timeout(timeout) {
             Ok(noticed) => noticed,
-            Err(RecvTimeoutError::Timeout) => Noticed::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Noticed::Unknown,
+            Err(RecvTimeoutError::Timeout) => WatchResult::Nothing,
+            Err(RecvTimeoutError::Disconnected) => WatchResult::Unknown,
         }
     }
 }
 
 /// Reads changes until the connection or the watch ends. An abandoned watch ends with its next line; the server sends
 /// one every few seconds.
-fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<Noticed>) {
+fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<WatchResult>) {
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = lines.read_until(b'\n', &mut line).unwrap_or(0);
         let noticed = match serde_json::from_slice::<Value>(&line) {
             Ok(Value::Object(object)) if read > 0 => noticed(&object),
-            _ => Noticed::Unknown,
+            _ => WatchResult::Unknown,
         };
-        let ends = noticed == Noticed::Unknown;
+        let ends = noticed == WatchResult::Unknown;
         if send.send(noticed).is_err() || ends {
             return;
         }
@@ -179,9 +179,9 @@ fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<Noticed>) {
 }
 
 /// Converts a line of a watch. Progress is reported as well, so that an abandoned watch is detected.
-fn noticed(object: &Map<String, Value>) -> Noticed {
+fn noticed(object: &Map<String, Value>) -> WatchResult {
     if object.contains_key("progress") {
-        return Noticed::Nothing;
+        return WatchResult::Nothing;
     }
-    take_bytes(object, "key").map_or(Noticed::Unknown, |key| Noticed::Keys(vec![key]))
+    take_bytes(object, "key").map_or(WatchResult::Unknown, |key| WatchResult::Keys(vec![key]))
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::http::{Ask, Http, Step};
+use super::http::{Http, RequestBuilder, Step};
 use crate::{
     failure::{Exit, Failure},
     render::note,
@@ -43,7 +43,7 @@ impl Endless<'_> {
     pub(super) fn follow(&self, http: &Http, visit: &mut dyn FnMut(Part) -> Step) -> Result<(), Failure> {
         let (mut lost_at, mut was_there) = (None, false);
         loop {
-            let failure = match http.open(Ask::get((self.path)()).header("accept", "text/event-stream")) {
+            let failure = match http.open(RequestBuilder::get((self.path)()).header("accept", "text/event-stream")) {
                 Ok(reply) => {
                     (lost_at, was_there) = (None, true);
                     if visit(Part::Opened)?.is_break()
@@ -77,7 +77,7 @@ impl Endless<'_> {
         visit: &mut dyn FnMut(Part) -> Step,
     ) -> Step {
         while let Some(event) = events.next_event() {
-            let event = event.map_err(|_| http.not_ours("an event of the reply is not a JSON object"))?;
+            let event = event.map_err(|_| http.unexpected_reply("an event of the reply is not a JSON object"))?;
             if event.name == "error" {
                 let failure = http.failure_of(&Value::Object(event.object), 500);
                 let is_lost = self.resumes && failure.exit == Exit::Unavailable;

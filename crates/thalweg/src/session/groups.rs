@@ -6,7 +6,7 @@ use ureq::http::Method;
 
 use super::{
     Session,
-    http::{Ask, Step},
+    http::{RequestBuilder, Step},
     streams,
 };
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub enum GroupCall {
 
 /// Request for a push to a member of a consumer group.
 #[derive(Clone, Copy, Debug)]
-pub struct PushAsk<'a> {
+pub struct PushRequest<'a> {
     pub member: &'a str,
     /// Maximum number of unsettled records.
     pub credit_records: u32,
@@ -49,12 +49,12 @@ impl Session {
     /// Makes a request for one group. An empty answer becomes an empty object.
     pub fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
         let path = path(stream, group);
-        let post = |action: &str| Ask::post(format!("{path}/{action}")).json(body);
+        let post = |action: &str| RequestBuilder::post(format!("{path}/{action}")).json(body);
         let reply = self.write(match call {
-            GroupCall::Get => Ask::get(path),
-            GroupCall::Create => Ask::new(Method::PUT, path).json(body),
-            GroupCall::Configure => Ask::new(Method::PATCH, path).json(body),
-            GroupCall::Delete => Ask::delete(path),
+            GroupCall::Get => RequestBuilder::get(path),
+            GroupCall::Create => RequestBuilder::new(Method::PUT, path).json(body),
+            GroupCall::Configure => RequestBuilder::new(Method::PATCH, path).json(body),
+            GroupCall::Delete => RequestBuilder::delete(path),
             GroupCall::Fetch => post("fetch"),
             GroupCall::Ack => post("ack"),
             GroupCall::Nack => post("nack"),
@@ -66,7 +66,13 @@ impl Session {
 
     /// Receives the records pushed to a member of a group, until the server or `visit` ends it. A call of `visit` gets
     /// all records that have arrived.
-    pub fn push(&self, stream: &str, group: &str, ask: &PushAsk<'_>, visit: VisitPushed<'_>) -> Result<(), Failure> {
+    pub fn push(
+        &self,
+        stream: &str,
+        group: &str,
+        ask: &PushRequest<'_>,
+        visit: VisitPushed<'_>,
+    ) -> Result<(), Failure> {
         if self.http.opened_directory().is_some() {
             let message = "--push needs a server: no other process can append to a directory that is open here";
             return Err(Failure::usage(message));
@@ -77,7 +83,7 @@ impl Session {
             path.extend(value.map(|value| format!("&{name}={value}")));
         }
         let mut records = Vec::new();
-        self.http.lines(Ask::get(path).header("accept", "application/x-ndjson"), |object, is_last| {
+        self.http.lines(RequestBuilder::get(path).header("accept", "application/x-ndjson"), |object, is_last| {
             // Other lines are keepalives.
             if object.contains_key("offset") {
                 records.push(object);

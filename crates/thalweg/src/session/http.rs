@@ -36,7 +36,7 @@ const CHECK_ADDRESS: &str = "nothing was sent; check --server or THALWEG_SERVER"
 pub(super) type Step = Result<ControlFlow<()>, Failure>;
 
 /// Returns true if the address could not be reached, so that there was no connection.
-fn is_nowhere(error: &io::Error) -> bool {
+fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     // The standard library has no error kind for an unknown host name.
     matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
@@ -56,7 +56,7 @@ enum Transport {
 }
 
 /// A request that is being built.
-pub(super) struct Ask<'a> {
+pub(super) struct RequestBuilder<'a> {
     method: Method,
     /// Path and query, percent-encoded.
     path: String,
@@ -64,7 +64,7 @@ pub(super) struct Ask<'a> {
     body: Option<Cow<'a, [u8]>>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> RequestBuilder<'a> {
     pub(super) fn new(method: Method, path: impl Into<String>) -> Self {
         Self { method, path: path.into(), headers: Vec::new(), body: None }
     }
@@ -186,7 +186,7 @@ impl Http {
     }
 
     /// Sends a request and reads the whole reply; a status other than success is a [`Failure`].
-    pub(super) fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
+    pub(super) fn ask(&self, ask: RequestBuilder<'_>) -> Result<Reply, Failure> {
         self.complete(self.open(ask)?)
     }
 
@@ -196,32 +196,32 @@ impl Http {
         let read = body.take(MAX_REPLY_BYTES + 1).read_to_end(&mut bytes);
         read.map_err(|error| self.lost(error))?;
         if bytes.len() as u64 > MAX_REPLY_BYTES {
-            return Err(self.not_ours("the reply is too long"));
+            return Err(self.unexpected_reply("the reply is too long"));
         }
         Ok(Reply { status, headers, body: bytes })
     }
 
     /// Like [`ask`](Self::ask), but returns `None` for status 404.
-    pub(super) fn ask_if_there(&self, ask: Ask<'_>) -> Result<Option<Reply>, Failure> {
+    pub(super) fn send_or_none(&self, ask: RequestBuilder<'_>) -> Result<Option<Reply>, Failure> {
         let reply = self.exchange(ask)?;
         if reply.status == 404 { Ok(None) } else { self.complete(self.succeeded(reply)?).map(Some) }
     }
 
     /// Like [`ask`](Self::ask), but returns the body as JSON.
-    pub(super) fn json<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+    pub(super) fn json<T: DeserializeOwned>(&self, ask: RequestBuilder<'_>) -> Result<T, Failure> {
         self.parse(&self.ask(ask)?.body)
     }
 
     /// Parses the JSON of a reply.
     pub(super) fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Failure> {
-        serde_json::from_slice(body).map_err(|error| self.not_ours(&error.to_string()))
+        serde_json::from_slice(body).map_err(|error| self.unexpected_reply(&error.to_string()))
     }
 
     /// Calls `line` with each line of an NDJSON reply as an object. The second argument is true if no further line has
     /// arrived yet.
     pub(super) fn lines(
         &self,
-        ask: Ask<'_>,
+        ask: RequestBuilder<'_>,
         mut line: impl FnMut(Map<String, Value>, bool) -> Step,
     ) -> Result<(), Failure> {
         let mut input = BufReader::with_capacity(256 * 1024, self.open(ask)?.body);
@@ -232,7 +232,7 @@ impl Http {
                 return Ok(());
             }
             let Ok(Value::Object(object)) = serde_json::from_slice(&text) else {
-                return Err(self.not_ours("a line of the reply is not a JSON object"));
+                return Err(self.unexpected_reply("a line of the reply is not a JSON object"));
             };
             if let Some(error) = object.get("error") {
                 return Err(self.failure_of(error, 500));
@@ -244,7 +244,7 @@ impl Http {
     }
 
     /// Sends a request. Returns the reply with its body unread; a status other than success is a [`Failure`].
-    pub(super) fn open(&self, ask: Ask<'_>) -> Result<OpenReply, Failure> {
+    pub(super) fn open(&self, ask: RequestBuilder<'_>) -> Result<OpenReply, Failure> {
         let path = ask.path.split('?').next().unwrap_or_default();
         let is_nameless = path.contains("//") || path.ends_with('/');
         self.succeeded(self.exchange(ask)?).map_err(|failure| match &*failure.code {
@@ -265,7 +265,7 @@ impl Http {
     }
 
     /// Sends a request. Returns the reply, whatever its status.
-    fn exchange(&self, ask: Ask<'_>) -> Result<OpenReply, Failure> {
+    fn exchange(&self, ask: RequestBuilder<'_>) -> Result<OpenReply, Failure> {
         match &self.transport {
             Transport::Server(agent) => {
                 let response = match &ask.body {
@@ -286,7 +286,7 @@ impl Http {
 
     /// Converts an error object of the API to a failure.
     pub(super) fn failure_of(&self, body: &Value, status: u16) -> Failure {
-        refusal::refused(status, body).unwrap_or_else(|| self.not_ours(&format!("status {status}")))
+        refusal::refused(status, body).unwrap_or_else(|| self.unexpected_reply(&format!("status {status}")))
     }
 
     /// Converts a failure of the connection; the request or its answer is lost.
@@ -301,7 +301,7 @@ impl Http {
                 "start a server with `thalweg serve`, name another one with --server, or open a directory with --data",
             ),
             ureq::Error::HostNotFound => (format!("{base}: no such host"), CHECK_ADDRESS),
-            ureq::Error::Io(error) if is_nowhere(&error) => {
+            ureq::Error::Io(error) if is_unreachable(&error) => {
                 (format!("{base} cannot be reached: {error}"), CHECK_ADDRESS)
             }
             ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
@@ -327,7 +327,7 @@ impl Http {
     }
 
     /// Returns the failure for a reply that does not follow this API.
-    pub(super) fn not_ours(&self, what: &str) -> Failure {
+    pub(super) fn unexpected_reply(&self, what: &str) -> Failure {
         let message = format!("{} did not answer like a Thalweg server: {what}", self.base);
         Failure::new(Exit::Failed, "not_thalweg", message)
             .then("check --server or THALWEG_SERVER, and that server and command have the same version")
@@ -335,7 +335,7 @@ impl Http {
 
     /// Returns a part of a reply. Fails if it is missing; `what` describes it.
     pub(super) fn required<T>(&self, found: Option<T>, what: &str) -> Result<T, Failure> {
-        found.ok_or_else(|| self.not_ours(&format!("the reply has no {what}")))
+        found.ok_or_else(|| self.unexpected_reply(&format!("the reply has no {what}")))
     }
 
     /// Returns the durability level of an acknowledgement.

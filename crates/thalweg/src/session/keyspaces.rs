@@ -4,7 +4,7 @@ use serde_json::Value;
 use thalweg_server::parse::encode;
 use ureq::http::Method;
 
-use super::{Session, http::Ask};
+use super::{Session, http::RequestBuilder};
 use crate::failure::Failure;
 
 impl Session {
@@ -16,22 +16,22 @@ impl Session {
 
     /// Returns a keyspace with its statistics.
     pub fn keyspace(&self, name: &str) -> Result<Value, Failure> {
-        self.http.json(Ask::get(path(name)))
+        self.http.json(RequestBuilder::get(path(name)))
     }
 
     /// Creates a keyspace; an existing one is not changed.
     pub fn create_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
-        self.write_json(Ask::new(Method::PUT, path(name)).json(config))
+        self.write_json(RequestBuilder::new(Method::PUT, path(name)).json(config))
     }
 
     /// Changes the settings that `config` contains.
     pub fn configure_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
-        self.write(Ask::new(Method::PATCH, path(name)).json(config))?;
+        self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config))?;
         self.keyspace(name)
     }
 
     pub fn drop_keyspace(&self, name: &str) -> Result<(), Failure> {
-        self.write(Ask::delete(path(name))).map(drop)
+        self.write(RequestBuilder::delete(path(name))).map(drop)
     }
 }
 

@@ -9,7 +9,7 @@ use ureq::http::Method;
 
 use super::{
     Session,
-    http::{Ask, Reply, Step},
+    http::{Reply, RequestBuilder, Step},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -27,7 +27,7 @@ pub struct Written {
 
 /// Value of a key with its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ValueAtRevision {
     pub value: Vec<u8>,
     pub revision: u64,
 }
@@ -77,7 +77,7 @@ pub struct Pair<'a> {
     pub revision: u64,
 }
 
-impl Ask<'_> {
+impl RequestBuilder<'_> {
     /// Adds a condition as a header. A condition on the value is sent in a body instead.
     pub(super) fn expect(self, expected: Expected<'_>) -> Self {
         match expected {
@@ -108,7 +108,8 @@ impl Session {
             }
             return self.commit_if(keyspace, key, expected, write);
         }
-        let mut ask = Ask::new(Method::PUT, key_path(keyspace, key)).body(value).expect(expected).deadline(deadline);
+        let mut ask =
+            RequestBuilder::new(Method::PUT, key_path(keyspace, key)).body(value).expect(expected).deadline(deadline);
         if let Some(lease) = lease {
             ask = ask.header("thalweg-lease", lease.to_string());
         }
@@ -122,33 +123,37 @@ impl Session {
         }
         let writes = pairs.iter().map(|(key, value)| write_json("put", keyspace, key, Some(value)));
         let commit = json!({ "writes": writes.collect::<Vec<_>>() });
-        self.written(&self.write(Ask::post("/v1/commit").json(&commit))?)
+        self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
-    pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure> {
-        self.found(Ask::get(key_path(keyspace, key)), |failure| failure.exit == Exit::NotFound)
+    pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<ValueAtRevision>, Failure> {
+        self.found(RequestBuilder::get(key_path(keyspace, key)), |failure| failure.exit == Exit::NotFound)
     }
 
     /// Returns the value of a key at a revision; `None` if it had none.
-    pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<Found>, Failure> {
+    pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<ValueAtRevision>, Failure> {
         let path = format!("{}?revision={revision}", key_path(keyspace, key));
-        self.found(Ask::get(path), |failure| failure.code == "not_found")
+        self.found(RequestBuilder::get(path), |failure| failure.code == "not_found")
     }
 
-    fn found(&self, ask: Ask<'_>, is_missing: impl FnOnce(&Failure) -> bool) -> Result<Option<Found>, Failure> {
+    fn found(
+        &self,
+        ask: RequestBuilder<'_>,
+        is_missing: impl FnOnce(&Failure) -> bool,
+    ) -> Result<Option<ValueAtRevision>, Failure> {
         let reply = match self.http.ask(ask) {
             Err(failure) if is_missing(&failure) => return Ok(None),
             reply => reply?,
         };
         let revision = self.http.required(reply.revision(), "revision of the value")?;
-        Ok(Some(Found { value: reply.body, revision }))
+        Ok(Some(ValueAtRevision { value: reply.body, revision }))
     }
 
     /// Returns a page of a key's versions before a revision, newest first, in the API's form.
     pub fn versions(&self, keyspace: &str, key: &[u8], before: Option<u64>, limit: u64) -> Result<Value, Failure> {
         let path = key_path(keyspace, key).replacen("/v1/kv/", "/v1/versions/", 1);
         let before = before.map_or(String::new(), |before| format!("&before={before}"));
-        self.http.json(Ask::get(format!("{path}?limit={limit}{before}")))
+        self.http.json(RequestBuilder::get(format!("{path}?limit={limit}{before}")))
     }
 
     /// Deletes a key. A missing key is a success unless `expected` requires it.
@@ -156,7 +161,7 @@ impl Session {
         if let Expected::Value(expected) = expected {
             return self.commit_if(keyspace, key, expected, write_json("delete", keyspace, key, None));
         }
-        match self.write(Ask::delete(key_path(keyspace, key)).expect(expected)) {
+        match self.write(RequestBuilder::delete(key_path(keyspace, key)).expect(expected)) {
             Err(failure) if failure.exit == Exit::NotFound => match expected {
                 Expected::Anything | Expected::Absent => {
                     Ok(Written { durability: self.durability.unwrap_or_default(), revision: None })
@@ -175,7 +180,7 @@ impl Session {
         let mut condition = Map::from_iter([("keyspace".into(), json!(keyspace)), ("expect".into(), expect.into())]);
         insert_bytes(&mut condition, "key", key);
         let commit = json!({ "conditions": [condition], "writes": [write] });
-        self.written(&self.write(Ask::post("/v1/commit").json(&commit))?)
+        self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
     /// Calls `visit` with the pairs of a keyspace; a missing one is empty. Returns a cursor if the limit left out pairs.
@@ -189,7 +194,7 @@ impl Session {
             return Ok(None);
         }
         let (mut whole, mut cursor) = (false, None);
-        let scanned = self.http.lines(Ask::get(scan_path(keyspace, query)), |object, _| {
+        let scanned = self.http.lines(RequestBuilder::get(scan_path(keyspace, query)), |object, _| {
             let Some(key) = take_bytes(&object, "key") else {
                 whole = object.contains_key("count");
                 cursor = object.get("cursor").and_then(Value::as_str).map(str::to_owned);
@@ -203,14 +208,14 @@ impl Session {
         });
         match scanned {
             Err(failure) if failure.code == "no_such_keyspace" => Ok(None),
-            Ok(()) if !whole => Err(self.http.not_ours("the reply ended before its last line")),
+            Ok(()) if !whole => Err(self.http.unexpected_reply("the reply ended before its last line")),
             scanned => scanned.map(|()| cursor),
         }
     }
 
     /// Adds to a counter. Returns its new value.
     pub fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
-        let reply = self.write(Ask::post(format!("{}?add={delta}", key_path(keyspace, key))))?;
+        let reply = self.write(RequestBuilder::post(format!("{}?add={delta}", key_path(keyspace, key))))?;
         let value = self.http.parse::<Value>(&reply.body)?["value"].as_i64();
         Ok((self.http.required(value, "value of the counter")?, self.written(&reply)?))
     }
@@ -218,7 +223,7 @@ impl Session {
     /// Removes all keys with a prefix. Returns their number, unless there were too many to count.
     pub fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
         let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
-        let reply = self.write(Ask::delete(path))?;
+        let reply = self.write(RequestBuilder::delete(path))?;
         Ok((self.http.parse::<Value>(&reply.body)?["keys"].as_u64(), self.written(&reply)?))
     }
 
@@ -230,12 +235,12 @@ impl Session {
             let message = "a directory has no subjects: leave out `publish`, or send the commit to a server";
             return Err(Failure::new(Exit::Usage, "no_server", message));
         }
-        self.write_json(Ask::post("/v1/commit").json_text(commit))
+        self.write_json(RequestBuilder::post("/v1/commit").json_text(commit))
     }
 
     /// Executes a transaction; request and answer are the API's.
     pub fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
-        self.write_json(Ask::post("/v1/txn").json_text(transaction))
+        self.write_json(RequestBuilder::post("/v1/txn").json_text(transaction))
     }
 
     pub(super) fn written(&self, reply: &Reply) -> Result<Written, Failure> {

@@ -8,7 +8,7 @@ use ureq::http::Method;
 
 use super::{
     Session,
-    http::Ask,
+    http::RequestBuilder,
     kv::{Written, key_path, ttl_text},
 };
 use crate::failure::Failure;
@@ -18,7 +18,7 @@ const PAGE: usize = 1000;
 
 /// Revision, remaining lifetime and lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeyLife {
+pub struct KeyLifetime {
     pub revision: u64,
     /// Time until the earlier of the key's deadline and its lease's; `None` if it does not expire.
     pub remaining: Option<Duration>,
@@ -27,10 +27,10 @@ pub struct KeyLife {
 
 impl Session {
     /// Returns the lifetime of a key; `None` if it does not exist.
-    pub fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLife>, Failure> {
-        let ask = Ask::new(Method::HEAD, key_path(keyspace, key));
-        let Some(reply) = self.http.ask_if_there(ask)? else { return Ok(None) };
-        Ok(Some(KeyLife {
+    pub fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
+        let ask = RequestBuilder::new(Method::HEAD, key_path(keyspace, key));
+        let Some(reply) = self.http.send_or_none(ask)? else { return Ok(None) };
+        Ok(Some(KeyLifetime {
             revision: self.http.required(reply.revision(), "revision of the value")?,
             remaining: reply.header("thalweg-ttl").and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             lease: reply.header("thalweg-lease").map(LeaseId),
@@ -40,7 +40,7 @@ impl Session {
     /// Changes the deadline of a key. Returns true if the key exists.
     pub fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure> {
         let path = format!("{}?ttl={}", key_path(keyspace, key), ttl_text(deadline));
-        match self.write(Ask::new(Method::PATCH, path).body(b"")) {
+        match self.write(RequestBuilder::new(Method::PATCH, path).body(b"")) {
             Err(failure) if matches!(&*failure.code, "not_found" | "no_such_keyspace") => Ok(false),
             reply => reply.map(|_| true),
         }
@@ -51,7 +51,7 @@ impl Session {
         if let Some(id) = id {
             body["id"] = json!(id.0);
         }
-        self.write_json(Ask::post("/v1/leases").json(&body))
+        self.write_json(RequestBuilder::post("/v1/leases").json(&body))
     }
 
     pub fn leases(&self) -> Result<Vec<Value>, Failure> {
@@ -60,14 +60,14 @@ impl Session {
 
     /// Returns a lease with its keys.
     pub fn lease(&self, id: LeaseId) -> Result<Value, Failure> {
-        self.http.json(Ask::get(format!("/v1/leases/{id}?limit={PAGE}")))
+        self.http.json(RequestBuilder::get(format!("/v1/leases/{id}?limit={PAGE}")))
     }
 
     pub fn keep_lease(&self, id: LeaseId) -> Result<Value, Failure> {
-        self.write_json(Ask::post(format!("/v1/leases/{id}/keep-alive")))
+        self.write_json(RequestBuilder::post(format!("/v1/leases/{id}/keep-alive")))
     }
 
     pub fn revoke_lease(&self, id: LeaseId) -> Result<Written, Failure> {
-        self.written(&self.write(Ask::delete(format!("/v1/leases/{id}")))?)
+        self.written(&self.write(RequestBuilder::delete(format!("/v1/leases/{id}")))?)
     }
 }

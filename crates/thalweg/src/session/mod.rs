@@ -37,10 +37,10 @@ use thalweg_types::Durability;
 
 use self::{
     directory::Directory,
-    http::{Ask, Http, Reply},
+    http::{Http, Reply, RequestBuilder},
 };
 use crate::{
-    args::{Place, ServerPlace},
+    args::{ServerArgs, TargetArgs},
     failure::Failure,
 };
 
@@ -48,10 +48,10 @@ pub use self::{
     caches::Entry,
     coordination::{Coordination, of_recipe},
     directory::Access,
-    groups::{GroupCall, PushAsk},
+    groups::{GroupCall, PushRequest},
     kv::{Expected, Pair, PutTerms, ScanQuery, Written},
     record::{Record, StreamRecord},
-    snapshot::{PartialFile, SnapshotAsk},
+    snapshot::{PartialFile, SnapshotRequest},
     streams::{Appended, ProducerRow, StreamRow},
     subjects::{Message, Published, SubscribeQuery, SubscriptionEvent},
     watch::{Change, WatchKeys, WatchQuery},
@@ -66,7 +66,7 @@ pub struct Session {
 
 impl Session {
     /// Opens the directory, or prepares the connection to the server.
-    pub fn open(place: &Place, access: Access) -> Result<Self, Failure> {
+    pub fn open(place: &TargetArgs, access: Access) -> Result<Self, Failure> {
         let http = match &place.data {
             Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
             None => Http::server(&place.url(), place.timeout)?,
@@ -76,7 +76,7 @@ impl Session {
 
     /// Opens a node, calls `work`, and closes the node. A failure of `work` takes precedence over one of closing.
     pub fn with<T>(
-        place: &Place,
+        place: &TargetArgs,
         access: Access,
         work: impl FnOnce(&Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -89,7 +89,7 @@ impl Session {
     }
 
     /// Prepares the connection to a server, for requests that a directory cannot serve.
-    pub fn of_server(place: &ServerPlace) -> Result<Self, Failure> {
+    pub fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
         Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None })
     }
 
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// Sends a write at the durability level that the user requests.
-    fn write(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
+    fn write(&self, ask: RequestBuilder<'_>) -> Result<Reply, Failure> {
         self.http.ask(match self.durability {
             Some(level) => ask.header("thalweg-durability", level.name()),
             None => ask,
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Sends a write, and returns the JSON of its reply.
-    fn write_json<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+    fn write_json<T: DeserializeOwned>(&self, ask: RequestBuilder<'_>) -> Result<T, Failure> {
         self.http.parse(&self.write(ask)?.body)
     }
 
@@ -115,10 +115,10 @@ impl Session {
     fn list(&self, path: &str, field: &str) -> Result<Vec<Value>, Failure> {
         let (mut items, mut cursor) = (Vec::new(), String::new());
         loop {
-            let mut page: Value = self.http.json(Ask::get(format!("{path}{cursor}")))?;
+            let mut page: Value = self.http.json(RequestBuilder::get(format!("{path}{cursor}")))?;
             match page[field].take() {
                 Value::Array(listed) => items.extend(listed),
-                _ => return Err(self.http.not_ours(&format!("the reply has no list of {field}"))),
+                _ => return Err(self.http.unexpected_reply(&format!("the reply has no list of {field}"))),
             }
             cursor = match &page["cursor"] {
                 Value::Null => return Ok(items),

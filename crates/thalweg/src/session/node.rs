@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Session, http::Ask};
+use super::{Session, http::RequestBuilder};
 use crate::failure::Failure;
 
 impl Session {
     pub fn status(&self) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => Ok(directory.status()),
-            None => self.http.json(Ask::get("/v1/status")),
+            None => self.http.json(RequestBuilder::get("/v1/status")),
         }
     }
 
@@ -17,7 +17,7 @@ impl Session {
     pub fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => directory.digest(progress),
-            None => self.write_json(Ask::post("/v1/state/digest")),
+            None => self.write_json(RequestBuilder::post("/v1/state/digest")),
         }
     }
 
@@ -27,16 +27,16 @@ impl Session {
             let message = "--last needs a server: only a server keeps the last digest";
             return Err(Failure::usage(message));
         }
-        self.http.json(Ask::get("/v1/state/digest"))
+        self.http.json(RequestBuilder::get("/v1/state/digest"))
     }
 
     /// Returns the version of the state machine in force, and the highest version that the node supports.
     pub fn state_version(&self) -> Result<Value, Failure> {
-        self.http.json(Ask::get("/v1/state/version"))
+        self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
     /// Raises the version of the state machine in force.
     pub fn raise_version(&self, to: u16) -> Result<Value, Failure> {
-        self.write_json(Ask::post("/v1/state/version").json(&json!({ "to": to })))
+        self.write_json(RequestBuilder::post("/v1/state/version").json(&json!({ "to": to })))
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, survey};
 use thalweg_types::Lsn;
 
-use super::{Session, http::Ask};
+use super::{Session, http::RequestBuilder};
 use crate::{
     failure::{Exit, Failure},
     render,
@@ -25,7 +25,7 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Options of a snapshot, and a callback for the number of received bytes.
-pub struct SnapshotAsk<'a> {
+pub struct SnapshotRequest<'a> {
     pub since: Option<Lsn>,
     pub compression: Compression,
     pub progress: &'a mut dyn FnMut(u64),
@@ -61,13 +61,13 @@ impl PartialFile {
 
 impl Session {
     /// Writes a snapshot to a file.
-    pub fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+    pub fn snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         for left in (0..TRIES).rev() {
             match self.take_one_snapshot(ask, out)? {
-                Went::Whole => return Ok(()),
-                Went::Lost(failed) if self.http.opened_directory().is_some() => return Err(failed),
-                Went::Lost(lost) if left == 0 => return Err(given_up(lost)),
-                Went::Lost(lost) => {
+                DownloadEnd::Whole => return Ok(()),
+                DownloadEnd::Lost(failed) if self.http.opened_directory().is_some() => return Err(failed),
+                DownloadEnd::Lost(lost) if left == 0 => return Err(given_up(lost)),
+                DownloadEnd::Lost(lost) => {
                     let again = format!("{}: the server no longer has the snapshot; taking a new one", lost.message);
                     render::note(&again);
                     out.file.cut(0).map_err(|error| out.fault(&error))?;
@@ -78,35 +78,37 @@ impl Session {
     }
 
     /// Takes one snapshot, and resumes it while the server has it.
-    fn take_one_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<Went, Failure> {
+    fn take_one_snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<DownloadEnd, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
-        let mut reply = self.http.open(Ask::get(first))?;
+        let mut reply = self.http.open(RequestBuilder::get(first))?;
         let name = reply.headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
         let mut bytes = 0;
         loop {
-            let Err(broken) = copy(&mut reply.body, out, &mut bytes, ask.progress)? else { return Ok(Went::Whole) };
+            let Err(broken) = copy(&mut reply.body, out, &mut bytes, ask.progress)? else {
+                return Ok(DownloadEnd::Whole);
+            };
             let lost = self.http.lost(broken);
-            let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(Went::Lost(lost)) };
+            let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(DownloadEnd::Lost(lost)) };
             if partial.is_complete {
                 // The snapshot is complete; only the end of the reply was lost.
-                return Ok(Went::Whole);
+                return Ok(DownloadEnd::Whole);
             }
             bytes = partial.bytes;
             let rest = format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks);
-            match self.go_on(&rest, lost)? {
+            match self.resume_download(&rest, lost)? {
                 Ok(rest) => reply.body = rest,
-                Err(gone) => return Ok(Went::Lost(gone)),
+                Err(gone) => return Ok(DownloadEnd::Lost(gone)),
             }
         }
     }
 
     /// Retries to request the remaining chunks until the server is reachable and has noticed the broken connection. The
     /// inner error means that the server no longer has the snapshot.
-    fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
+    fn resume_download(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.http.open(Ask::get(path)) {
+            match self.http.open(RequestBuilder::get(path)) {
                 Ok(reply) => return Ok(Ok(reply.body)),
                 Err(failure) if matches!(&*failure.code, "snapshot_gone" | "chunk_gone") => return Ok(Err(failure)),
                 Err(failure) if failure.exit == Exit::Unavailable && Instant::now() < until => thread::sleep(PAUSE),
@@ -118,7 +120,7 @@ impl Session {
 }
 
 /// Result of taking a snapshot.
-enum Went {
+enum DownloadEnd {
     Whole,
     /// The connection broke, and the snapshot can't be resumed.
     Lost(Failure),

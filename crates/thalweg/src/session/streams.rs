@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use thalweg_server::parse::encode;
 use thalweg_types::{
     Durability, SpaceTime,
-    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+    command::{AppendConditions, ExpectedOffset, ProducerStamp},
 };
 use ureq::http::Method;
 
 use super::{
     Session,
     events::{Endless, Part},
-    http::{Ask, Step},
+    http::{RequestBuilder, Step},
     record::{Record, StreamRecord, records_json},
 };
 use crate::{
@@ -68,7 +68,7 @@ type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Step;
 
 impl Session {
     /// Appends all records or none; creates the stream if it is missing.
-    pub fn append(&self, stream: &str, records: &[Record], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
+    pub fn append(&self, stream: &str, records: &[Record], terms: &AppendConditions<'_>) -> Result<Appended, Failure> {
         let mut path = format!("{}/records?", path(stream));
         if terms.expected != ExpectedOffset::Any {
             path.push_str(&format!("expected={}&", terms.expected));
@@ -81,9 +81,9 @@ impl Session {
             // A single payload is sent as raw bytes: as JSON, one of the largest size could exceed the request limit.
             [Record { key, headers, payload, is_tombstone: false }] if headers.is_empty() => {
                 path.extend(key.as_ref().map(|key| format!("key={}", encode(key))));
-                Ask::post(path).body(payload).header("content-type", "application/octet-stream")
+                RequestBuilder::post(path).body(payload).header("content-type", "application/octet-stream")
             }
-            records => Ask::post(path).json(&records_json(records)),
+            records => RequestBuilder::post(path).json(&records_json(records)),
         };
         let reply = self.write(ask)?;
         let ack: Value = self.http.parse(&reply.body)?;
@@ -102,7 +102,7 @@ impl Session {
             let page = left.min(PAGE_RECORDS);
             let path = format!("{}/records?from={from}&limit={page}&max_bytes={PAGE_BYTES}", path(stream));
             let (mut whole, mut stopped) = (false, false);
-            self.http.lines(Ask::get(path), |object, _| {
+            self.http.lines(RequestBuilder::get(path), |object, _| {
                 let Some(record) = StreamRecord::of(&object) else {
                     whole = true;
                     // Records appended during the read are not part of it.
@@ -121,7 +121,7 @@ impl Session {
                 break;
             }
             if !whole || end.is_none() {
-                return Err(self.http.not_ours("the reply ended before its last line"));
+                return Err(self.http.unexpected_reply("the reply ended before its last line"));
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Session {
     pub fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
         let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
         let mut found = None;
-        self.http.lines(Ask::get(path), |object, _| {
+        self.http.lines(RequestBuilder::get(path), |object, _| {
             found = found.or(StreamRecord::of(&object).map(|record| record.offset));
             Ok(ControlFlow::Continue(()))
         })?;
@@ -164,18 +164,18 @@ impl Session {
     }
 
     pub fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
-        self.http.json(Ask::get(path(name)))
+        self.http.json(RequestBuilder::get(path(name)))
     }
 
     /// Creates a stream; an existing one is not changed. Returns true if it was created.
     pub fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
-        let reply = self.write(Ask::new(Method::PUT, path(name)).json(config))?;
+        let reply = self.write(RequestBuilder::new(Method::PUT, path(name)).json(config))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
     /// Creates a stream, or sets an existing one's configuration.
     pub fn configure_stream(&self, name: &str, config: &Value) -> Result<StreamRow, Failure> {
-        match self.write(Ask::new(Method::PATCH, path(name)).json(config)) {
+        match self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config)) {
             Err(failure) if failure.exit == Exit::NotFound => _ = self.create_stream(name, config)?,
             configured => _ = configured?,
         }
@@ -184,12 +184,12 @@ impl Session {
 
     /// Removes the records below `before`.
     pub fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
-        self.write(Ask::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
+        self.write(RequestBuilder::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
         self.stream(name)
     }
 
     pub fn delete_stream(&self, name: &str) -> Result<(), Failure> {
-        self.write(Ask::delete(path(name))).map(drop)
+        self.write(RequestBuilder::delete(path(name))).map(drop)
     }
 
     /// Returns the stream's producers.
@@ -200,13 +200,13 @@ impl Session {
     /// Assigns a producer a new epoch and returns it; creates the stream if it is missing.
     pub fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
         let path = format!("{}/producers/{}", path(stream), encode(id.as_bytes()));
-        let opened: Value = self.write_json(Ask::post(path))?;
+        let opened: Value = self.write_json(RequestBuilder::post(path))?;
         self.http.required(opened["epoch"].as_u64(), "epoch of the producer")
     }
 
     fn rows<T: serde::de::DeserializeOwned>(&self, items: Vec<Value>) -> Result<Vec<T>, Failure> {
         let rows = serde_json::from_value(Value::Array(items));
-        rows.map_err(|error| self.http.not_ours(&error.to_string()))
+        rows.map_err(|error| self.http.unexpected_reply(&error.to_string()))
     }
 }
 

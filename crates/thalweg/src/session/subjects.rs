@@ -8,7 +8,7 @@ use thalweg_server::parse::encode;
 use super::{
     Session,
     events::{Endless, Part},
-    http::{Ask, Step},
+    http::{RequestBuilder, Step},
     record::{Record, records_json},
 };
 use crate::{failure::Failure, render::take_bytes};
@@ -65,13 +65,13 @@ impl Session {
         path.extend(reply.map(|reply| format!("reply={}&", encode(reply.as_bytes()))));
         path.extend(wait.map(|wait| format!("timeout={}&", wait.as_secs_f64())));
         path.pop();
-        self.http.json(Ask::post(path).json(&records_json(messages)))
+        self.http.json(RequestBuilder::post(path).json(&records_json(messages)))
     }
 
     /// Publishes a message and waits for the first answer.
     pub fn request(&self, subject: &[u8], message: Record, wait: Duration) -> Result<Message, Failure> {
         let path = format!("/v1/ask/{}?timeout={}", encode(subject), wait.as_secs_f64());
-        let ask = Ask::post(path).json(&records_json(&[message])).header("accept", "application/json");
+        let ask = RequestBuilder::post(path).json(&records_json(&[message])).header("accept", "application/json");
         let answer: Map<String, Value> = self.http.json(ask).map_err(|failure| match &*failure.code {
             "no_responders" => failure.then("start `thalweg reply`, or a program that subscribes and answers"),
             "request_timed_out" => {

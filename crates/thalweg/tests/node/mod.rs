@@ -195,12 +195,12 @@ pub fn run(command: &mut Command, input: &[u8]) -> Run {
 }
 
 /// Target of a client command; both kinds must behave alike.
-pub enum Place {
+pub enum Target {
     Server(Node),
     Directory(PathBuf),
 }
 
-impl Place {
+impl Target {
     /// Returns both kinds, each with a directory of its own below `root`. A server created the directory that commands
     /// open, with small segments, so that each open scans little.
     pub fn both(root: &Path) -> Vec<Self> {

@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use crate::node::{self, Node, Place, command, run};
+use crate::node::{self, Node, Target, command, run};
 
 fn cli(args: &[&str]) -> node::Run {
     run(command().args(args), b"")
@@ -25,7 +25,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn files_and_directories_from_servers_and_directories() {
     let root = tempfile::tempdir().unwrap();
-    for (number, place) in Place::both(root.path()).into_iter().enumerate() {
+    for (number, place) in Target::both(root.path()).into_iter().enumerate() {
         let at = |name: &str| root.path().join(format!("{number}-{name}"));
         let (file, dir, data) = (at("one.tws"), at("many"), at("data"));
         place.cli(&["put", "k", "a", "1"]).ok();
@@ -62,8 +62,8 @@ fn files_and_directories_from_servers_and_directories() {
         assert!(unfinished.contains("did not finish"), "{unfinished}");
         cli(&["restore", text(&dir), "--data", text(&at("y")), "--backend", "memory"]).ok();
         assert_eq!(cli(&["get", "k", "a", "--data", text(&at("y"))]).ok(), "3");
-        if let Place::Server(node) = place {
-            let other = Place::Directory(at("y"));
+        if let Target::Server(node) = place {
+            let other = Target::Directory(at("y"));
             let mixed = other.cli(&["backup", "--to", text(&dir)]).fails(2);
             assert!(mixed.contains("holds backups of node"), "{mixed}");
             node.stop();

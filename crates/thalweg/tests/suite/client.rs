@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::node::{self, Node, Place};
+use crate::node::{self, Node, Target};
 
-fn each_place(test: impl Fn(&Place)) {
+fn each_place(test: impl Fn(&Target)) {
     let root = tempfile::tempdir().unwrap();
-    for place in Place::both(root.path()) {
+    for place in Target::both(root.path()) {
         test(&place);
     }
 }
@@ -553,7 +553,7 @@ fn leases_are_granted_shown_kept_and_revoked() {
 #[test]
 fn a_directory_ends_what_a_server_follows_and_rejects_what_needs_a_server() {
     let root = tempfile::tempdir().unwrap();
-    let place = Place::Directory(root.path().join("data"));
+    let place = Target::Directory(root.path().join("data"));
     place.cli(&["put", "users", "ada", "1"]).ok();
     let watched = place.cli(&["watch", "users", "--from", "1"]);
     assert!(watched.err.contains("no other process can write"), "{}", watched.err);

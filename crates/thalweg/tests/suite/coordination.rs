@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::node::{self, Node, PATIENCE, Place, Run};
+use crate::node::{self, Node, PATIENCE, Run, Target};
 
 /// Command that prints its token and then runs until its stdin is closed.
 const HOLD: &str = "echo $THALWEG_FENCING_TOKEN; read line; true";
@@ -74,15 +74,15 @@ fn json(text: &str) -> Value {
 #[test]
 fn a_command_runs_with_a_token_and_its_exit_code_is_passed_on() {
     let root = tempfile::tempdir().unwrap();
-    for place in Place::both(root.path()) {
+    for place in Target::both(root.path()) {
         let lock = |script: &str| {
             let mut args = vec!["lock", "job"];
-            if let Place::Directory(path) = &place {
+            if let Target::Directory(path) = &place {
                 args.extend(["--data", path.to_str().unwrap()]);
             }
             args.extend(["--", "sh", "-c", script]);
             let mut command = node::command();
-            if let Place::Server(node) = &place {
+            if let Target::Server(node) = &place {
                 command.env("THALWEG_SERVER", &node.url);
             }
             node::run(command.args(args), b"")

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::node::{self, Place};
+use crate::node::{self, Target};
 
-fn each_place(test: impl Fn(&Place)) {
+fn each_place(test: impl Fn(&Target)) {
     let root = tempfile::tempdir().unwrap();
-    for place in Place::both(root.path()) {
+    for place in Target::both(root.path()) {
         test(&place);
     }
 }
@@ -15,7 +15,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-fn show(place: &Place) -> Value {
+fn show(place: &Target) -> Value {
     lines(&place.cli(&["groups", "show", "jobs", "g", "--json"]).ok()).remove(0)
 }
 

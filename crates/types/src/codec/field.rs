@@ -191,9 +191,9 @@ impl<'a> Field<'a> for String {
 
 /// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Short<'a>(pub &'a [u8]);
+pub struct ShortBytes<'a>(pub &'a [u8]);
 
-impl<'a> Field<'a> for Short<'a> {
+impl<'a> Field<'a> for ShortBytes<'a> {
     fn layout() -> String {
         "short".to_owned()
     }
@@ -245,9 +245,9 @@ pub(crate) fn put_checked<'a>(out: &mut Vec<u8>, value: &impl Field<'a>) {
 
 /// All bytes up to the end of the frame. Only the last field of a frame may have this type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rest<'a>(pub &'a [u8]);
+pub struct RemainingBytes<'a>(pub &'a [u8]);
 
-impl<'a> Field<'a> for Rest<'a> {
+impl<'a> Field<'a> for RemainingBytes<'a> {
     fn layout() -> String {
         "rest".to_owned()
     }
@@ -366,8 +366,8 @@ mod tests {
         assert_eq!(encoded(&KeyspaceId(7)), [7, 0, 0, 0]);
         assert_eq!(encoded(&"ab"), b"\x02\0ab");
         assert_eq!(encoded(&b"ab".as_slice()), b"\x02\0\0\0ab");
-        assert_eq!(encoded(&Short(b"ab")), b"\x02\0ab");
-        assert_eq!(encoded(&Rest(b"ab")), b"ab");
+        assert_eq!(encoded(&ShortBytes(b"ab")), b"\x02\0ab");
+        assert_eq!(encoded(&RemainingBytes(b"ab")), b"ab");
         assert_eq!(encoded(&Some(5_u8)), [1, 5]);
         assert_eq!(encoded(&None::<u8>), [0]);
         assert_eq!(encoded(&List::Items(&[1_u16, 2])), [2, 0, 0, 0, 1, 0, 2, 0]);

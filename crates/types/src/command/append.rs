@@ -146,14 +146,14 @@ impl<'a> EncodedStamp<'a> {
 
 /// Conditions on an append, besides its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppendTerms<'a> {
+pub struct AppendConditions<'a> {
     /// Offset that the append must get.
     pub expected: ExpectedOffset,
     /// Stamp of the producer, which makes the append happen once however often it is sent.
     pub producer: Option<ProducerStamp<'a>>,
 }
 
-impl AppendTerms<'_> {
+impl AppendConditions<'_> {
     /// Returns true if the outcome of the append depends on the state.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
@@ -161,7 +161,7 @@ impl AppendTerms<'_> {
     }
 }
 
-impl<T: Into<ExpectedOffset>> From<T> for AppendTerms<'_> {
+impl<T: Into<ExpectedOffset>> From<T> for AppendConditions<'_> {
     fn from(expected: T) -> Self {
         Self { expected: expected.into(), producer: None }
     }

@@ -7,11 +7,11 @@
 use crate::{
     codec::{Malformed, Reader, by_hand, put_checked},
     command::{
-        append::{AppendTerms, ExpectedOffset},
+        append::{AppendConditions, ExpectedOffset},
         checks::{check_key, check_value},
         condition::{Condition, Expect},
         error::CommandError,
-        groups::{Again, How, Settlement, settlements_len},
+        groups::{Redelivery, Settlement, SettlementKind, settlements_len},
         time::Deadline,
         write::{
             PUT, Writes, encode_append_write, encode_delete_write, encode_put_until_write, encode_put_write,
@@ -38,7 +38,7 @@ pub struct CommitBuilder {
     condition_count: u32,
     writes: Vec<u8>,
     write_count: u32,
-    has_terms: bool,
+    has_append_conditions: bool,
     settles: bool,
     needs_lease: bool,
     /// True if a write depends on the key's value before it.
@@ -129,36 +129,36 @@ impl CommitBuilder {
     pub fn append_with(
         &mut self,
         stream: StreamId,
-        terms: &AppendTerms<'_>,
+        terms: &AppendConditions<'_>,
         batch: &RecordBatch,
     ) -> Result<&mut Self, CommandError> {
         self.room(batch.bytes().len() + terms.producer.map_or(0, |stamp| stamp.id.len()) + 48)?;
         encode_append_write(&mut self.writes, stream, terms, batch)?;
         self.write_count += 1;
-        self.has_terms |= terms.is_conditional();
+        self.has_append_conditions |= terms.is_conditional();
         Ok(self)
     }
 
     /// Adds an ack. The commit fails unless the attempts hold all records that the settlements name.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
-        self.settle(group, How::Ack, 0, settlements)
+        self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
     /// Adds a nack. The commit fails unless the attempts hold all records that the settlements name.
     pub fn nack(
         &mut self,
         group: GroupId,
-        again: Again,
+        again: Redelivery,
         reason: &str,
         settlements: &[Settlement],
     ) -> Result<&mut Self, CommandError> {
-        self.settle(group, How::Nack { again, reason }, reason.len(), settlements)
+        self.settle(group, SettlementKind::Nack { again, reason }, reason.len(), settlements)
     }
 
     fn settle(
         &mut self,
         group: GroupId,
-        how: How<'_>,
+        how: SettlementKind<'_>,
         extra_bytes: usize,
         settlements: &[Settlement],
     ) -> Result<&mut Self, CommandError> {
@@ -179,7 +179,7 @@ impl CommitBuilder {
     /// of a producer, acks, nacks, or leases.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
-        self.condition_count > 0 || self.has_terms || self.settles || self.needs_lease
+        self.condition_count > 0 || self.has_append_conditions || self.settles || self.needs_lease
     }
 
     /// Appends the encoded command.
@@ -255,7 +255,7 @@ pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: impl Into<Ex
 pub fn encode_append_with(
     out: &mut Vec<u8>,
     stream: StreamId,
-    terms: &AppendTerms<'_>,
+    terms: &AppendConditions<'_>,
     batch: &RecordBatch,
 ) -> Result<(), CommandError> {
     encode_commit_head(out, 0, 1);

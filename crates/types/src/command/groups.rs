@@ -28,7 +28,7 @@ use crate::{
 /// Kinds of the commands that ack and nack.
 const SETTLE: [u8; 2] = [52, 53];
 
-/// Encoded delay that represents [`Again::Uncounted`].
+/// Encoded delay that represents [`Redelivery::Uncounted`].
 const UNCOUNTED: u64 = u64::MAX - 1;
 
 /// Longest ack deadline, and longest delay of a nack. Longer values are shortened to it.
@@ -78,16 +78,16 @@ conversions! {
     }
 
     /// The delay of a nack in microseconds, or [`UNCOUNTED`], or `u64::MAX` for "never".
-    AgainMicros: Again as u64, "again" {
+    AgainMicros: Redelivery as u64, "again" {
         put |again| match *again {
-            Again::After(delay) => micros(delay),
-            Again::Never => u64::MAX,
-            Again::Uncounted => UNCOUNTED,
+            Redelivery::After(delay) => micros(delay),
+            Redelivery::Never => u64::MAX,
+            Redelivery::Uncounted => UNCOUNTED,
         },
         take |again| Some(match again {
-            u64::MAX => Again::Never,
-            UNCOUNTED => Again::Uncounted,
-            delay => Again::After(Duration::from_micros(delay).min(MAX_ACK_DEADLINE)),
+            u64::MAX => Redelivery::Never,
+            UNCOUNTED => Redelivery::Uncounted,
+            delay => Redelivery::After(Duration::from_micros(delay).min(MAX_ACK_DEADLINE)),
         })
     }
 }
@@ -210,7 +210,7 @@ impl Settlement {
 
 /// Time at which nacked records are delivered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Redelivery {
     /// After this delay, which is at most [`MAX_ACK_DEADLINE`].
     After(Duration),
     /// Never: the records become dead letters immediately.
@@ -219,7 +219,7 @@ pub enum Again {
     Uncounted,
 }
 
-impl Again {
+impl Redelivery {
     fn shortened(self) -> Self {
         match self {
             Self::After(delay) => Self::After(delay.min(MAX_ACK_DEADLINE)),
@@ -273,18 +273,18 @@ pub fn encode_fetch(
 
 /// Appends the command that acks the records of the settlements that are not settled yet.
 pub fn encode_ack(out: &mut Vec<u8>, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
-    Settle::encode(out, SETTLE, group, How::Ack, settlements)
+    Settle::encode(out, SETTLE, group, SettlementKind::Ack, settlements)
 }
 
 /// Appends the command that returns the records of the settlements that are not settled yet to the group.
 pub fn encode_nack(
     out: &mut Vec<u8>,
     group: GroupId,
-    again: Again,
+    again: Redelivery,
     reason: &str,
     settlements: &[Settlement],
 ) -> Result<(), CommandError> {
-    Settle::encode(out, SETTLE, group, How::Nack { again, reason }, settlements)
+    Settle::encode(out, SETTLE, group, SettlementKind::Nack { again, reason }, settlements)
 }
 
 /// Appends the command that moves the deadlines of attempts to `by` after the time of the command.
@@ -422,13 +422,13 @@ impl Iterator for Runs<'_> {
 
 /// Effect of a settlement on its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How<'a> {
+pub enum SettlementKind<'a> {
     /// The records are done.
     Ack,
     /// The records return to the group.
     Nack {
         /// Time at which the records are delivered again.
-        again: Again,
+        again: Redelivery,
         /// Reason, which is stored in the dead letter if the record becomes one.
         reason: &'a str,
     },
@@ -440,7 +440,7 @@ pub struct Settle<'a> {
     /// Id of the group.
     pub group: GroupId,
     /// Ack or nack.
-    pub how: How<'a>,
+    pub kind: SettlementKind<'a>,
     /// Records to settle.
     pub settlements: Settlements<'a>,
 }
@@ -451,11 +451,11 @@ impl<'a> Settle<'a> {
         out: &mut Vec<u8>,
         kinds: [u8; 2],
         group: GroupId,
-        how: How<'_>,
+        kind: SettlementKind<'_>,
         settlements: &[Settlement],
     ) -> Result<(), CommandError> {
         check_settlements(settlements)?;
-        Self::put_head(out, kinds, group, how);
+        Self::put_head(out, kinds, group, kind);
         put_u32(out, settlements.len());
         for Settlement { attempt, runs } in settlements {
             put_checked(out, attempt);
@@ -468,13 +468,13 @@ impl<'a> Settle<'a> {
         Ok(())
     }
 
-    fn put_head(out: &mut Vec<u8>, [ack, nack]: [u8; 2], group: GroupId, how: How<'_>) {
-        match how {
-            How::Ack => {
+    fn put_head(out: &mut Vec<u8>, [ack, nack]: [u8; 2], group: GroupId, kind: SettlementKind<'_>) {
+        match kind {
+            SettlementKind::Ack => {
                 out.push(ack);
                 put_checked(out, &group);
             }
-            How::Nack { again, reason } => {
+            SettlementKind::Nack { again, reason } => {
                 out.push(nack);
                 put_checked(out, &group);
                 AgainMicros::put(&again.shortened(), out).expect("a number");
@@ -485,14 +485,14 @@ impl<'a> Settle<'a> {
 
     pub(super) fn decode_ack(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let group = GroupId(reader.u32("group id")?);
-        Ok(Self { group, how: How::Ack, settlements: Settlements::decode(reader)? })
+        Ok(Self { group, kind: SettlementKind::Ack, settlements: Settlements::decode(reader)? })
     }
 
     pub(super) fn decode_nack(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let group = GroupId(reader.u32("group id")?);
         let again = AgainMicros::take(reader, "delay")?;
         let reason = Reason::take(reader, "reason")?;
-        Ok(Self { group, how: How::Nack { again, reason }, settlements: Settlements::decode(reader)? })
+        Ok(Self { group, kind: SettlementKind::Nack { again, reason }, settlements: Settlements::decode(reader)? })
     }
 }
 
@@ -502,7 +502,7 @@ impl<'a> Field<'a> for Settle<'a> {
     }
 
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Self::put_head(out, SETTLE, self.group, self.how);
+        Self::put_head(out, SETTLE, self.group, self.kind);
         put_checked(out, &self.settlements.count);
         out.extend_from_slice(self.settlements.bytes);
         Ok(())
@@ -666,7 +666,7 @@ pub struct Fetched {
     /// Deadline of the attempt, in space time.
     pub deadline: SpaceTime,
     /// Delivered records in order of their offsets; empty if there were none to deliver.
-    pub deliveries: Vec<Delivered>,
+    pub deliveries: Vec<DeliveredRun>,
     /// Cursor of the group after the fetch.
     pub cursor: Offset,
     /// True if the group has dead letters that must be moved to their stream.
@@ -675,7 +675,7 @@ pub struct Fetched {
 
 /// Consecutive records that have been delivered equally often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivered {
+pub struct DeliveredRun {
     /// Offsets of the records.
     pub run: OffsetRun,
     /// Number of deliveries, including this one.

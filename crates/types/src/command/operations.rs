@@ -2,10 +2,10 @@
 
 use crate::{
     command::{
-        append::{AppendTerms, ExpectedOffset},
+        append::{AppendConditions, ExpectedOffset},
         checks::{check_key, check_value},
         error::CommandError,
-        groups::{Again, How, Settlement, settlements_len},
+        groups::{Redelivery, Settlement, SettlementKind, settlements_len},
         time::Deadline,
         write::{
             ScanOperation, encode_add, encode_append_write, encode_delete_prefix, encode_delete_write, encode_get,
@@ -88,7 +88,7 @@ impl Operations {
         expected: impl Into<ExpectedOffset>,
         batch: &RecordBatch,
     ) -> Result<&mut Self, CommandError> {
-        let terms: AppendTerms<'_> = expected.into().into();
+        let terms: AppendConditions<'_> = expected.into().into();
         self.brings_data = true;
         self.try_push(batch.bytes().len(), |out| encode_append_write(out, stream, &terms, batch))
     }
@@ -124,7 +124,7 @@ impl Operations {
     /// Adds an ack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
     /// hold all records named.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
-        self.settle(group, How::Ack, 0, settlements)
+        self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
     /// Adds a nack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
@@ -132,17 +132,17 @@ impl Operations {
     pub fn nack(
         &mut self,
         group: GroupId,
-        again: Again,
+        again: Redelivery,
         reason: &str,
         settlements: &[Settlement],
     ) -> Result<&mut Self, CommandError> {
-        self.settle(group, How::Nack { again, reason }, reason.len(), settlements)
+        self.settle(group, SettlementKind::Nack { again, reason }, reason.len(), settlements)
     }
 
     fn settle(
         &mut self,
         group: GroupId,
-        how: How<'_>,
+        how: SettlementKind<'_>,
         extra_bytes: usize,
         settlements: &[Settlement],
     ) -> Result<&mut Self, CommandError> {

@@ -21,7 +21,7 @@ use crate::{
     clock::SpaceTime,
     command::{
         append::{AppendedAt, ProducerRefusal},
-        groups::{Delivered, Fetched, GroupOutcome, Lapsed, OffsetRun},
+        groups::{DeliveredRun, Fetched, GroupOutcome, Lapsed, OffsetRun},
         outcome::Outcome,
         stream_config::StreamLimit,
         transaction::{FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted},
@@ -153,7 +153,7 @@ structs! {
     Lapsed { attempt, run }
     OffsetRun { first, count }
     Fetched { attempt, deadline, deliveries, cursor, dead }
-    Delivered { run, deliveries }
+    DeliveredRun { run, deliveries }
 }
 
 /// Implements [`Stable`] for enums: the number of the variant, then its fields in this order.

@@ -99,7 +99,7 @@ impl Bound {
                 Self::Options(names) if number > 0 => {
                     options.is_found |= names.iter().any(|name| argument.eq_ignore_ascii_case(name));
                 }
-                Self::CountBehind(first) if number >= first => options.look(argument, arguments - number - 1),
+                Self::CountBehind(first) if number >= first => options.visit(argument, arguments - number - 1),
                 _ => {}
             }
         }
@@ -128,7 +128,7 @@ struct Options {
 
 impl Options {
     /// Evaluates the next argument, which has `left` arguments behind it.
-    fn look(&mut self, argument: &[u8], left: u32) {
+    fn visit(&mut self, argument: &[u8], left: u32) {
         if self.streams.is_some() {
             return;
         }

@@ -136,9 +136,9 @@ fn layouts_of_the_other_commands_are_pinned() {
     assert_eq!(encoded(|out| encode_open_producer(out, STREAM, "pr").unwrap()), b"\x20\x07\0\0\0\x02pr");
 }
 
-fn produced() -> AppendTerms<'static> {
+fn produced() -> AppendConditions<'static> {
     let producer = Some(ProducerStamp { id: "pr", epoch: 3, sequence: 258 });
-    AppendTerms { expected: ExpectedOffset::NoRecords, producer }
+    AppendConditions { expected: ExpectedOffset::NoRecords, producer }
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_append_of_a_producer_is_pinned() {
 fn a_refused_producer_leaves_the_commit_as_it_was() {
     let mut commit = CommitBuilder::new();
     let terms =
-        AppendTerms { producer: Some(ProducerStamp { id: "a b", epoch: 0, sequence: 0 }), ..Default::default() };
+        AppendConditions { producer: Some(ProducerStamp { id: "a b", epoch: 0, sequence: 0 }), ..Default::default() };
     assert!(matches!(commit.append_with(STREAM, &terms, &batch()), Err(CommandError::BadProducerId { .. })));
     commit.append(STREAM, None, &batch()).unwrap();
     let alone = encoded(|out| encode_append(out, STREAM, None, &batch()));

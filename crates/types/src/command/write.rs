@@ -9,9 +9,9 @@ use std::ops::Bound;
 use crate::{
     codec::{Field, Malformed, Reader, put_bytes, put_checked, put_u32},
     command::{
-        append::{AppendTerms, EncodedStamp, check_producer_id},
+        append::{AppendConditions, EncodedStamp, check_producer_id},
         error::CommandError,
-        groups::{How, Settle, Settlement},
+        groups::{Settle, Settlement, SettlementKind},
         time::Deadline,
     },
     ids::{GroupId, KeyspaceId, LeaseId, Offset, StreamId},
@@ -321,7 +321,7 @@ pub(super) fn encode_scan(out: &mut Vec<u8>, keyspace: KeyspaceId, scan: &ScanOp
 pub(super) fn encode_append_write(
     out: &mut Vec<u8>,
     stream: StreamId,
-    terms: &AppendTerms<'_>,
+    terms: &AppendConditions<'_>,
     batch: &RecordBatch,
 ) -> Result<(), CommandError> {
     terms.producer.map_or(Ok(()), |stamp| check_producer_id(stamp.id))?;
@@ -340,7 +340,7 @@ pub(super) fn encode_append_write(
 pub(super) fn encode_settle(
     out: &mut Vec<u8>,
     group: GroupId,
-    how: How<'_>,
+    how: SettlementKind<'_>,
     settlements: &[Settlement],
 ) -> Result<(), CommandError> {
     Settle::encode(out, [ACK, NACK], group, how, settlements)

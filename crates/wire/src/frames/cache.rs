@@ -1,6 +1,6 @@
 //! Frames of caches, which are bounded, held in memory and never logged.
 
-use thalweg_types::codec::{List, Rest, choices, structure, variants};
+use thalweg_types::codec::{List, RemainingBytes, choices, structure, variants};
 pub use thalweg_types::info::CacheFigures;
 
 variants! {
@@ -70,7 +70,7 @@ structure! {
         /// Id of the cache.
         cache: u32,
         /// Key to read.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -96,7 +96,7 @@ structure! {
         /// Key to set.
         key: &'a [u8],
         /// Value of the new entry.
-        value: Rest<'a>,
+        value: RemainingBytes<'a>,
     }
 }
 
@@ -130,7 +130,7 @@ structure! {
         /// Condition on the present entry.
         expect: CacheExpect<'a>,
         /// Key to remove.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -142,7 +142,7 @@ structure! {
         /// Time to live from now on.
         ttl: CacheTtl,
         /// Key of the entry.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -156,7 +156,7 @@ structure! {
         /// Time to live of the entry.
         ttl: CacheTtl,
         /// Key of the counter.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -216,7 +216,7 @@ structure! {
         /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
         /// Value of the entry.
-        value: Rest<'a>,
+        value: RemainingBytes<'a>,
     }
 }
 

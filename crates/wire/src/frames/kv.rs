@@ -4,7 +4,7 @@
 pub use thalweg_types::info::Keyspace;
 use thalweg_types::{
     Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
-    codec::{List, Rest, choices, structure},
+    codec::{List, RemainingBytes, choices, structure},
 };
 
 choices! {
@@ -48,7 +48,7 @@ structure! {
         /// Selection of the value.
         values: Values,
         /// Key to read.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -103,7 +103,7 @@ structure! {
         /// Maximum number of versions.
         limit: u32,
         /// Key whose versions to list.
-        key: Rest<'a>,
+        key: RemainingBytes<'a>,
     }
 }
 
@@ -161,7 +161,7 @@ structure! {
         /// Length of the value in bytes, also if the value was not requested.
         value_bytes: u64,
         /// Value of the key; empty if it was not requested.
-        value: Rest<'a>,
+        value: RemainingBytes<'a>,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frames of subjects: publishing, subscribing, and request and reply. The module [`batch`](crate::batch) owns the
 //! batches themselves.
 
-use thalweg_types::codec::{List, Rest, Short, choices, structure};
+use thalweg_types::codec::{List, RemainingBytes, ShortBytes, choices, structure};
 
 use super::Permit;
 
@@ -39,10 +39,10 @@ structure! {
         /// Initial credit of the subscription.
         permit: Permit,
         /// Pattern of subjects: names joined by dots, `*` for any one name, `>` at the end for one or more names.
-        pattern: Short<'a>,
+        pattern: ShortBytes<'a>,
         /// Name of the queue group. One subscription of the group gets each message. If empty, this subscription gets
         /// all.
-        queue: Short<'a>,
+        queue: ShortBytes<'a>,
     }
 }
 
@@ -50,7 +50,7 @@ structure! {
     /// Publishes one message and waits for one answer to it.
     Ask<'a> as "ask" {
         /// A [`Batch`](crate::Batch) of one message. Its reply subject must be empty: the server chooses one.
-        batch: Rest<'a>,
+        batch: RemainingBytes<'a>,
     }
 }
 
@@ -79,7 +79,7 @@ structure! {
     /// Reply to [`Ask`].
     Answer<'a> as "answer" {
         /// A [`Batch`](crate::Batch) of one message, as the responder published it.
-        batch: Rest<'a>,
+        batch: RemainingBytes<'a>,
     }
 }
 
@@ -89,7 +89,7 @@ structure! {
         /// Ids of the subscriptions: 1 to 1,024.
         subscriptions: List<'a, u32>,
         /// A [`Batch`](crate::Batch); all its receivers get the same bytes.
-        batch: Rest<'a>,
+        batch: RemainingBytes<'a>,
     }
 }
 

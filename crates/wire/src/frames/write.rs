@@ -9,7 +9,7 @@
 
 use thalweg_types::{
     Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId,
-    codec::{EncodeError, Field, Level, List, Rest, structure, variants},
+    codec::{EncodeError, Field, Level, List, RemainingBytes, structure, variants},
     command::CommandError,
 };
 
@@ -22,7 +22,7 @@ structure! {
         /// Durability level of the acknowledgement.
         level: Level,
         /// Encoded command, without the frame of a log entry around it.
-        command: Rest<'a>,
+        command: RemainingBytes<'a>,
     }
 }
 
@@ -70,7 +70,7 @@ structure! {
         /// Encoded [`Batch`](crate::Batch)es to publish.
         batches: List<'a, &'a [u8]>,
         /// Encoded command.
-        command: Rest<'a>,
+        command: RemainingBytes<'a>,
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
         let (mut in_place, mut copied, mut command) = (vec![9], vec![9], Vec::new());
         encode_put(&mut command, KeyspaceId(1), b"k", b"v").unwrap();
         let level = Level(Some(Durability::Os));
-        Write { level, command: Rest(&command) }.encode(&mut copied, 5).unwrap();
+        Write { level, command: RemainingBytes(&command) }.encode(&mut copied, 5).unwrap();
         put_write(&mut in_place, 5, level, |out| encode_put(out, KeyspaceId(1), b"k", b"v")).unwrap();
         assert_eq!(in_place, copied);
 

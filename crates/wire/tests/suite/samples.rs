@@ -115,10 +115,13 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         }
     );
 
-    show(see, 1, &all, &Write { level: Level(Some(Durability::Quorum)), command: Rest(&command) });
-    sample!(0, Write { level: Level(None), command: Rest(&command) });
-    sample!(1, WriteAndPublish { level: Level(None), batches: List::Items(&[&batch]), command: Rest(&command) });
-    sample!(1, Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"key") });
+    show(see, 1, &all, &Write { level: Level(Some(Durability::Quorum)), command: RemainingBytes(&command) });
+    sample!(0, Write { level: Level(None), command: RemainingBytes(&command) });
+    sample!(
+        1,
+        WriteAndPublish { level: Level(None), batches: List::Items(&[&batch]), command: RemainingBytes(&command) }
+    );
+    sample!(1, Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"key") });
     let keys: [&[u8]; 2] = [b"a", b""];
     sample!(1, MultiGet { keyspace, revision: Revision(17), values: Values::Omit, keys: List::Items(&keys) });
     sample!(
@@ -136,7 +139,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
             cursor: b"",
         }
     );
-    sample!(1, Versions { keyspace, before: Revision(20), limit: 10, key: Rest(b"key") });
+    sample!(1, Versions { keyspace, before: Revision(20), limit: 10, key: RemainingBytes(b"key") });
     sample!(1, FindKeyspace { count: Count::Estimate, name: "users" });
     sample!(1, ListKeyspaces { after: keyspace, limit: 50 });
     sample!(1, FindLease { lease, limit: 100 });
@@ -190,7 +193,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
             remaining: u64::MAX,
             lease: LeaseId(0),
             value_bytes: 5,
-            value: Rest(b"value"),
+            value: RemainingBytes(b"value"),
         }
     );
     sample!(
@@ -320,27 +323,30 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
             queue_messages: 10_000,
             queue_bytes: 8 << 20,
             permit,
-            pattern: Short(b"orders.*"),
-            queue: Short(b""),
+            pattern: ShortBytes(b"orders.*"),
+            queue: ShortBytes(b""),
         }
     );
-    sample!(5, Ask { batch: Rest(&batch) });
+    sample!(5, Ask { batch: RemainingBytes(&batch) });
     sample!(5, Published { delivered: 20, missed: 3 });
     sample!(5, Subscribed { queue_messages: 10_000, queue_bytes: 8 << 20 });
-    sample!(5, Answer { batch: Rest(&batch) });
-    sample!(0, Deliver { subscriptions: List::Items(&[5, 6]), batch: Rest(&batch) });
+    sample!(5, Answer { batch: RemainingBytes(&batch) });
+    sample!(0, Deliver { subscriptions: List::Items(&[5, 6]), batch: RemainingBytes(&batch) });
     sample!(5, Dropped { messages: 128 });
 
-    sample!(6, CacheGet { cache: 1, key: Rest(b"key") });
+    sample!(6, CacheGet { cache: 1, key: RemainingBytes(b"key") });
     let (expect, ttl) = (CacheExpect::Version { version: 3 }, CacheTtl::After { micros: 60_000_000 });
-    sample!(6, CachePut { cache: 1, expect: expect.clone(), ttl: ttl.clone(), key: b"key", value: Rest(b"value") });
-    sample!(6, CacheDelete { cache: 1, expect, key: Rest(b"key") });
-    sample!(6, CacheTouch { cache: 1, ttl: CacheTtl::Never {}, key: Rest(b"key") });
-    sample!(6, CacheAdd { cache: 1, delta: -1, ttl: CacheTtl::Keep {}, key: Rest(b"count") });
+    sample!(
+        6,
+        CachePut { cache: 1, expect: expect.clone(), ttl: ttl.clone(), key: b"key", value: RemainingBytes(b"value") }
+    );
+    sample!(6, CacheDelete { cache: 1, expect, key: RemainingBytes(b"key") });
+    sample!(6, CacheTouch { cache: 1, ttl: CacheTtl::Never {}, key: RemainingBytes(b"key") });
+    sample!(6, CacheAdd { cache: 1, delta: -1, ttl: CacheTtl::Keep {}, key: RemainingBytes(b"count") });
     sample!(6, CacheMultiGet { cache: 1, keys: List::Items(&keys) });
     sample!(6, OpenCache { create: CacheCreate::IfMissing, max_bytes: 1 << 28, name: "pages" });
     sample!(6, ReadCacheStats { cache: 0 });
-    sample!(6, CacheValue { version: 3, remaining: 59_000_000, value: Rest(b"value") });
+    sample!(6, CacheValue { version: 3, remaining: 59_000_000, value: RemainingBytes(b"value") });
     let entries = [CacheEntry { version: 3, remaining: u64::MAX, value: b"value" }];
     sample!(6, CacheEntries { entries: List::Items(&entries) });
     sample!(6, CacheStored { version: 4 });
@@ -353,7 +359,10 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     sample!(6, CacheClear { cache: 1 });
     sample!(6, DropCache { cache: 1 });
     let value = CacheExpect::Value { value: b"old" };
-    sample!(6, CachePut { cache: 1, expect: value, ttl: CacheTtl::Keep {}, key: b"key", value: Rest(b"new") });
+    sample!(
+        6,
+        CachePut { cache: 1, expect: value, ttl: CacheTtl::Keep {}, key: b"key", value: RemainingBytes(b"new") }
+    );
     sample!(6, CacheOpened { cache: 1, created: true, max_bytes: 1 << 28 });
     let figures = CacheFigures {
         cache: 1,

@@ -119,17 +119,18 @@ impl Node {
         let (rows, applied) = (self.rows(), self.machine().applied());
         let mut log = Log::after(SEGMENT_BYTES / 2, applied.index);
         let mut batch = thalweg_store::WriteBatch::new();
-        let mut placed = portable::Placed::default();
+        let mut placed = portable::RelocatedBytes::default();
         for (key, row) in &rows {
             match portable::sort(key, row).expect("a row of a known kind") {
                 Row::Local => {}
                 Row::Plain => batch.put(&[key], &[row]),
                 Row::Pointing(pointing) => {
                     let bytes = self.log.read(&pointing.blob);
-                    let carrier = log.moved(&portable::placeless(&pointing.blob), &pointing.whose.target(), &bytes);
+                    let carrier =
+                        log.moved(&portable::without_position(&pointing.blob), &pointing.owner.target(), &bytes);
                     let within = (carrier.payload.len() - bytes.len()) as u32;
                     let at = thalweg_types::LogPosition { offset: carrier.at.offset + within, ..carrier.at };
-                    let pointer = placed.place(&pointing, at).encode();
+                    let pointer = placed.relocate(&pointing, at).encode();
                     let (before, after) = (&row[..pointing.at], &row[pointing.at + pointer.len()..]);
                     batch.put(&[key], &[before, &pointer, after]);
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_types::{
     GroupId, KeyspaceId, LeaseId, Offset, StreamId,
     command::{
-        AppendTerms, Deadline, KeyspaceConfig, RedisBuilder, ScanOperation, StreamConfig, TransactionBuilder,
+        AppendConditions, Deadline, KeyspaceConfig, RedisBuilder, ScanOperation, StreamConfig, TransactionBuilder,
         encode_append_with, encode_create_keyspace, encode_create_stream, encode_expire, encode_grant_lease,
         encode_keep_lease, encode_prune_versions, encode_put_until, encode_sweep, encode_trim_stream,
         groups::encode_fetch,
@@ -60,7 +60,7 @@ fn writes() -> Vec<Vec<u8>> {
     let mut batch = RecordBatch::new();
     batch.push_payload(b"probe").expect("a small record");
     for stream in (1..=4).map(StreamId) {
-        all.push(encoded(|out| encode_append_with(out, stream, &AppendTerms::default(), &batch)));
+        all.push(encoded(|out| encode_append_with(out, stream, &AppendConditions::default(), &batch)));
         all.push(encoded(|out| {
             encode_trim_stream(out, stream, Offset(2));
             Ok(())

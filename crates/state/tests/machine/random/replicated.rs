@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use thalweg_state::digest::{Standing, replicated_row};
+use thalweg_state::digest::{RowScope, replicated_row};
 
 use crate::support::Map;
 
@@ -14,7 +14,7 @@ pub fn of(map: &Map) -> Replicated {
     let forms = map.iter().filter_map(|(key, row)| {
         let mut form = Vec::new();
         let standing = replicated_row(key, row, &mut form).expect("a row that decodes");
-        (standing == Standing::Replicated).then(|| (key.clone(), form))
+        (standing == RowScope::Replicated).then(|| (key.clone(), form))
     });
     forms.collect()
 }

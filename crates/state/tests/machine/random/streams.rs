@@ -5,10 +5,10 @@ use std::time::Duration;
 use thalweg_types::{
     Attempt, Offset, StreamId,
     command::{
-        AppendTerms, Compaction, ExpectedOffset, ProducerStamp, StreamConfig, encode_append_with,
+        AppendConditions, Compaction, ExpectedOffset, ProducerStamp, StreamConfig, encode_append_with,
         encode_configure_stream, encode_create_stream, encode_delete_stream, encode_open_producer, encode_trim_stream,
         groups::{
-            Again, GroupConfig, GroupOrder, OffsetRun, Settlement, encode_ack, encode_configure_group,
+            GroupConfig, GroupOrder, OffsetRun, Redelivery, Settlement, encode_ack, encode_configure_group,
             encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
         },
     },
@@ -34,7 +34,7 @@ pub fn names(input: &mut Input<'_>) -> Vec<Vec<u8>> {
     ];
     for stream in [1, 2, 1, 2].map(StreamId) {
         let batch = batch(input);
-        names.push(encoded(|out| encode_append_with(out, stream, &AppendTerms::default(), &batch)));
+        names.push(encoded(|out| encode_append_with(out, stream, &AppendConditions::default(), &batch)));
     }
     names
 }
@@ -110,7 +110,7 @@ pub fn batch(input: &mut Input<'_>) -> RecordBatch {
     batch
 }
 
-pub fn terms<'a>(generator: &mut Generator, input: &mut Input<'_>, stream: StreamId) -> AppendTerms<'a> {
+pub fn terms<'a>(generator: &mut Generator, input: &mut Input<'_>, stream: StreamId) -> AppendConditions<'a> {
     let expected = match input.below(16) {
         14 => ExpectedOffset::NoRecords,
         15 => ExpectedOffset::Exact(offset(input)),
@@ -121,7 +121,7 @@ pub fn terms<'a>(generator: &mut Generator, input: &mut Input<'_>, stream: Strea
         let epoch = u32::from(input.one_in(8));
         ProducerStamp { id, epoch, sequence: generator.sequence(input, stream, id) }
     });
-    AppendTerms { expected, producer }
+    AppendConditions { expected, producer }
 }
 
 pub fn settlements(generator: &Generator, input: &mut Input<'_>) -> Vec<Settlement> {
@@ -138,11 +138,11 @@ pub fn settlements(generator: &Generator, input: &mut Input<'_>) -> Vec<Settleme
     (0..=input.below(4) / 3).map(|_| settlement(input)).collect()
 }
 
-pub fn again(input: &mut Input<'_>) -> Again {
+pub fn again(input: &mut Input<'_>) -> Redelivery {
     match input.below(3) {
-        0 => Again::After(span(input)),
-        1 => Again::Never,
-        _ => Again::Uncounted,
+        0 => Redelivery::After(span(input)),
+        1 => Redelivery::Never,
+        _ => Redelivery::Uncounted,
     }
 }
 

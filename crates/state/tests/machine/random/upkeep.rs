@@ -3,7 +3,7 @@
 
 use thalweg_state::{
     portable::{self, Row},
-    streams::{BatchForm, Stretch},
+    streams::{BatchForm, BatchRange},
 };
 use thalweg_types::{
     BlobRef, Index, Offset, Revision, SpaceTime, StreamId,
@@ -58,7 +58,7 @@ fn move_bytes(node: &mut Node, input: &mut Input<'_>) {
     let bytes = node.log.read(&pointing[at].blob);
     let elsewhere = u32::from(input.one_in(8));
     let from = BlobRef { offset: pointing[at].blob.offset + elsewhere, ..pointing[at].blob };
-    let record = node.log.moved(&from, &pointing[at].whose.target(), &bytes);
+    let record = node.log.moved(&from, &pointing[at].owner.target(), &bytes);
     node.apply_record(&record);
 }
 
@@ -68,7 +68,7 @@ fn compact(node: &mut Node, input: &mut Input<'_>) {
     let whole = node.machine().batches_from(candidate.stream, candidate.start, 99, u64::MAX).expect("readable batches");
     let Some(at) = input.below(256).checked_rem(whole.batches.len()) else { return };
     let (from, count) = (whole.batches[at].first, 1 + input.below(STRETCH));
-    let stretch = node.machine().stretch(candidate.stream, from, candidate.next, count, u64::MAX).expect("batches");
+    let stretch = node.machine().batch_range(candidate.stream, from, candidate.next, count, u64::MAX).expect("batches");
     replace(node, candidate.stream, &stretch, input.byte());
 }
 
@@ -81,7 +81,7 @@ fn clean(node: &mut Node, input: &mut Input<'_>) {
 }
 
 /// Replaces a stretch by a selection of its records.
-pub fn replace(node: &mut Node, stream: StreamId, stretch: &Stretch, salt: u8) {
+pub fn replace(node: &mut Node, stream: StreamId, stretch: &BatchRange, salt: u8) {
     let (Some(first), Some(last)) = (stretch.batches.first(), stretch.batches.last()) else { return };
     let (first, end) = (first.first, last.end());
     let keeps = |offset: u64| !(offset.wrapping_mul(31) ^ u64::from(salt)).is_multiple_of(3);

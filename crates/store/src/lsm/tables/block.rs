@@ -46,12 +46,12 @@ pub(super) struct DataBlock {
     /// The four bytes after the common prefix, for each key.
     heads: Box<[i32]>,
     /// Position of each item, and of the end of the items.
-    places: Box<[Place]>,
+    places: Box<[ItemPosition]>,
     was_read_again: AtomicBool,
 }
 
 /// Position of an item. Its value ends at the beginning of the next item.
-struct Place {
+struct ItemPosition {
     key_at: u32,
     key_len: u16,
     /// Bytes of the item before its key.
@@ -60,7 +60,7 @@ struct Place {
     before_value: u8,
 }
 
-const _: () = assert!(size_of::<Place>() == 8);
+const _: () = assert!(size_of::<ItemPosition>() == 8);
 
 impl DataBlock {
     pub(super) fn new(data: Bytes) -> Result<Self, Malformed> {
@@ -131,7 +131,7 @@ impl DataBlock {
     pub(super) fn visit(&self, items: Range<usize>, direction: Direction, visit: &mut Visit<'_>) -> ControlFlow<()> {
         // Each item with the next one, at which its value ends.
         let mut pairs = self.places[items.start..=items.end].windows(2);
-        let mut one = |pair: &[Place]| {
+        let mut one = |pair: &[ItemPosition]| {
             let [place, next] = pair else { return ControlFlow::Continue(()) };
             let item = &self.data[place.key_at as usize..next.key_at as usize - usize::from(next.before_key)];
             let (key, rest) = item.split_at(usize::from(place.key_len));
@@ -152,7 +152,7 @@ impl DataBlock {
         let alike = match key.get(..self.common_len).unwrap_or(key).cmp(shared) {
             Ordering::Less => return 0,
             Ordering::Greater => return self.len(),
-            Ordering::Equal => self.alike(key),
+            Ordering::Equal => self.equal_heads(key),
         };
         let is_before = |other: &[u8]| if inclusive { other <= key } else { other < key };
         self.first_where_not(alike, is_before)
@@ -164,7 +164,7 @@ impl DataBlock {
         if key.len() < self.common_len {
             return None;
         }
-        let mut alike = self.alike(key);
+        let mut alike = self.equal_heads(key);
         if alike.len() > 1 {
             alike.start = self.first_where_not(alike.clone(), |other| other < key);
         }
@@ -173,7 +173,7 @@ impl DataBlock {
 
     /// Returns the items whose heads equal that of `key`, which must be at least as long as the common prefix.
     #[inline]
-    fn alike(&self, key: &[u8]) -> Range<usize> {
+    fn equal_heads(&self, key: &[u8]) -> Range<usize> {
         let head = head(&key[self.common_len..]);
         let first = count_less(&self.heads, head);
         let more = self.heads[first..].iter().take_while(|other| **other == head).count();
@@ -200,7 +200,7 @@ impl DataBlock {
 }
 
 /// Decodes the items, which fill `data` exactly.
-fn places(data: &[u8], items: usize) -> Result<Box<[Place]>, Malformed> {
+fn places(data: &[u8], items: usize) -> Result<Box<[ItemPosition]>, Malformed> {
     // An item has at least four bytes.
     let mut places = Vec::with_capacity(items.min(data.len() / 4) + 1);
     let mut at = 0;
@@ -221,7 +221,7 @@ fn places(data: &[u8], items: usize) -> Result<Box<[Place]>, Malformed> {
             }
             _ => return Err(Malformed),
         };
-        places.push(Place {
+        places.push(ItemPosition {
             key_at: u32::try_from(key_at).map_err(|_| Malformed)?,
             key_len: u16::try_from(key_len).map_err(|_| Malformed)?,
             before_key: u8::try_from(key_at - start).map_err(|_| Malformed)?,
@@ -232,7 +232,7 @@ fn places(data: &[u8], items: usize) -> Result<Box<[Place]>, Malformed> {
         return Err(Malformed);
     }
     let end = u32::try_from(data.len()).map_err(|_| Malformed)?;
-    places.push(Place { key_at: end, key_len: 0, before_key: 0, before_value: 0 });
+    places.push(ItemPosition { key_at: end, key_len: 0, before_key: 0, before_value: 0 });
     Ok(places.into())
 }
 

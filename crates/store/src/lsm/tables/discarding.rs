@@ -44,11 +44,11 @@ impl Discarding {
 fn run(files: &Receiver<File>) {
     for file in files {
         // If truncating fails, the rest of the file is released when it is closed.
-        let _ = shorten(&file, thread::sleep);
+        let _ = truncate_stepwise(&file, thread::sleep);
     }
 }
 
-fn shorten(file: &File, mut rest: impl FnMut(Duration)) -> io::Result<()> {
+fn truncate_stepwise(file: &File, mut rest: impl FnMut(Duration)) -> io::Result<()> {
     let mut len = file.metadata()?.len();
     while len > PIECE_BYTES {
         len -= PIECE_BYTES;
@@ -105,7 +105,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::options().write(true).open(table(dir.path(), 3 * PIECE_BYTES + 1)).unwrap();
         let mut lens = Vec::new();
-        shorten(&file, |rest| {
+        truncate_stepwise(&file, |rest| {
             assert!(rest <= MAX_REST);
             lens.push(file.metadata().unwrap().len());
         })

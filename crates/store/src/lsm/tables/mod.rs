@@ -9,14 +9,14 @@ mod cache;
 mod cursor;
 mod discarding;
 mod filter;
-mod growing;
-mod pace;
 mod set;
 mod store;
 mod table;
+mod throttle;
+mod writeback;
 
 pub use cursor::RunCursor;
-pub use pace::Backlog;
 pub use set::TableSet;
 pub use store::{RESERVED, TableOptions, TableStore};
-pub use table::Found;
+pub use table::TableEntry;
+pub use throttle::Backlog;

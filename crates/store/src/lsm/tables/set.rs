@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::table::{Found, Table, key_hash};
+use super::table::{Table, TableEntry, key_hash};
 use crate::backend::BackendError;
 
 /// Number of runs whose filters are checked together.
@@ -103,7 +103,7 @@ impl TableSet {
 
     /// Returns the newest entry of a key in the tables.
     #[inline]
-    pub fn get(&self, key: &[u8]) -> Result<Option<Found>, BackendError> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<TableEntry>, BackendError> {
         if self.runs.is_empty() {
             return Ok(None);
         }

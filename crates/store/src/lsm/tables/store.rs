@@ -32,10 +32,10 @@ use lsm_tree::{
 use super::{
     cache::BlockCache,
     discarding::Discarding,
-    growing::Growth,
-    pace::{Chore, Pace},
     set::{Run, TableSet},
-    table::{Found, Table},
+    table::{Table, TableEntry},
+    throttle::{Throttle, WorkKind},
+    writeback::WritebackTracker,
 };
 use crate::{
     backend::{Applied, BackendError, Change},
@@ -70,8 +70,8 @@ pub struct TableOptions {
 pub struct TableStore {
     tree: Tree,
     cache: Arc<BlockCache>,
-    growth: Growth,
-    pace: Arc<Pace>,
+    growth: WritebackTracker,
+    pace: Arc<Throttle>,
     discarding: Discarding,
     table_bytes: u64,
     /// The newest set and the seqno of the next flush. Locked while a set is read from the crate, so that an older
@@ -98,9 +98,9 @@ impl TableStore {
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
-        let growth = Growth::of(dir, &pace);
+        let growth = WritebackTracker::of(dir, &pace);
         let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
-        let tree = match guarded("open", || config.open())? {
+        let tree = match catch_panics("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
             AnyTree::Blob(_) => {
                 return Err(BackendError::corrupt(dir.display(), "the directory holds a tree of another kind"));
@@ -117,7 +117,7 @@ impl TableStore {
     }
 
     /// Returns the throttling of flushes and compactions.
-    pub fn pace(&self) -> &Pace {
+    pub fn pace(&self) -> &Throttle {
         &self.pace
     }
 
@@ -131,7 +131,7 @@ impl TableStore {
         let set = self.newest();
         let corrupt = |message| BackendError::corrupt(self.tree.config.path.display(), message);
         match set.get(APPLIED_KEY)? {
-            Some(Found::Value(bytes)) => {
+            Some(TableEntry::Value(bytes)) => {
                 Applied::decode(&bytes, || corrupt("the applied position can't be read")).map(Some)
             }
             _ if set.is_empty() => Ok(None),
@@ -152,12 +152,12 @@ impl TableStore {
             Change::Delete(key) => InternalValue::new_tombstone(key, seqno),
         });
         let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
-        let mut growing = self.growth.watch(Chore::Flush);
+        let mut growing = self.growth.watch(WorkKind::Flush);
         let items = items.chain([last]).map(|item| {
             growing.add(item.key.user_key.len() + item.value.len());
             Ok(item)
         });
-        let written_bytes = guarded("flush", || {
+        let written_bytes = catch_panics("flush", || {
             let Some((tables, _)) = self.tree.flush_to_tables(items)? else { return Ok(0) };
             self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
             Ok(tables.iter().map(|table| table.metadata.file_size).sum())
@@ -170,7 +170,7 @@ impl TableStore {
     pub fn compact(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
-        guarded("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
+        catch_panics("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
         self.compacted_since(&before)
     }
 
@@ -181,7 +181,7 @@ impl TableStore {
         if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
             return Ok(None);
         }
-        guarded("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
+        catch_panics("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
         self.compacted_since(&before)
     }
 
@@ -224,7 +224,7 @@ impl TableStore {
         let table = Table::open(table, Arc::clone(&self.cache), &self.discarding)?;
         Ok(match origin {
             Origin::Written => table,
-            Origin::Found => table.leave_cold(),
+            Origin::Found => table.without_warming(),
         })
     }
 
@@ -275,7 +275,7 @@ fn config(dir: &Path) -> Config {
 }
 
 /// Runs a call into the crate. The crate panics on some damage; the panic becomes an error of corruption.
-fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
+fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
     match caught(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::io(operation, error)),

@@ -34,7 +34,7 @@ use crate::{backend::BackendError, files::io_error, span::Reads};
 const MAX_COPIED_BYTES: usize = 1024;
 
 /// Entry of a key in a table or in a set of tables.
-pub enum Found {
+pub enum TableEntry {
     /// The key has this value.
     Value(Bytes),
     /// The key was deleted.
@@ -140,7 +140,7 @@ impl Table {
 
     /// Returns the entry of a key in this table. Checks the filter only to save a read of the file.
     #[inline]
-    pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
+    pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<TableEntry>, BackendError> {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
         if let Some(block) = &*self.slots.get(number) {
             return Ok(found(block, key));
@@ -171,7 +171,7 @@ impl Table {
             if number == self.index.len() {
                 return Ok(true);
             }
-            if !go_on() || !self.cache.has_room(self.index.place(number).1.into()) {
+            if !go_on() || !self.cache.has_room(self.index.block_position(number).1.into()) {
                 return Ok(false);
             }
             if !self.slots.holds(number) {
@@ -182,7 +182,7 @@ impl Table {
     }
 
     /// Excludes the table's blocks from reading ahead.
-    pub(super) fn leave_cold(self) -> Self {
+    pub(super) fn without_warming(self) -> Self {
         self.warmed.store(self.index.len(), Relaxed);
         self
     }
@@ -196,7 +196,7 @@ impl Table {
     }
 
     fn read_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
-        let (offset, size) = self.index.place(number);
+        let (offset, size) = self.index.block_position(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
         let block =
             Block::from_file(self.file.get(), handle, self.inner.metadata.data_block_compression).map_err(|error| {
@@ -222,12 +222,12 @@ impl Drop for Table {
 }
 
 #[inline]
-fn found(block: &DataBlock, key: &[u8]) -> Option<Found> {
+fn found(block: &DataBlock, key: &[u8]) -> Option<TableEntry> {
     let number = block.find(key)?;
     Some(match block.value(number) {
-        None => Found::Deleted,
-        Some(value) if value.len() <= MAX_COPIED_BYTES => Found::Value(Bytes::copy_from_slice(value)),
-        Some(value) => Found::Value(block.data().slice_ref(value)),
+        None => TableEntry::Deleted,
+        Some(value) if value.len() <= MAX_COPIED_BYTES => TableEntry::Value(Bytes::copy_from_slice(value)),
+        Some(value) => TableEntry::Value(block.data().slice_ref(value)),
     })
 }
 
@@ -242,12 +242,12 @@ pub(super) struct BlockIndex {
     common: Box<[u8]>,
     /// Head of each end key, in the same order; see [`head`](Self::head).
     heads: Vec<u64>,
-    places: Vec<Place>,
+    places: Vec<BlockPosition>,
     /// The end keys, concatenated.
     keys: Vec<u8>,
 }
 
-struct Place {
+struct BlockPosition {
     offset: u64,
     size: u32,
     key_at: u32,
@@ -270,7 +270,7 @@ impl BlockIndex {
         let key_at = u32::try_from(self.keys.len()).ok()?;
         let key_len = u16::try_from(end_key.len()).ok()?;
         self.keys.extend_from_slice(end_key);
-        self.places.push(Place { offset, size, key_at, key_len });
+        self.places.push(BlockPosition { offset, size, key_at, key_len });
         Some(())
     }
 
@@ -295,7 +295,7 @@ impl BlockIndex {
         &self.keys[place.key_at as usize..][..usize::from(place.key_len)]
     }
 
-    fn place(&self, number: usize) -> (u64, u32) {
+    fn block_position(&self, number: usize) -> (u64, u32) {
         let place = &self.places[number];
         (place.offset, place.size)
     }

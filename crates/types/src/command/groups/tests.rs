@@ -29,7 +29,7 @@ fn every_command() -> Vec<Vec<u8>> {
         }),
         encoded(|out| encode_fetch(out, group, 100, Offset(4), &[1, 0], "m")),
         encoded(|out| encode_ack(out, group, &settlements())),
-        encoded(|out| encode_nack(out, group, Again::After(Duration::from_micros(3)), "no", &settlements())),
+        encoded(|out| encode_nack(out, group, Redelivery::After(Duration::from_micros(3)), "no", &settlements())),
         encoded(|out| encode_extend(out, group, Duration::from_micros(2), &[Attempt(9)])),
         encoded(|out| {
             encode_seek(out, group, Some(Offset(3)));
@@ -59,7 +59,7 @@ fn layouts_are_pinned() {
 fn settlements_and_keys_are_read_back() {
     let commands = every_command();
     let Ok(Command::Group(GroupCommand::Settle(settle))) = Command::decode(&commands[5]) else { panic!() };
-    assert_eq!(settle.how, How::Nack { again: Again::After(Duration::from_micros(3)), reason: "no" });
+    assert_eq!(settle.kind, SettlementKind::Nack { again: Redelivery::After(Duration::from_micros(3)), reason: "no" });
     let back = settle.settlements.iter().map(|(attempt, runs)| Settlement { attempt, runs: runs.collect() });
     assert_eq!(back.collect::<Vec<_>>(), settlements());
     let Ok(Command::Group(GroupCommand::Fetch(fetch))) = Command::decode(&commands[3]) else { panic!() };
@@ -94,10 +94,14 @@ fn wishes_above_a_limit_are_cut_to_it_and_foreign_ones_are_malformed() {
     assert!(Command::decode(&foreign).is_err());
 
     let reason = "\u{fc}".repeat(MAX_NACK_REASON_BYTES);
-    let bytes = encoded(|out| encode_nack(out, GroupId(1), Again::Never, &reason, &settlements()));
+    let bytes = encoded(|out| encode_nack(out, GroupId(1), Redelivery::Never, &reason, &settlements()));
     let Ok(Command::Group(GroupCommand::Settle(settle))) = Command::decode(&bytes) else { panic!() };
     let cut = &reason[..MAX_NACK_REASON_BYTES];
-    assert_eq!(settle.how, How::Nack { again: Again::Never, reason: cut }, "cut at a character boundary");
+    assert_eq!(
+        settle.kind,
+        SettlementKind::Nack { again: Redelivery::Never, reason: cut },
+        "cut at a character boundary"
+    );
 }
 
 #[test]

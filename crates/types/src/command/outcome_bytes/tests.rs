@@ -8,7 +8,7 @@ use crate::{
     command::{
         AppendedAt, FailedCondition, Got, OperationError, OperationResult, Outcome, ProducerRefusal, ScanPage,
         ScannedItem, StreamLimit, Transacted,
-        groups::{Delivered, Fetched, GroupOutcome, Lapsed, OffsetRun},
+        groups::{DeliveredRun, Fetched, GroupOutcome, Lapsed, OffsetRun},
     },
     ids::{Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId},
     reply::Reply,
@@ -104,7 +104,7 @@ fn of_groups() -> Vec<(Outcome, String)> {
     let fetched = Fetched {
         attempt: Attempt(6),
         deadline: SpaceTime(6),
-        deliveries: vec![Delivered { run, deliveries: 5 }],
+        deliveries: vec![DeliveredRun { run, deliveries: 5 }],
         cursor: Offset(6),
         dead: true,
     };

@@ -18,20 +18,20 @@ const AGAIN_AFTER: u32 = 10;
 /// `next <= until` unless a failed attempt has moved `next` beyond the end. Both times are at most a TTL
 /// after the last command for the lease that the database has confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Keeping {
+pub(crate) struct LeaseSchedule {
     ttl: Duration,
     until: Duration,
     next: Duration,
 }
 
-impl Keeping {
+impl LeaseSchedule {
     /// Creates the state of a lease that was granted by a command sent at time `sent`.
     pub(crate) fn granted(sent: Duration, ttl: Duration) -> Self {
         Self { ttl, until: sent + ttl, next: sent + ttl / KEEP_AFTER }
     }
 
     /// Records that the lease was extended by a keepalive command sent at time `sent`.
-    pub(crate) fn kept(&mut self, sent: Duration) {
+    pub(crate) fn record_keepalive(&mut self, sent: Duration) {
         let next = Self::granted(sent, self.ttl);
         if next.until > self.until {
             *self = next;
@@ -39,7 +39,7 @@ impl Keeping {
     }
 
     /// Schedules the next attempt to keep the lease alive after an attempt failed.
-    pub(crate) fn put_off(&mut self, now: Duration) {
+    pub(crate) fn retry_later(&mut self, now: Duration) {
         self.next = now + self.ttl / AGAIN_AFTER;
     }
 
@@ -76,14 +76,14 @@ mod tests {
 
     #[test]
     fn a_lease_lives_for_its_ttl_from_when_it_was_asked_for() {
-        let mut keeping = Keeping::granted(s(100), s(30));
+        let mut keeping = LeaseSchedule::granted(s(100), s(30));
         assert_eq!((keeping.due_in(s(100)), keeping.due_in(s(110))), (s(10), s(0)));
         assert!(keeping.is_live(s(129)) && !keeping.is_live(s(130)));
-        keeping.put_off(s(110));
+        keeping.retry_later(s(110));
         assert_eq!((keeping.due_in(s(110)), keeping.remaining(s(110))), (s(3), s(20)), "a failure extends no lease");
-        keeping.kept(s(113));
+        keeping.record_keepalive(s(113));
         assert_eq!((keeping.remaining(s(113)), keeping.due_in(s(113))), (s(30), s(10)));
-        keeping.kept(s(105));
+        keeping.record_keepalive(s(105));
         assert_eq!(keeping.until(), s(143), "a late answer to an older request must not shorten the lease");
         keeping.end();
         assert!(!keeping.is_live(s(0)) && keeping.remaining(s(0)).is_zero() && keeping.due_in(s(1000)) > s(1000));

@@ -1,6 +1,6 @@
 //! Throttling of flushes and compactions while clients write.
 //!
-//! Owns: [`Pace`], which tracks writes and the backlog, and [`Stint`], with which one flush or compaction decides
+//! Owns: [`Throttle`], which tracks writes and the backlog, and [`WorkThrottle`], with which one flush or compaction decides
 //! if it should throttle itself. Does not own: stalling writers, or the written data.
 //!
 //! While clients write and the work is *calm*, it is written to disk in small pieces with pauses between them. With
@@ -27,7 +27,7 @@ pub const URGENT_LEVEL_0_RUNS: usize = 7;
 
 /// Kind of work of a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chore {
+pub enum WorkKind {
     /// A flush, which makes room for writers.
     Flush,
     /// A compaction, which keeps reads fast and disk usage small.
@@ -46,10 +46,10 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    fn is_calm(self, chore: Chore) -> bool {
+    fn is_calm(self, chore: WorkKind) -> bool {
         let is_behind = match chore {
-            Chore::Flush => self.sealed > 1,
-            Chore::Compaction => self.level_0_runs >= URGENT_LEVEL_0_RUNS,
+            WorkKind::Flush => self.sealed > 1,
+            WorkKind::Compaction => self.level_0_runs >= URGENT_LEVEL_0_RUNS,
         };
         !self.is_awaited && !is_behind
     }
@@ -57,53 +57,53 @@ impl Backlog {
 
 /// Shared state of the throttling; see the [module](self). Work is urgent until a backlog is reported.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct Throttle {
     /// Number of writes so far.
     writes: AtomicU64,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
 }
 
-impl Pace {
+impl Throttle {
     /// Counts a write of a client.
     #[inline]
-    pub fn wrote(&self) {
+    pub fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reports the current backlog.
-    pub fn tell(&self, backlog: Backlog) {
-        for chore in [Chore::Flush, Chore::Compaction] {
+    pub fn report(&self, backlog: Backlog) {
+        for chore in [WorkKind::Flush, WorkKind::Compaction] {
             self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
         }
     }
 
     /// Begins a flush or compaction.
-    pub fn stint(self: &Arc<Self>, chore: Chore) -> Stint {
-        Stint { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
+    pub fn begin_work(self: &Arc<Self>, chore: WorkKind) -> WorkThrottle {
+        WorkThrottle { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
     }
 
-    fn is_calm(&self, chore: Chore) -> &AtomicBool {
+    fn is_calm(&self, chore: WorkKind) -> &AtomicBool {
         match chore {
-            Chore::Flush => &self.flush_is_calm,
-            Chore::Compaction => &self.compaction_is_calm,
+            WorkKind::Flush => &self.flush_is_calm,
+            WorkKind::Compaction => &self.compaction_is_calm,
         }
     }
 }
 
 /// State of the throttling in one flush or compaction.
 #[derive(Debug)]
-pub struct Stint {
-    pace: Arc<Pace>,
-    chore: Chore,
+pub struct WorkThrottle {
+    pace: Arc<Throttle>,
+    chore: WorkKind,
     /// Number of writes at the last check, and the time at which a check last saw an increase.
     writes: u64,
     written: Option<Instant>,
 }
 
-impl Stint {
+impl WorkThrottle {
     /// Returns true if the work is calm and clients have written recently, so that it should be throttled.
-    pub fn is_considerate(&mut self, now: Instant) -> bool {
+    pub fn should_throttle(&mut self, now: Instant) -> bool {
         let writes = self.pace.writes.load(Ordering::Relaxed);
         if writes != self.writes {
             (self.writes, self.written) = (writes, Some(now));
@@ -114,7 +114,7 @@ impl Stint {
 }
 
 /// Leaves the disk to others for as long as it was used.
-pub fn rest_after(took: Duration) {
+pub fn pause_after(took: Duration) {
     thread::sleep(took.min(MAX_REST));
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn work_is_urgent_if_it_is_awaited_or_writers_would_soon_be() {
-        let calm = |backlog: Backlog| [Chore::Flush, Chore::Compaction].map(|chore| backlog.is_calm(chore));
+        let calm = |backlog: Backlog| [WorkKind::Flush, WorkKind::Compaction].map(|chore| backlog.is_calm(chore));
         assert_eq!(calm(CALM), [true, true]);
         assert_eq!(calm(Backlog { is_awaited: true, ..CALM }), [false, false]);
         assert_eq!(calm(Backlog { sealed: 2, ..CALM }), [false, true]);
@@ -135,18 +135,18 @@ mod tests {
 
     #[test]
     fn it_is_considerate_while_somebody_writes_and_it_is_calm() {
-        let pace = Arc::new(Pace::default());
+        let pace = Arc::new(Throttle::default());
         let now = Instant::now();
-        pace.wrote();
-        pace.tell(CALM);
-        let mut stint = pace.stint(Chore::Flush);
-        assert!(!stint.is_considerate(now), "earlier writes do not count");
-        pace.wrote();
-        assert!(stint.is_considerate(now));
-        assert!(stint.is_considerate(now + ACTIVE), "clients may still be writing");
-        pace.tell(Backlog { sealed: 2, ..CALM });
-        assert!(!stint.is_considerate(now + ACTIVE));
-        pace.tell(CALM);
-        assert!(!stint.is_considerate(now + ACTIVE * 2));
+        pace.count_write();
+        pace.report(CALM);
+        let mut stint = pace.begin_work(WorkKind::Flush);
+        assert!(!stint.should_throttle(now), "earlier writes do not count");
+        pace.count_write();
+        assert!(stint.should_throttle(now));
+        assert!(stint.should_throttle(now + ACTIVE), "clients may still be writing");
+        pace.report(Backlog { sealed: 2, ..CALM });
+        assert!(!stint.should_throttle(now + ACTIVE));
+        pace.report(CALM);
+        assert!(!stint.should_throttle(now + ACTIVE * 2));
     }
 }

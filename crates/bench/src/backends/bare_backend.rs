@@ -23,7 +23,7 @@ use thalweg_types::{Index, Lsn};
 
 use crate::{
     BenchError,
-    engine::{Contender, Found, KvSubject, Pair, StoreOptions, Visit},
+    engine::{Contender, KvSubject, LookupResult, Pair, StoreOptions, Visit},
 };
 
 /// The first byte of every key, as the state machine has it for keyspaces.
@@ -33,7 +33,7 @@ const AFTER_TAG: &[u8] = &[0x11];
 
 /// A backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
-pub struct Alone {
+pub struct BareBackend {
     /// Backend that is opened alone.
     pub backend: BackendKind,
 }
@@ -47,7 +47,7 @@ impl LogBarrier for NoLog {
     }
 }
 
-impl Contender for Alone {
+impl Contender for BareBackend {
     fn name(&self) -> &str {
         self.backend.name()
     }
@@ -155,12 +155,12 @@ impl KvSubject for Store {
         self.write("deleting", |batch| batch.delete(&[TAG, key]))
     }
 
-    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError> {
         let value = self.backend.get(&stored(key)).map_err(BenchError::subject(self.name, "getting"))?;
         Ok(match value {
-            None => Found::Missing,
-            Some(value) if value == expected => Found::Right,
-            Some(_) => Found::Wrong,
+            None => LookupResult::Missing,
+            Some(value) if value == expected => LookupResult::Right,
+            Some(_) => LookupResult::Wrong,
         })
     }
 

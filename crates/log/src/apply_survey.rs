@@ -28,7 +28,7 @@ const PIECE_BYTES: u32 = 64 * 1024;
 
 /// Makes the disk match the result of a survey. `generation` is the highest segment generation in use before
 /// the call; the function returns the highest one in use afterwards.
-pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
+pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
     if !survey.clean {
         let last = survey.kept.len() - 1;
         for (at, kept) in survey.kept.iter().enumerate().skip(survey.walked_from.min(last)) {

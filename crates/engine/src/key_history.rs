@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use thalweg_state::{
-    history::{self, Past},
+    history::{self, HistoricalView},
     keyspaces::{Item, ReadView, ScanRange as StoredRange, Stored, StoredRef, StoredValue},
 };
 use thalweg_types::{
@@ -15,13 +15,13 @@ use thalweg_types::{
 };
 
 use crate::{
-    cursor::At,
+    cursor::ScanPoint,
     error::{ReadError, holds},
     keyspace::{Entry, Keyspace, ScanItem},
     scan_range::ScanRange,
 };
 
-pub use thalweg_state::history::Lasting;
+pub use thalweg_state::history::VersionLifetime;
 
 /// A version of a key: a value that the key has or had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct KeyVersion {
     /// Value of the version, with its revision and expiry.
     pub entry: Entry,
     /// End of the period in which the key had this value.
-    pub lasting: Lasting,
+    pub lifetime: VersionLifetime,
 }
 
 /// A page of versions of a key, newest first.
@@ -57,7 +57,7 @@ impl Keyspace {
         // A version that is pruned concurrently may be freed too. A newer view then shows that it is gone.
         loop {
             let snapshot = self.database().inner.open.machine.read_view();
-            let Some(stored) = self.past(&snapshot, At { revision, time: AS_OF_THE_REVISION })?.get(key)? else {
+            let Some(stored) = self.past(&snapshot, ScanPoint { revision, time: AS_OF_THE_REVISION })?.get(key)? else {
                 return Ok(None);
             };
             match self.entry_of(key, stored) {
@@ -76,7 +76,7 @@ impl Keyspace {
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let snapshot = self.database().inner.open.machine.read_view();
-        self.scan_past(&snapshot, At { revision, time: AS_OF_THE_REVISION }, &range.stored(), visit)
+        self.scan_past(&snapshot, ScanPoint { revision, time: AS_OF_THE_REVISION }, &range.stored(), visit)
     }
 
     /// Returns at most `limit` versions of a key with revisions below `before`, newest first.
@@ -96,14 +96,14 @@ impl Keyspace {
     fn page_of(&self, key: &[u8], found: history::Versions) -> Result<KeyVersions, ReadError> {
         let history::Versions { versions: found, mut more, oldest } = found;
         let (mut versions, mut bytes) = (Vec::new(), 0);
-        for history::Version { stored, lasting } in found {
+        for history::Version { stored, lifetime } in found {
             if bytes >= MAX_VERSIONS_PAGE_BYTES {
                 more = true;
                 break;
             }
             let entry = self.entry_of(key, stored)?;
             bytes += entry.value.len();
-            versions.push(KeyVersion { entry, lasting });
+            versions.push(KeyVersion { entry, lifetime });
         }
         let next = versions.last().map(|version| version.entry.revision).filter(|_| more);
         Ok(KeyVersions { versions, next, oldest })
@@ -115,14 +115,14 @@ impl Keyspace {
     }
 
     /// Returns a view of the keyspace as of a past revision.
-    fn past<'s>(&self, snapshot: &'s ReadView, at: At) -> Result<Past<'s>, ReadError> {
+    fn past<'s>(&self, snapshot: &'s ReadView, at: ScanPoint) -> Result<HistoricalView<'s>, ReadError> {
         Ok(snapshot.past(self.id(), at.revision, at.time)?)
     }
 
     pub(crate) fn scan_past(
         &self,
         snapshot: &ReadView,
-        at: At,
+        at: ScanPoint,
         range: &StoredRange<'_>,
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {

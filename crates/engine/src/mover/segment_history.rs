@@ -29,7 +29,7 @@ pub(super) struct LogNow {
 
 /// Results of the walks over one log segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SegmentHistory {
     /// Number of walks so far that did not free the segment.
     walks: u32,
     /// Live bytes that the state counted in the segment at the last walk.
@@ -53,7 +53,7 @@ pub(super) struct Seen {
     pub(super) not_copied: bool,
 }
 
-impl Seen {
+impl SegmentHistory {
     /// Prepares for another walk (check of which records are live) over a segment in which the state now counts
     /// `live` bytes. Keeps the results of earlier walks that still matter.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
@@ -140,45 +140,45 @@ mod tests {
 
     #[test]
     fn each_walk_in_vain_doubles_the_growth_up_to_the_log_itself() {
-        let (mut seen, mut written) = (Seen::default(), 0);
+        let (mut segments, mut written) = (SegmentHistory::default(), 0);
         let mut growths = Vec::new();
         for _ in 0..6 {
-            seen.begin(LIVE, at(written));
-            seen.keep();
-            let grown = (0..).step_by(500).find(|grown| seen.is_due(&segment(), LIVE, at(written + grown)));
+            segments.begin(LIVE, at(written));
+            segments.keep();
+            let grown = (0..).step_by(500).find(|grown| segments.is_due(&segment(), LIVE, at(written + grown)));
             growths.push(grown.unwrap());
             written += grown.unwrap();
         }
         assert_eq!(growths, [1000, 2000, 4000, 6000, 6000, 6000]);
         for _ in 0..100 {
-            seen.keep();
+            segments.keep();
         }
-        assert!(seen.is_due(&segment(), LIVE, at(written + 6000)));
+        assert!(segments.is_due(&segment(), LIVE, at(written + 6000)));
     }
 
     #[test]
     fn on_a_full_disk_a_delete_is_reason_enough() {
-        let mut seen = Seen::default();
-        seen.begin(LIVE, at(0));
-        seen.keep();
-        assert!(!seen.is_due(&segment(), LIVE, at(100)));
+        let mut segments = SegmentHistory::default();
+        segments.begin(LIVE, at(0));
+        segments.keep();
+        assert!(!segments.is_due(&segment(), LIVE, at(100)));
         let full = LogNow { is_full: true, ..at(100) };
-        assert!(seen.is_due(&segment(), LIVE, full));
-        assert!(!seen.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
-        seen.unreadable = true;
-        assert!(!seen.is_due(&segment(), LIVE, full), "an unreadable segment stays unreadable");
+        assert!(segments.is_due(&segment(), LIVE, full));
+        assert!(!segments.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
+        segments.unreadable = true;
+        assert!(!segments.is_due(&segment(), LIVE, full), "an unreadable segment stays unreadable");
     }
 
     #[test]
     fn copies_of_an_earlier_walk_must_be_persisted_too() {
-        let mut seen = Seen::default();
-        seen.begin(LIVE, at(0));
-        seen.copied = true;
-        seen.keep();
-        seen.begin(LIVE, at(1000));
-        seen.set_free(Lsn(77), None, &walked());
-        assert_eq!(seen.free_from, Some(Lsn(77)));
-        let mut other = Seen::default();
+        let mut segments = SegmentHistory::default();
+        segments.begin(LIVE, at(0));
+        segments.copied = true;
+        segments.keep();
+        segments.begin(LIVE, at(1000));
+        segments.set_free(Lsn(77), None, &walked());
+        assert_eq!(segments.free_from, Some(Lsn(77)));
+        let mut other = SegmentHistory::default();
         other.begin(LIVE, at(0));
         other.set_free(Lsn(77), None, &walked());
         assert_eq!(other.free_from, Some(Lsn::ZERO), "nothing was copied");

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Returns sentences about the cells that were measured.
-pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
+pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
     let mut said = Vec::new();

@@ -10,7 +10,7 @@
 //! passes only a revision passes no time; then a value exists up to the revision of the entry that removed it.
 //!
 //! If no row covers the revision, the key did not exist, unless its version at that revision was forgotten: then the
-//! result is [`PastError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a history
+//! result is [`HistoryError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a history
 //! has no maximum age, scans, and gets of keys without rows that old, reach back only to the last such forgotten
 //! deletion (`gone`).
 
@@ -22,7 +22,9 @@ use thalweg_types::{Action, BlobRef, Classified, KeyspaceId, Revision, SpaceTime
 use crate::{
     error::MachineError,
     expiry::rows::Lease,
-    history::rows::{Ending, HistoryRow, PastKey, Until, VersionRow, Work, forgotten_row, key_prefix, version_row},
+    history::rows::{
+        HistoryKey, HistoryRow, HistoryWork, Until, VersionEnd, VersionRow, forgotten_row, key_prefix, version_row,
+    },
     keys::{KeyRange, with_data_key},
     keyspaces::{
         read_view::ReadView,
@@ -32,7 +34,7 @@ use crate::{
 
 /// Error returned when a keyspace cannot be read as of a past revision.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum PastError {
+pub enum HistoryError {
     /// The keyspace keeps no history, or does not exist.
     #[error("the keyspace keeps no history: only its newest state can be read")]
     NoHistory,
@@ -58,13 +60,13 @@ pub enum PastError {
     Machine(#[from] MachineError),
 }
 
-impl From<BackendError> for PastError {
+impl From<BackendError> for HistoryError {
     fn from(error: BackendError) -> Self {
         Self::Machine(error.into())
     }
 }
 
-impl Classified for PastError {
+impl Classified for HistoryError {
     fn code(&self) -> &'static str {
         match self {
             Self::NoHistory => "no_history",
@@ -84,7 +86,7 @@ impl Classified for PastError {
 
 /// View of a keyspace as of a past revision.
 #[derive(Clone, Copy, Debug)]
-pub struct Past<'s> {
+pub struct HistoricalView<'s> {
     pub(crate) snapshot: &'s ReadView,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) revision: Revision,
@@ -97,7 +99,7 @@ pub struct Past<'s> {
 
 /// End of the period in which a key had a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
+pub enum VersionLifetime {
     /// The value is still the current one of its key.
     Current,
     /// The deadline of the value, or of its lease, has passed; the entry that removes the value is still to come.
@@ -110,7 +112,7 @@ pub enum Lasting {
         /// if the time is not known yet.
         time: Option<SpaceTime>,
         /// Kind of operation that removed the value.
-        ending: Ending,
+        ending: VersionEnd,
     },
 }
 
@@ -120,7 +122,7 @@ pub struct Version {
     /// The value, with the revision that wrote it and its expiry.
     pub stored: Stored,
     /// End of the period in which the key had the value.
-    pub lasting: Lasting,
+    pub lifetime: VersionLifetime,
 }
 
 /// A page of the versions of one key, newest first.
@@ -145,7 +147,7 @@ impl ReadView {
     pub fn value_blob(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(Stored { revision, value: StoredValue::Blob(blob), .. }) = own else { return Ok(None) };
-        let shown = self.sight_at(keyspace, self.applied().revision).shows(key, revision);
+        let shown = self.visibility_at(keyspace, self.applied().revision).shows(key, revision);
         Ok((shown || self.has_versions(keyspace)?).then_some(blob))
     }
 
@@ -153,7 +155,7 @@ impl ReadView {
     pub fn version_blobs(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Vec<BlobRef>, MachineError> {
         let mut blobs = Vec::new();
         crate::rows::load_rows(self.view(), &KeyRange::with_prefix(&key_prefix(keyspace, key)), |full, row| {
-            if PastKey::of_version(full)?.revision.is_some() {
+            if HistoryKey::of_version(full)?.revision.is_some() {
                 blobs.extend(VersionRow::decode(full, row)?.blob(full)?);
             }
             Ok(())
@@ -179,26 +181,31 @@ impl ReadView {
 
     /// Returns a view of the keyspace as of a revision within its history. Values that had ended at `time` are hidden;
     /// the time 0 hides none.
-    pub fn past(&self, keyspace: KeyspaceId, revision: Revision, time: SpaceTime) -> Result<Past<'_>, PastError> {
+    pub fn past(
+        &self,
+        keyspace: KeyspaceId,
+        revision: Revision,
+        time: SpaceTime,
+    ) -> Result<HistoricalView<'_>, HistoryError> {
         let HistoryRow { floor: oldest, gone, .. } = self.history(keyspace)?;
         let newest = self.applied().revision;
         if revision > newest {
-            return Err(PastError::NotYet { requested: revision, newest });
+            return Err(HistoryError::NotYet { requested: revision, newest });
         }
         if revision < oldest {
-            return Err(PastError::Compacted { requested: revision, oldest });
+            return Err(HistoryError::Compacted { requested: revision, oldest });
         }
-        Ok(Past { snapshot: self, keyspace, revision, gone, time })
+        Ok(HistoricalView { snapshot: self, keyspace, revision, gone, time })
     }
 
     /// Returns the oldest revision at which the keyspace can be read.
-    pub fn history_floor(&self, keyspace: KeyspaceId) -> Result<Revision, PastError> {
+    pub fn history_floor(&self, keyspace: KeyspaceId) -> Result<Revision, HistoryError> {
         Ok(self.history(keyspace)?.floor)
     }
 
-    fn history(&self, keyspace: KeyspaceId) -> Result<HistoryRow, PastError> {
+    fn history(&self, keyspace: KeyspaceId) -> Result<HistoryRow, HistoryError> {
         let found = HistoryRow::in_view(self.view(), keyspace)?;
-        found.filter(|found| found.work != Work::Remove).ok_or(PastError::NoHistory)
+        found.filter(|found| found.work != HistoryWork::Remove).ok_or(HistoryError::NoHistory)
     }
 
     /// Returns at most `limit` versions of a key, newest first, that began before the revision `before`.
@@ -208,7 +215,7 @@ impl ReadView {
         key: &[u8],
         before: Option<Revision>,
         limit: usize,
-    ) -> Result<Versions, PastError> {
+    ) -> Result<Versions, HistoryError> {
         let HistoryRow { floor, gone, .. } = self.history(keyspace)?;
         let forgotten = forgotten_row(keyspace, key);
         let forgotten = self.view().get(&forgotten)?.map(|row| Until::of_forgotten(&forgotten, &row)).transpose()?;
@@ -216,7 +223,7 @@ impl ReadView {
         let mut found = Versions { versions: Vec::new(), more: false, oldest };
         let before = before.unwrap_or(Revision::MAX);
         let is_asked_for = |own: &Version| {
-            let is_old = matches!(own.lasting, Lasting::Until { revision, .. } if revision <= oldest);
+            let is_old = matches!(own.lifetime, VersionLifetime::Until { revision, .. } if revision <= oldest);
             own.stored.revision < before && !is_old
         };
         found.versions.extend(self.own_version(keyspace, key)?.filter(is_asked_for));
@@ -244,16 +251,16 @@ impl ReadView {
         }
         found.more = more || found.versions.len() > limit;
         found.versions.truncate(limit);
-        found.oldest = oldest.max(gone.min(self.first_known(keyspace, key)?));
+        found.oldest = oldest.max(gone.min(self.oldest_known_revision(keyspace, key)?));
         Ok(found)
     }
 
     /// Returns the revision of a key's oldest row. All versions of the key from that revision on are kept.
-    fn first_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
+    fn oldest_known_revision(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
         let (prefix, end) = (key_prefix(keyspace, key), forgotten_row(keyspace, key));
         let mut found = Ok(None);
         self.view().scan(Bound::Included(&prefix), Bound::Excluded(&end), Direction::Reverse, &mut |full, _| {
-            found = PastKey::of_version(full).map(|of| of.revision);
+            found = HistoryKey::of_version(full).map(|of| of.revision);
             ControlFlow::Break(())
         })?;
         if let Some(first) = found? {
@@ -267,13 +274,15 @@ impl ReadView {
     fn own_version(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Version>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(stored) = own else { return Ok(None) };
-        let hidden = self.sight_at(keyspace, self.applied().revision).hidden_since(key, stored.revision);
-        let lasting = match hidden {
-            Some(revision) => Lasting::Until { revision, time: None, ending: Ending::Deleted },
-            None if stored.expiry.is_live(self.time(), |id| Lease::in_view(self.view(), id))? => Lasting::Current,
-            None => Lasting::Ended,
+        let hidden = self.visibility_at(keyspace, self.applied().revision).hidden_since(key, stored.revision);
+        let lifetime = match hidden {
+            Some(revision) => VersionLifetime::Until { revision, time: None, ending: VersionEnd::Deleted },
+            None if stored.expiry.is_live(self.time(), |id| Lease::in_view(self.view(), id))? => {
+                VersionLifetime::Current
+            }
+            None => VersionLifetime::Ended,
         };
-        Ok(Some(Version { stored, lasting }))
+        Ok(Some(Version { stored, lifetime }))
     }
 }
 
@@ -282,11 +291,11 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, Until), MachineError> {
     let value = row.decoded(full)?;
     let Until { revision, time } = row.until;
     let stored = Stored { revision: value.revision, value: value.value.to_owned(), expiry: value.expiry };
-    let lasting = Lasting::Until { revision, time: Some(time), ending: row.ending };
-    Ok((Version { stored, lasting }, row.until))
+    let lifetime = VersionLifetime::Until { revision, time: Some(time), ending: row.ending };
+    Ok((Version { stored, lifetime }, row.until))
 }
 
-impl<'s> Past<'s> {
+impl<'s> HistoricalView<'s> {
     /// Returns the revision as of which this view shows the keyspace.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -294,11 +303,11 @@ impl<'s> Past<'s> {
     }
 
     /// Returns the value that a key had at the view's revision.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Stored>, PastError> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Stored>, HistoryError> {
         let view = self.snapshot.view();
         let own = with_data_key(self.keyspace, key, |full| decode_owned(full, view.get(full)?))?;
         if let Some(own) = own.filter(|own| own.revision <= self.revision) {
-            let shown = self.snapshot.sight_at(self.keyspace, self.revision).shows(key, own.revision);
+            let shown = self.snapshot.visibility_at(self.keyspace, self.revision).shows(key, own.revision);
             let is_there = shown && own.expiry.is_live(self.time, |id| Lease::in_view(view, id))?;
             return Ok(is_there.then_some(own));
         }
@@ -327,10 +336,10 @@ impl<'s> Past<'s> {
         Ok(found.unwrap_or_default().revision)
     }
 
-    /// Returns [`PastError::Compacted`] if the view's revision is below `oldest`, from which on a key's past is known.
-    pub(crate) fn check_known(&self, oldest: Revision) -> Result<(), PastError> {
+    /// Returns [`HistoryError::Compacted`] if the view's revision is below `oldest`, from which on a key's past is known.
+    pub(crate) fn check_known(&self, oldest: Revision) -> Result<(), HistoryError> {
         if oldest > self.revision {
-            return Err(PastError::Compacted { requested: self.revision, oldest });
+            return Err(HistoryError::Compacted { requested: self.revision, oldest });
         }
         Ok(())
     }

@@ -10,10 +10,10 @@ use thalweg_types::{Durability, Revision};
 use thalweg_wire::{Change, ChangeKind, Changes, List};
 
 use super::{
-    blocking::off_thread,
+    blocking::run_blocking,
     failure::{self, Failure},
     replies::Replies,
-    step::{Found, Patience, Wanted},
+    step::{StepLimits, StepResult, WhenEmpty},
 };
 
 /// Number of bytes of a change in addition to its key and value: kind, revision, time, two lengths.
@@ -23,46 +23,46 @@ const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
 /// A watch of keys, which supplies the frames of a subscription.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct WatchSource {
     app: Arc<App>,
     /// The engine's watch; `None` only while another thread polls it.
     watch: Option<thalweg_engine::Watch>,
     /// Revision below which the client has been sent all changes of the watched keys.
-    said: Revision,
+    reported: Revision,
     /// Revision below which all changes of the watched keys have been read.
     position: Revision,
 }
 
-impl Watching {
+impl WatchSource {
     /// Creates a watch that delivers changes from the revision `next` on.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
-        Self { app: Arc::clone(app), watch: Some(watch), said: next, position: next }
+        Self { app: Arc::clone(app), watch: Some(watch), reported: next, position: next }
     }
 
     /// Returns the revision at which a later watch can resume: the client has been sent all changes below it.
     #[must_use]
     pub(crate) fn next(&self) -> Revision {
-        self.said
+        self.reported
     }
 
     /// Runs one step: waits for changes of the watched keys and returns them. After a while without changes, returns a
     /// frame with only the revision reached.
-    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
+    pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         loop {
             match self.look().await {
-                Err(failure) => return Found::Over(failure),
+                Err(failure) => return StepResult::Ended(failure),
                 Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
                 Ok(Some(batch)) => return self.show(batch, &wanted).await,
-                Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
+                Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
                 Ok(None) => {}
             }
-            let Some(watch) = &self.watch else { return Found::Over(failure::stopping()) };
+            let Some(watch) = &self.watch else { return StepResult::Ended(failure::stopping()) };
             tokio::select! {
                 biased;
-                () = wanted.stop.notified() => return Found::Nothing,
+                () = wanted.stop.notified() => return StepResult::Nothing,
                 () = watch.ready() => {}
-                () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => if self.position > self.said {
+                () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => if self.position > self.reported {
                     return self.progress();
                 },
             }
@@ -74,7 +74,7 @@ impl Watching {
     async fn look(&mut self) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
         let (found, watch) = if watch.is_behind() {
-            off_thread(move || Ok((watch.try_next(), watch))).await?
+            run_blocking(move || Ok((watch.try_next(), watch))).await?
         } else {
             (watch.try_next(), watch)
         };
@@ -89,13 +89,13 @@ impl Watching {
     }
 
     /// Returns a frame without changes, which tells the client that it has missed nothing up to the watch's position.
-    fn progress(&mut self) -> Found {
-        self.said = self.position;
+    fn progress(&mut self) -> StepResult {
+        self.reported = self.position;
         let (next, durability) = (self.position, self.app.db.blocking().visible_durability());
-        Found::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
+        StepResult::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
     }
 
-    async fn show(&mut self, batch: WatchBatch, wanted: &Wanted) -> Found {
+    async fn show(&mut self, batch: WatchBatch, wanted: &StepLimits) -> StepResult {
         let WatchBatch { mut events, mut next } = batch;
         let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
         if events.len() > limit {
@@ -103,12 +103,12 @@ impl Watching {
             next = events[limit].revision;
             events.truncate(limit);
         }
-        self.said = next;
+        self.reported = next;
         // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
         let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(&self.app, bytes).await);
-        Found::frame(events.len() as u64, bytes, move |out, id| {
+        StepResult::frame(events.len() as u64, bytes, move |out, id| {
             let put = put(out, id, durability, next, &events, max);
             // The frames have reservations of their own by now.
             drop(room);
@@ -130,7 +130,7 @@ fn put(
 ) -> Result<(), Failure> {
     let mut rest = events;
     while !rest.is_empty() {
-        let fits = fitting(rest, max_frame_bytes);
+        let fits = changes_that_fit(rest, max_frame_bytes);
         let (now, later) = rest.split_at(fits);
         let changes: Vec<_> = now.iter().map(change).collect();
         let next = later.first().map_or(next, |event| event.revision);
@@ -142,7 +142,7 @@ fn put(
 
 /// Returns the number of changes for one frame: whole commits if at least one fits, or else as many changes of the
 /// first commit as fit, and at least one change.
-fn fitting(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
+fn changes_that_fit(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
     let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
     for (at, event) in events.iter().enumerate() {
         bytes += CHANGE_HEAD_BYTES + event.key.len() + value(event).len();
@@ -189,10 +189,10 @@ mod tests {
         let each = CHANGE_HEAD_BYTES + 3 + 100;
         let head = CHANGES_HEAD_BYTES;
         let events = [event(5, 100), event(6, 100), event(6, 100), event(7, 100)];
-        assert_eq!(fitting(&events, head + 4 * each), 4);
-        assert_eq!(fitting(&events, head + 3 * each), 3);
-        assert_eq!(fitting(&events, head + 2 * each), 1, "6 is not split for half a frame");
-        assert_eq!(fitting(&events[1..], head + each), 1, "but it is if it must");
-        assert_eq!(fitting(&events, 10), 1, "at least one");
+        assert_eq!(changes_that_fit(&events, head + 4 * each), 4);
+        assert_eq!(changes_that_fit(&events, head + 3 * each), 3);
+        assert_eq!(changes_that_fit(&events, head + 2 * each), 1, "6 is not split for half a frame");
+        assert_eq!(changes_that_fit(&events[1..], head + each), 1, "but it is if it must");
+        assert_eq!(changes_that_fit(&events, 10), 1, "at least one");
     }
 }

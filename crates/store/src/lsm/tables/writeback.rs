@@ -1,6 +1,6 @@
 //! Incremental writeback of tables while they are written.
 //!
-//! Owns: [`Growth`], the set of tables being written, and [`Growing`], with which a flush or compaction sends its
+//! Owns: [`WritebackTracker`], the set of tables being written, and [`Writeback`], with which a flush or compaction sends its
 //! output to the disk, one piece at a time. Does not own: writing and syncing the tables, which the LSM crate does.
 //!
 //! The crate syncs a table once, when it is complete. While a disk writes 64 MiB at once, all other syncs wait for
@@ -25,7 +25,7 @@ use std::{
 use lsm_tree::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
 use thalweg_disk::write_out;
 
-use super::pace::{Chore, Pace, Stint, rest_after};
+use super::throttle::{Throttle, WorkKind, WorkThrottle, pause_after};
 
 /// Bytes of a piece while no client writes, or if the work is urgent.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -36,19 +36,19 @@ const MAX_MISSING: u64 = 16;
 
 /// The tables of a directory that are being written.
 #[derive(Clone, Debug)]
-pub(super) struct Growth(Arc<Shared>);
+pub(super) struct WritebackTracker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     tables: PathBuf,
-    pace: Arc<Pace>,
+    pace: Arc<Throttle>,
     /// Number of the next file. Files below it are complete, or some thread handles them.
     next: AtomicU64,
 }
 
-impl Growth {
+impl WritebackTracker {
     /// Tracks the tables in the crate's directory `dir`.
-    pub(super) fn of(dir: &Path, pace: &Arc<Pace>) -> Self {
+    pub(super) fn of(dir: &Path, pace: &Arc<Throttle>) -> Self {
         let next = AtomicU64::new(u64::MAX);
         Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), next }))
     }
@@ -59,17 +59,17 @@ impl Growth {
     }
 
     /// Creates the handle of one flush or compaction.
-    pub(super) fn watch(&self, chore: Chore) -> Growing {
-        let (shared, stint) = (Arc::clone(&self.0), self.0.pace.stint(chore));
-        Growing { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
+    pub(super) fn watch(&self, chore: WorkKind) -> Writeback {
+        let (shared, stint) = (Arc::clone(&self.0), self.0.pace.begin_work(chore));
+        Writeback { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
     }
 }
 
-/// Writeback of one flush or compaction; see [`Growth`].
+/// Writeback of one flush or compaction; see [`WritebackTracker`].
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(super) struct Writeback {
     shared: Arc<Shared>,
-    stint: Stint,
+    stint: WorkThrottle,
     /// Bytes passed to the crate since the last search for new files.
     bytes: u64,
     /// Bytes passed to the crate since the last writeback.
@@ -85,20 +85,20 @@ struct Table {
     written_out: u64,
 }
 
-impl Growing {
+impl Writeback {
     /// Counts bytes that are about to be written, and writes back when a piece is complete.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.small_bytes += bytes as u64;
         if self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES {
             self.small_bytes = 0;
-            self.look();
+            self.write_back();
         }
     }
 
     #[cold]
-    fn look(&mut self) {
-        let is_considerate = self.stint.is_considerate(Instant::now());
+    fn write_back(&mut self) {
+        let is_considerate = self.stint.should_throttle(Instant::now());
         let piece_bytes = if is_considerate { SMALL_PIECE_BYTES } else { PIECE_BYTES };
         if self.bytes >= PIECE_BYTES {
             self.bytes = 0;
@@ -107,7 +107,7 @@ impl Growing {
         }
         let rest = |took| {
             if is_considerate {
-                rest_after(took);
+                pause_after(took);
             }
         };
         self.files.retain_mut(|table| table.write_out(piece_bytes, rest).is_ok());
@@ -148,17 +148,17 @@ impl Table {
 }
 
 /// Compaction filters that keep all items, and observe the bytes that compactions write.
-impl Factory for Growth {
+impl Factory for WritebackTracker {
     fn name(&self) -> &'static str {
         "write out"
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(self.watch(Chore::Compaction))
+        Box::new(self.watch(WorkKind::Compaction))
     }
 }
 
-impl CompactionFilter for Growing {
+impl CompactionFilter for Writeback {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
         self.add(item.key().len() + item.value()?.len());
         Ok(Verdict::Keep)
@@ -169,11 +169,11 @@ impl CompactionFilter for Growing {
 mod tests {
     use std::io::Write as _;
 
-    use super::{super::pace::Backlog, *};
+    use super::{super::throttle::Backlog, *};
 
     const PIECE: usize = PIECE_BYTES as usize;
 
-    fn tables(growing: &Growing) -> Vec<(u64, u64)> {
+    fn tables(growing: &Writeback) -> Vec<(u64, u64)> {
         growing.files.iter().map(|table| (table.len, table.written_out)).collect()
     }
 
@@ -182,10 +182,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tables")).unwrap();
         let create = |number: u64| File::create(dir.path().join("tables").join(number.to_string())).unwrap();
-        let growth = Growth::of(dir.path(), &Arc::default());
+        let growth = WritebackTracker::of(dir.path(), &Arc::default());
         create(6);
         growth.begin(7);
-        let (mut one, mut other) = (growth.watch(Chore::Flush), growth.watch(Chore::Compaction));
+        let (mut one, mut other) = (growth.watch(WorkKind::Flush), growth.watch(WorkKind::Compaction));
         let mut table = create(7);
         table.write_all(&vec![1; PIECE * 2 + 5]).unwrap();
         one.add(PIECE - 1);
@@ -209,15 +209,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tables")).unwrap();
         let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0 };
-        let pace = Arc::new(Pace::default());
-        let growth = Growth::of(dir.path(), &pace);
+        let pace = Arc::new(Throttle::default());
+        let growth = WritebackTracker::of(dir.path(), &pace);
         growth.begin(1);
-        let mut growing = growth.watch(Chore::Flush);
+        let mut growing = growth.watch(WorkKind::Flush);
         let mut table = File::create(dir.path().join("tables/1")).unwrap();
         let mut grow = |bytes: u64, backlog| {
             table.write_all(&vec![1; bytes as usize]).unwrap();
-            pace.tell(backlog);
-            pace.wrote();
+            pace.report(backlog);
+            pace.count_write();
             growing.add(bytes as usize);
             growing.files[0].written_out
         };

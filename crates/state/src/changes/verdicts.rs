@@ -4,8 +4,8 @@
 //! A command that changes keys calls [`Applying::changed`] for each change. This costs one comparison if the
 //! changes can be derived from the command's bytes (see [`EntryCommits`](crate::changes::commits::EntryCommits)). A
 //! command whose changes cannot be derived (expiries, results of counters, branches) calls
-//! [`Applying::tell_changes`] before the first change; then the entry's verdict stores its changes. A command that
-//! changes keys uses a revision. [`Applying::judge`] compares this with the command's bytes afterwards.
+//! [`Applying::record_changes`] before the first change; then the entry's verdict stores its changes. A command that
+//! changes keys uses a revision. [`Applying::finish_command`] compares this with the command's bytes afterwards.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -25,7 +25,7 @@ use crate::{
         key_change::KeyChange,
         mark::{Mark, is_due},
     },
-    entry::{Entry, Moved},
+    entry::{Entry, LocalOutcome},
     error::MachineError,
     keys::{self, HISTORY_FLOOR},
     machine::{
@@ -36,15 +36,15 @@ use crate::{
 
 impl Applying<'_> {
     /// Starts storing the current command's changes in a row, because they cannot be derived from the command's bytes.
-    pub(crate) fn tell_changes(&mut self) {
-        self.applier.verdict.tell();
+    pub(crate) fn record_changes(&mut self) {
+        self.applier.verdict.start_recording();
     }
 
     /// Reports that the current command changes a key. `value_at` is the position in the log of the value that a put
     /// writes; `None` if the log does not contain that value.
     #[inline]
     pub(crate) fn changed(&mut self, change: &KeyChange<'_>, value_at: Option<LogPosition>) {
-        if self.applier.verdict.is_telling() {
+        if self.applier.verdict.is_recording() {
             let payload_at = self.applier.payload_at;
             let within = |at: LogPosition| at.offset.checked_sub(payload_at);
             self.applier.verdict.push(change, value_at.and_then(within));
@@ -54,14 +54,14 @@ impl Applying<'_> {
     /// Ends the command `number` of the entry: stores facts about its effect in the entry's verdict row, if the
     /// command's bytes do not determine them. `before` is the last revision used before the command.
     #[inline]
-    pub(crate) fn judge(&mut self, number: usize, bytes: &[u8], before: Revision) {
+    pub(crate) fn finish_command(&mut self, number: usize, bytes: &[u8], before: Revision) {
         let (used, expected) = (self.applied.revision != before, uses_revision(bytes));
-        if used != expected || self.applier.verdict.is_telling() {
+        if used != expected || self.applier.verdict.is_recording() {
             let (verdict, number) = (&mut self.applier.verdict, number as u32);
             match (used, expected) {
-                (true, _) => verdict.told(number),
-                (false, true) => verdict.refused(number),
-                (false, false) => verdict.forget_told(),
+                (true, _) => verdict.record_exception(number),
+                (false, true) => verdict.record_rejection(number),
+                (false, false) => verdict.discard_recording(),
             }
         }
     }
@@ -84,7 +84,11 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
 
 /// Raises the history floor, and deletes at most `max` rows below it that only served watches of past changes. Each
 /// node decides for itself how far back its log can be read as history.
-pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Moved, MachineError> {
+pub(crate) fn raise_floor(
+    applying: &mut Applying<'_>,
+    floor: HistoryFloor,
+    max: u32,
+) -> Result<LocalOutcome, MachineError> {
     let applier = &mut *applying.applier;
     // The floor may pass all applied entries, but no later ones.
     let highest = HistoryFloor { revision: applier.applied.revision, index: applier.applied.index.next() };
@@ -96,7 +100,7 @@ pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max:
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut rows = forget_rows(applying, [keys::history_mark(Revision(0)), keys::history_mark(floor.revision)], max)?;
     rows += forget_rows(applying, [keys::verdict(Index(0)), keys::verdict(floor.index)], max - rows)?;
-    Ok(Moved::Forgot { rows, more: rows == max && max > 0 })
+    Ok(LocalOutcome::SegmentForgotten { rows, more: rows == max && max > 0 })
 }
 
 fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u32) -> Result<u32, MachineError> {

@@ -8,7 +8,7 @@
 //! ```text
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
-//! The task calls [`Served::begin`] at the start of each poll. Then it reads, answers and writes in turns
+//! The task calls [`ServedSocket::begin`] at the start of each poll. Then it reads, answers and writes in turns
 //! until the socket neither has bytes to read nor accepts bytes.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
@@ -27,12 +27,12 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_transport::{Channel, Outbox};
 use tokio::sync::watch;
 
-/// Longest time for which a closed socket is still read, as [`Phase::Lingering`] describes.
+/// Longest time for which a closed socket is still read, as [`SocketPhase::Lingering`] describes.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Phase in the life of a client's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SocketPhase {
     /// The server reads and writes the socket.
     Open,
     /// The server has closed its sending side. For a moment it still reads and discards bytes from the
@@ -67,11 +67,11 @@ pub enum Received {
 
 /// A client's socket, and the times from which its timeouts are computed.
 #[derive(Debug)]
-pub struct Served {
+pub struct ServedSocket {
     io: Channel,
     /// Kind of client, for log lines.
-    whose: &'static str,
-    phase: Phase,
+    client_kind: &'static str,
+    phase: SocketPhase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     /// True if a tick or a stop may have happened that was not polled yet.
     has_alarms: bool,
@@ -90,12 +90,12 @@ pub struct Served {
     pub partial_since: Option<Instant>,
 }
 
-impl Served {
+impl ServedSocket {
     /// Creates the driver of a client's socket. The driver cuts off a client that accepts no byte for
     /// `write_timeout`. `pause` is the time between ticks.
     pub fn new(
         io: Channel,
-        whose: &'static str,
+        client_kind: &'static str,
         mut stopping: watch::Receiver<bool>,
         write_timeout: Duration,
         pause: Duration,
@@ -103,8 +103,8 @@ impl Served {
         let now = Instant::now();
         let mut served = Self {
             io,
-            whose,
-            phase: Phase::Open,
+            client_kind,
+            phase: SocketPhase::Open,
             alarms: FuturesUnordered::new(),
             has_alarms: true,
             write_timeout,
@@ -132,17 +132,17 @@ impl Served {
 
     /// Returns true until the server closes its side.
     pub fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == SocketPhase::Open
     }
 
     /// Returns true once the socket is closed or lost, so that the connection's task may end.
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == SocketPhase::Over
     }
 
     /// Returns true while the closed socket is still read and received bytes are discarded.
     pub fn lingers(&self) -> bool {
-        matches!(self.phase, Phase::Lingering { .. })
+        matches!(self.phase, SocketPhase::Lingering { .. })
     }
 
     /// Returns true if a tick or a stop may have happened that was not polled yet.
@@ -245,7 +245,7 @@ impl Served {
         if !self.is_open() || self.io.poll_close(cx).is_pending() {
             return false;
         }
-        self.phase = Phase::Lingering { since: Instant::now() };
+        self.phase = SocketPhase::Lingering { since: Instant::now() };
         // The next tick may be far off, so another tick ends the lingering.
         self.tick_after(LINGER);
         true
@@ -254,11 +254,11 @@ impl Served {
     /// Reads from a closed socket and discards the bytes. Returns true if there were any, or if the client
     /// closed the connection.
     pub fn linger(&mut self, cx: &mut Context<'_>) -> bool {
-        let Phase::Lingering { since } = self.phase else { return false };
+        let SocketPhase::Lingering { since } = self.phase else { return false };
         let read = self.io.poll_read(cx, &mut BytesMut::with_capacity(4096));
         let goes_on = matches!(read, Poll::Ready(Ok(read)) if read > 0) && self.now < since + LINGER;
         if read.is_ready() && !goes_on {
-            self.phase = Phase::Over;
+            self.phase = SocketPhase::Over;
         }
         read.is_ready()
     }
@@ -267,14 +267,14 @@ impl Served {
     /// to check at this tick.
     pub fn tick(&mut self) -> bool {
         match self.phase {
-            Phase::Lingering { since } if self.now >= since + LINGER => self.phase = Phase::Over,
-            Phase::Open if self.waited(self.stuck_since) >= self.write_timeout => {
+            SocketPhase::Lingering { since } if self.now >= since + LINGER => self.phase = SocketPhase::Over,
+            SocketPhase::Open if self.waited(self.stuck_since) >= self.write_timeout => {
                 let peer = self.peer();
-                tracing::debug!(%peer, whose = self.whose, "connection cut: the client does not read its replies");
-                self.phase = Phase::Over;
+                tracing::debug!(%peer, client_kind = self.client_kind, "connection cut: the client does not read its replies");
+                self.phase = SocketPhase::Over;
             }
-            Phase::Open => return true,
-            Phase::Lingering { .. } | Phase::Over => {}
+            SocketPhase::Open => return true,
+            SocketPhase::Lingering { .. } | SocketPhase::Over => {}
         }
         false
     }
@@ -289,7 +289,7 @@ impl Served {
     }
 
     fn lost(&mut self, error: &io::Error) {
-        tracing::debug!(peer = %self.peer(), whose = self.whose, %error, "connection lost");
-        self.phase = Phase::Over;
+        tracing::debug!(peer = %self.peer(), client_kind = self.client_kind, %error, "connection lost");
+        self.phase = SocketPhase::Over;
     }
 }

@@ -52,7 +52,7 @@ struct Node {
 }
 
 #[derive(Debug)]
-struct Trie {
+struct PatternTrie {
     nodes: Vec<Node>,
     free: Vec<u32>,
     edges: HashTable<u32>,
@@ -61,8 +61,8 @@ struct Trie {
 
 /// The trie of wildcard patterns with its lock, and the generations (version counters) of its patterns.
 #[derive(Debug)]
-pub(crate) struct Wild {
-    trie: RwLock<Trie>,
+pub(crate) struct WildcardIndex {
+    trie: RwLock<PatternTrie>,
     all: AtomicU64,
     by_first: Box<[AtomicU64]>,
     hasher: FixedState,
@@ -81,11 +81,11 @@ impl Generation {
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
-impl Wild {
+impl WildcardIndex {
     pub(crate) fn new(seed: u64) -> Self {
         let hasher = FixedState::with_seed(seed);
         Self {
-            trie: RwLock::new(Trie::new(hasher.clone())),
+            trie: RwLock::new(PatternTrie::new(hasher.clone())),
             all: AtomicU64::new(0),
             by_first: (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect(),
             hasher,
@@ -149,7 +149,7 @@ impl Wild {
     }
 }
 
-impl Trie {
+impl PatternTrie {
     fn new(hasher: FixedState) -> Self {
         let root = Node { parent: NONE, star: NONE, children: 0, token: Box::default(), here: None, tail: None };
         Self { nodes: vec![root], free: Vec::new(), edges: HashTable::new(), hasher }
@@ -255,13 +255,13 @@ impl Trie {
                 break;
             }
             let parent = node.parent;
-            self.cut(at);
+            self.remove_empty_node(at);
             at = parent;
         }
     }
 
     /// Removes a trie node that has neither subscriptions nor children.
-    fn cut(&mut self, number: u32) {
+    fn remove_empty_node(&mut self, number: u32) {
         let parent = self.nodes[number as usize].parent;
         let token = std::mem::take(&mut self.nodes[number as usize].token);
         self.nodes[parent as usize].children -= 1;
@@ -290,7 +290,7 @@ mod tests {
         let id = SubscriptionId(1);
         let make = |tag| Subscription::new(id, tag, pattern("a"), &SubscribeOptions::DEFAULTS);
         let place = shared.lock().insert(id, Policy::DropNew, make);
-        Target { link: Arc::new(shared), place }
+        Target { link: Arc::new(shared), slot: place }
     }
 
     fn pattern(text: &str) -> Pattern {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn nodes_go_with_the_last_pattern() {
-        let wild = Wild::new(1);
+        let wild = WildcardIndex::new(1);
         let texts = ["a.*.c", "a.*.d", "a.>", ">", "*", "*.*", "a.b.c.*", "x.*"];
         let targets: Vec<_> = texts.iter().map(|_| target()).collect();
         for (text, target) in texts.iter().zip(&targets) {
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_change_ends_what_it_may_concern_and_little_else() {
-        let wild = Wild::new(1);
+        let wild = WildcardIndex::new(1);
         let first = wild.first(b"orders.new");
         let before = wild.generation(first);
         wild.insert(&pattern("orders.*"), None, target()).unwrap();

@@ -9,10 +9,10 @@ use std::{collections::BTreeSet, time::Duration};
 use thalweg_types::{LeaseId, Revision, limits::MAX_CONTENDERS};
 
 use crate::{
-    coordinator::{Contender, Coordinator, Entered, Noticed, Watched, Watching},
+    coordinator::{Contender, Coordinator, EnterResult, KeyWatch, WatchResult, Watched},
     error::RecipeError,
-    keeping::Keeping,
-    standing::{ahead_of, in_order, key_of, prefix_of},
+    lease_schedule::LeaseSchedule,
+    queue_order::{ahead_of, in_order, key_of, prefix_of},
 };
 
 /// Pause before an operation is retried after a transient error.
@@ -31,20 +31,20 @@ pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<
 /// A contender's place in the queue, which is a key attached to its lease. Dropping this value removes the
 /// contender from the queue.
 #[derive(Debug)]
-pub(crate) struct Place<C: Coordinator> {
+pub(crate) struct QueueEntry<C: Coordinator> {
     pub(crate) coordinator: C,
     name: String,
     pub(crate) key: Vec<u8>,
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: LeaseSchedule,
     /// Time at which the contender began to enter the queue; its maximum wait counts from then on.
     began: Duration,
     /// True while the contender may have a key to remove.
     entered: bool,
 }
 
-impl<C: Coordinator> Place<C> {
+impl<C: Coordinator> QueueEntry<C> {
     /// Grants a lease, and writes a key attached to it at the end of the queue.
     pub(crate) fn enter(
         coordinator: &C,
@@ -60,19 +60,19 @@ impl<C: Coordinator> Place<C> {
             key: key_of(name, lease),
             revision: Revision::ZERO,
             lease,
-            keeping: Keeping::granted(sent, ttl),
+            keeping: LeaseSchedule::granted(sent, ttl),
             began: sent,
             entered: true,
         };
         // The key contains this contender's own lease. So an existing key is from an earlier attempt whose
         // answer was lost.
         place.revision = match coordinator.enter(&place.key, value, lease).map_err(RecipeError::Store)? {
-            Entered::At(revision) => revision,
-            Entered::Taken => match coordinator.get(&place.key).map_err(RecipeError::Store)? {
+            EnterResult::At(revision) => revision,
+            EnterResult::Exists => match coordinator.get(&place.key).map_err(RecipeError::Store)? {
                 Some((revision, _)) => revision,
                 None => return Err(place.lost()),
             },
-            Entered::LeaseEnded => return Err(place.lost()),
+            EnterResult::LeaseEnded => return Err(place.lost()),
         };
         Ok(place)
     }
@@ -92,13 +92,13 @@ impl<C: Coordinator> Place<C> {
         let sent = self.coordinator.now();
         match self.coordinator.keep_alive(self.lease) {
             Ok(true) => {
-                self.keeping.kept(sent);
+                self.keeping.record_keepalive(sent);
                 Ok(())
             }
             Ok(false) => Err(self.lost()),
             Err(error) => {
                 let now = self.coordinator.now();
-                self.keeping.put_off(now);
+                self.keeping.retry_later(now);
                 if self.keeping.is_live(now) {
                     Err(RecipeError::Store(error))
                 } else {
@@ -128,7 +128,7 @@ impl<C: Coordinator> Place<C> {
             let waited = if slots == 1 { self.wait_behind(&mut wait) } else { self.wait_among(slots, &mut wait) };
             match waited {
                 Err(RecipeError::Store(error)) if C::is_transient(&error) => {
-                    self.look_after(&wait)?;
+                    self.keep_alive_while_waiting(&wait)?;
                     std::thread::sleep(PAUSE);
                 }
                 waited => return waited,
@@ -146,13 +146,13 @@ impl<C: Coordinator> Place<C> {
         loop {
             let ahead = self.ahead()?;
             wait.ahead = ahead.len();
-            let Some(before) = ahead.last() else { return self.confirm() };
+            let Some(before) = ahead.last() else { return self.confirm_entry() };
             let mut watch = self.coordinator.watch(Watched::Key(&before.key)).map_err(RecipeError::Store)?;
             // The read comes after the start of the watch, so that no change is missed in between.
             while let Some((revision, _)) = self.coordinator.get(&before.key).map_err(RecipeError::Store)?
                 && revision == before.revision
             {
-                if self.pause(&mut watch, wait)? != Noticed::Nothing {
+                if self.pause(&mut watch, wait)? != WatchResult::Nothing {
                     break;
                 }
             }
@@ -170,39 +170,39 @@ impl<C: Coordinator> Place<C> {
             loop {
                 wait.ahead = ahead.len();
                 if ahead.len() < slots {
-                    return self.confirm();
+                    return self.confirm_entry();
                 }
                 match self.pause(&mut watch, wait)? {
                     // These contenders wrote their keys before the listing, so a change of a key means its
                     // removal.
-                    Noticed::Keys(keys) => keys.iter().for_each(|key| _ = ahead.remove(key)),
+                    WatchResult::Keys(keys) => keys.iter().for_each(|key| _ = ahead.remove(key)),
                     // A lease may have ended without the removal of its keys. A check lists all keys here, so
                     // it is rarer than for a lock.
-                    Noticed::Nothing if self.coordinator.now().saturating_sub(looked) < C::LOOK_EVERY * 10 => {}
-                    Noticed::Nothing | Noticed::Unknown => break,
+                    WatchResult::Nothing if self.coordinator.now().saturating_sub(looked) < C::LOOK_EVERY * 10 => {}
+                    WatchResult::Nothing | WatchResult::Unknown => break,
                 }
             }
         }
     }
 
     /// Checks that the contender's own key still exists. If it does not, the contender has lost its turn.
-    fn confirm(&mut self) -> Result<(), RecipeError<C::Error>> {
+    fn confirm_entry(&mut self) -> Result<(), RecipeError<C::Error>> {
         let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
         if found.is_some_and(|(revision, _)| revision == self.revision) {
-            return self.look_after(&Wait { until: None, ..Wait::default() });
+            return self.keep_alive_while_waiting(&Wait { until: None, ..Wait::default() });
         }
         Err(self.lost())
     }
 
-    fn pause(&mut self, watch: &mut C::Watch, wait: &Wait) -> Result<Noticed, RecipeError<C::Error>> {
-        self.look_after(wait)?;
+    fn pause(&mut self, watch: &mut C::Watch, wait: &Wait) -> Result<WatchResult, RecipeError<C::Error>> {
+        self.keep_alive_while_waiting(wait)?;
         let now = self.coordinator.now();
         let left = wait.until.map_or(C::LOOK_EVERY, |until| until.saturating_sub(now));
         Ok(watch.wait(left.min(self.keeping.due_in(now)).min(C::LOOK_EVERY)))
     }
 
     /// Keeps the contender's lease alive if a keepalive is due. Returns an error if the wait has timed out.
-    fn look_after(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
+    fn keep_alive_while_waiting(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
         if self.keeping.due_in(self.coordinator.now()).is_zero() {
             match self.keep_alive() {
                 Err(RecipeError::Store(error)) if C::is_transient(&error) => {}
@@ -232,7 +232,7 @@ struct Wait {
     ahead: usize,
 }
 
-impl<C: Coordinator> Drop for Place<C> {
+impl<C: Coordinator> Drop for QueueEntry<C> {
     fn drop(&mut self) {
         // If this fails, the lease ends on its own.
         let _ = self.leave();

@@ -17,8 +17,8 @@ use crate::{
     error::MachineError,
     expiry::rows::{Expiry, Lease},
     history::{
-        past::{Past, PastError},
-        rows::{PastKey, Until, VersionRow, escape, forgotten_row, key_prefix, version_row, versions_prefix},
+        historical_view::{HistoricalView, HistoryError},
+        rows::{HistoryKey, Until, VersionRow, escape, forgotten_row, key_prefix, version_row, versions_prefix},
     },
     keys::{DATA_PREFIX_LEN, KeyRange, data_prefix},
     keyspaces::{
@@ -32,14 +32,14 @@ const PAGE_ROWS: usize = 256;
 /// Bytes of rows after which a scan of the past stops reading ahead in one of its sources.
 const PAGE_BYTES: usize = 1024 * 1024;
 
-impl Past<'_> {
+impl HistoricalView<'_> {
     /// Visits the pairs of the past revision in order until the range ends, the limit is reached, or `visit` breaks.
     /// Reads about 1 MiB ahead.
     pub fn scan(
         &self,
         range: &ScanRange<'_>,
         visit: &mut dyn FnMut(Item<'_>) -> ControlFlow<()>,
-    ) -> Result<(), PastError> {
+    ) -> Result<(), HistoryError> {
         let full = KeyRange::of_keyspace(self.keyspace, range.prefix, range.start, range.end);
         if full.is_empty() {
             return Ok(());
@@ -55,21 +55,21 @@ impl Past<'_> {
             versions.refill()?;
             let first = match (own.page.front(), versions.page.front()) {
                 (None, None) => return Ok(()),
-                (Some(_), None) => Turn::Own,
-                (None, Some(_)) => Turn::Version,
+                (Some(_), None) => NextSource::Own,
+                (None, Some(_)) => NextSource::Version,
                 (Some(own), Some(version)) => match (own.key.cmp(&version.key), range.direction) {
-                    (std::cmp::Ordering::Equal, _) => Turn::Both,
+                    (std::cmp::Ordering::Equal, _) => NextSource::Both,
                     (std::cmp::Ordering::Less, Direction::Forward)
-                    | (std::cmp::Ordering::Greater, Direction::Reverse) => Turn::Own,
-                    _ => Turn::Version,
+                    | (std::cmp::Ordering::Greater, Direction::Reverse) => NextSource::Own,
+                    _ => NextSource::Version,
                 },
             };
-            let version = if first == Turn::Own { None } else { versions.page.pop_front() };
-            let own = if first == Turn::Version { None } else { own.page.pop_front() };
+            let version = if first == NextSource::Own { None } else { versions.page.pop_front() };
+            let own = if first == NextSource::Version { None } else { own.page.pop_front() };
             let (key, row) = match (own, version) {
                 (Some(own), _) => (own.key, own.row),
-                (None, Some(PastRow { key, row: Known::Row(row) })) => (key, row),
-                (None, Some(PastRow { row: Known::Not { oldest }, .. })) => {
+                (None, Some(VersionItem { key, row: RowAtRevision::Row(row) })) => (key, row),
+                (None, Some(VersionItem { row: RowAtRevision::Unknown { oldest }, .. })) => {
                     self.check_known(oldest)?;
                     continue;
                 }
@@ -77,7 +77,7 @@ impl Past<'_> {
             };
             let found = decode_value(&key, &row)?;
             // The version source has already excluded versions that had ended.
-            let is_own = first != Turn::Version;
+            let is_own = first != NextSource::Version;
             if is_own && !self.is_live(&found.expiry, &mut leases)? {
                 continue;
             }
@@ -105,7 +105,7 @@ impl Past<'_> {
 
 /// Source with the next key: the keys' own rows, their versions, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum NextSource {
     Own,
     Version,
     Both,
@@ -118,7 +118,7 @@ struct OwnRow {
 
 /// Source of the keys whose newest value was already current at the past revision, in order.
 struct OwnSource<'p> {
-    past: &'p Past<'p>,
+    past: &'p HistoricalView<'p>,
     range: KeyRange,
     direction: Direction,
     page: VecDeque<OwnRow>,
@@ -130,8 +130,8 @@ impl OwnSource<'_> {
         if self.all || !self.page.is_empty() {
             return Ok(());
         }
-        let Past { snapshot, keyspace, revision, .. } = *self.past;
-        let sight = snapshot.sight_at(keyspace, revision);
+        let HistoricalView { snapshot, keyspace, revision, .. } = *self.past;
+        let sight = snapshot.visibility_at(keyspace, revision);
         let (mut bytes, mut failure, mut last) = (0, None, None);
         snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
             let written = match decode_value(full, row) {
@@ -156,7 +156,7 @@ impl OwnSource<'_> {
         failure.map_or(Ok(()), Err)?;
         match last {
             None => self.all = true,
-            Some(last) => behind(&mut self.range, self.direction, last.clone(), last),
+            Some(last) => advance_past(&mut self.range, self.direction, last.clone(), last),
         }
         self.all |= self.range.is_empty();
         Ok(())
@@ -165,38 +165,38 @@ impl OwnSource<'_> {
 
 /// Removes the rows up to `last` from a range that is scanned forward, or the rows down to `first` from one that is
 /// scanned backward.
-fn behind(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
+fn advance_past(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
     match direction {
         Direction::Forward => range.set_lower(Bound::Excluded(last)),
         Direction::Reverse => range.set_upper(Bound::Excluded(first)),
     }
 }
 
-struct PastRow {
+struct VersionItem {
     key: Vec<u8>,
-    row: Known,
+    row: RowAtRevision,
 }
 
 /// State of a key at the past revision.
-enum Known {
+enum RowAtRevision {
     /// The key had the value in this row.
     Row(Vec<u8>),
     /// The key's state is unknown below the revision `oldest`, because versions were forgotten.
-    Not { oldest: Revision },
+    Unknown { oldest: Revision },
 }
 
 /// Source of the keys with a version (former value) that covers the past revision, or with an unknown state at that
 /// revision, in order.
 struct VersionSource<'p> {
-    past: &'p Past<'p>,
+    past: &'p HistoricalView<'p>,
     range: KeyRange,
     direction: Direction,
-    page: VecDeque<PastRow>,
+    page: VecDeque<VersionItem>,
     all: bool,
 }
 
 /// Result of the version rows of one key that were examined so far.
-struct Gathered {
+struct KeyVersions {
     key: Vec<u8>,
     row: Option<Vec<u8>>,
     oldest: Revision,
@@ -204,7 +204,7 @@ struct Gathered {
 
 impl<'p> VersionSource<'p> {
     /// Creates a source of versions for the keys in the range `own`, which has the row keys of their newest values.
-    fn new(past: &'p Past<'p>, own: &KeyRange, direction: Direction) -> Self {
+    fn new(past: &'p HistoricalView<'p>, own: &KeyRange, direction: Direction) -> Self {
         let base = versions_prefix(past.keyspace);
         let mut range = KeyRange::with_prefix(&base);
         let escaped = |full: &[u8], tail: &[u8]| {
@@ -252,15 +252,15 @@ impl<'p> VersionSource<'p> {
         /// version at the requested revision if the last examined row is newer, or up to the next key if that version
         /// is found already.
         const MAX_STEPS: usize = 32;
-        let Past { keyspace, revision, .. } = *self.past;
+        let HistoricalView { keyspace, revision, .. } = *self.past;
         let (mut bytes, mut failure) = (0, None);
-        let mut gathered: Option<Gathered> = None;
+        let mut gathered: Option<KeyVersions> = None;
         let mut steps = 0;
         let mut jump = None;
         let mut stopped_behind = None;
         let (page, past) = (&mut self.page, self.past);
         self.past.snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
-            let of = match PastKey::of_version(full) {
+            let of = match HistoryKey::of_version(full) {
                 Ok(of) => of,
                 Err(error) => {
                     failure = Some(error);
@@ -277,7 +277,7 @@ impl<'p> VersionSource<'p> {
                     }
                 }
                 steps = 0;
-                gathered = Some(Gathered { key: of.key.clone(), row: None, oldest: Revision::ZERO });
+                gathered = Some(KeyVersions { key: of.key.clone(), row: None, oldest: Revision::ZERO });
             }
             let current = gathered.as_mut().expect("set above");
             if let Err(error) = past.gather(current, of.revision, full, row) {
@@ -298,7 +298,7 @@ impl<'p> VersionSource<'p> {
             match stopped_behind {
                 Some(key) => {
                     let (first, end) = (key_prefix(keyspace, &key), forgotten_row(keyspace, &key));
-                    behind(&mut self.range, self.direction, first, end);
+                    advance_past(&mut self.range, self.direction, first, end);
                     self.all = self.range.is_empty();
                 }
                 None => self.all = true,
@@ -322,10 +322,10 @@ impl<'p> VersionSource<'p> {
     }
 }
 
-impl Past<'_> {
+impl HistoricalView<'_> {
     fn gather(
         &self,
-        current: &mut Gathered,
+        current: &mut KeyVersions,
         revision: Option<Revision>,
         full: &[u8],
         row: &[u8],
@@ -345,12 +345,14 @@ impl Past<'_> {
         Ok(())
     }
 
-    fn push(&self, page: &mut VecDeque<PastRow>, done: Gathered) {
-        let Gathered { key, row, oldest } = done;
+    fn push(&self, page: &mut VecDeque<VersionItem>, done: KeyVersions) {
+        let KeyVersions { key, row, oldest } = done;
         match row {
             Some(row) if row.is_empty() => {}
-            Some(row) => page.push_back(PastRow { key, row: Known::Row(row) }),
-            None if oldest > self.revision => page.push_back(PastRow { key, row: Known::Not { oldest } }),
+            Some(row) => page.push_back(VersionItem { key, row: RowAtRevision::Row(row) }),
+            None if oldest > self.revision => {
+                page.push_back(VersionItem { key, row: RowAtRevision::Unknown { oldest } });
+            }
             None => {}
         }
     }

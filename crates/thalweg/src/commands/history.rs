@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::{
-    args::{KeyArgs, Place},
+    args::{KeyArgs, TargetArgs},
     failure::Failure,
     render,
     session::{Access, Session},
@@ -28,7 +28,7 @@ pub struct History {
     #[arg(long, value_name = "REVISION")]
     pub before: Option<u64>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: TargetArgs,
 }
 
 pub fn history(args: &History) -> Result<(), Failure> {

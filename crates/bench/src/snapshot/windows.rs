@@ -1,6 +1,6 @@
 //! The writers' times in windows without and with a snapshot, each side as a whole.
 //!
-//! Owns: [`Watch`], which makes a [`Window`] of what happened while writers wrote, and [`Side`], all windows of a kind
+//! Owns: [`SystemSample`], which makes a [`Window`] of what happened while writers wrote, and [`WindowSet`], all windows of a kind
 //! in one histogram. Windows are short and take turns, so what comes and goes on the machine hits both sides; a 99th
 //! percentile of a single window says little, since one stop of 20 ms is one percent of two seconds.
 
@@ -22,7 +22,7 @@ pub(super) const FEWEST_PUTS: u64 = 1000;
 const SLOW_SYNC_MICROS: u64 = 4096;
 
 /// Figures of log and machine at one moment.
-pub(super) struct Watch<'a> {
+pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
     stolen: Option<Duration>,
@@ -40,7 +40,7 @@ pub(super) struct Window {
     pub(super) stolen: Option<Duration>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> SystemSample<'a> {
     pub(super) fn begin(database: &'a Database) -> Self {
         Self { database, sync_micros: database.stats().log.sync_latency, stolen: usage::stolen_from_processors() }
     }
@@ -62,7 +62,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
 
 /// All windows of a kind.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Side {
+pub(super) struct WindowSet {
     windows: u64,
     times: Latencies,
     seconds: f64,
@@ -71,7 +71,7 @@ pub(super) struct Side {
     stolen: Option<Duration>,
 }
 
-impl Side {
+impl WindowSet {
     pub(super) fn of<'a>(windows: impl Iterator<Item = &'a Window>) -> Self {
         let mut side = Self { stolen: Some(Duration::ZERO), ..Self::default() };
         for window in windows {
@@ -102,7 +102,7 @@ impl Side {
 }
 
 /// Returns a row for each side, and one for the disk alone.
-pub(super) fn table(without: &Side, beside: &Side, probe: &Latencies) -> Table {
+pub(super) fn table(without: &WindowSet, beside: &WindowSet, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {
         let syncs = (side.syncs, side.slow_syncs);
@@ -136,10 +136,10 @@ mod tests {
     fn the_p99_of_a_side_is_of_all_its_puts_and_not_of_its_windows() {
         // In one window of four every put is slow: a quarter of all puts, so the median is fast and p90 is not.
         let windows = [window(1_000, 2000, 1.0), window(1_000, 2000, 1.0), window(1_000, 2000, 1.0)];
-        let calm = Side::of(windows.iter());
+        let calm = WindowSet::of(windows.iter());
         assert!((calm.p99(2000.0) - 1.0).abs() < 0.01);
         let slow = window(9_000, 2000, 1.0);
-        let side = Side::of(windows.iter().chain([&slow]));
+        let side = WindowSet::of(windows.iter().chain([&slow]));
         assert!((side.p99(2000.0) - 9.0).abs() < 0.1);
         assert!((side.times.quantiles().p50_us - 1.0).abs() < 0.01);
         assert_eq!((side.windows, side.times.count(), side.syncs, side.slow_syncs), (4, 8000, 8000, 4));
@@ -147,8 +147,8 @@ mod tests {
         // A stop that is 1.6 % of one window is 0.4 % of four.
         let stop =
             Window { written: Written { times: calm_but(32), seconds: 1.0, gave_up: false }, ..Window::default() };
-        assert!(Side::of([&stop].into_iter()).p99(2000.0) > 8.0);
-        assert!(Side::of(windows.iter().chain([&stop])).p99(2000.0) < 2.0);
+        assert!(WindowSet::of([&stop].into_iter()).p99(2000.0) > 8.0);
+        assert!(WindowSet::of(windows.iter().chain([&stop])).p99(2000.0) < 2.0);
     }
 
     fn calm_but(slow: u64) -> Latencies {
@@ -160,21 +160,21 @@ mod tests {
 
     #[test]
     fn few_puts_or_a_missed_schedule_say_nothing_about_a_99th_percentile() {
-        let side = |puts, seconds| Side::of([window(5_000, puts, seconds)].iter());
+        let side = |puts, seconds| WindowSet::of([window(5_000, puts, seconds)].iter());
         assert!(side(FEWEST_PUTS - 1, 1.0).p99(1000.0).is_nan());
         assert!((side(FEWEST_PUTS, 1.0).p99(1000.0) - 5.0).abs() < 0.1);
         assert!(side(FEWEST_PUTS, 1.2).p99(1000.0).is_nan());
-        assert!(Side::of([].into_iter()).p99(1000.0).is_nan());
+        assert!(WindowSet::of([].into_iter()).p99(1000.0).is_nan());
     }
 
     #[test]
     fn time_taken_from_the_machine_is_a_share_of_all_processors() {
         let processors = std::thread::available_parallelism().unwrap().get() as f64;
         let (one, other) = (window(1, 1, 0.5), window(1, 1, 0.5));
-        let percent = Side::of([&one, &other].into_iter()).stolen_percent().unwrap();
+        let percent = WindowSet::of([&one, &other].into_iter()).stolen_percent().unwrap();
         assert!((percent - 2.0 / processors).abs() < 1e-9, "{percent}");
         let unknown = Window { stolen: None, ..one };
-        assert_eq!(Side::of([&other, &unknown].into_iter()).stolen_percent(), None);
+        assert_eq!(WindowSet::of([&other, &unknown].into_iter()).stolen_percent(), None);
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn both_sides_and_the_disk_have_a_row() {
-        let sides = [window(1_000, 10, 1.0), window(2_000, 20, 1.0)].map(|window| Side::of([window].iter()));
+        let sides = [window(1_000, 10, 1.0), window(2_000, 20, 1.0)].map(|window| WindowSet::of([window].iter()));
         let mut probe = Latencies::default();
         [1, 5, 6].into_iter().for_each(|millis| probe.record(Duration::from_millis(millis)));
         let table = table(&sides[0], &sides[1], &probe);

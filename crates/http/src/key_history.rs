@@ -8,7 +8,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
-use thalweg_engine::{Ending, KeyVersion, KeyVersions, Keyspace, Lasting, ScanCursor};
+use thalweg_engine::{KeyVersion, KeyVersions, Keyspace, ScanCursor, VersionEnd, VersionLifetime};
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
@@ -88,15 +88,15 @@ fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
 fn version_json(version: &KeyVersion) -> Value {
     let mut object = bytes_object("value", &version.entry.value);
     object.insert("revision".into(), version.entry.revision.0.into());
-    let state = match version.lasting {
-        Lasting::Current => "current",
-        Lasting::Ended => "ended",
-        Lasting::Until { ending: Ending::Overwritten, .. } => "overwritten",
-        Lasting::Until { ending: Ending::Deleted, .. } => "deleted",
-        Lasting::Until { ending: Ending::Expired, .. } => "expired",
+    let state = match version.lifetime {
+        VersionLifetime::Current => "current",
+        VersionLifetime::Ended => "ended",
+        VersionLifetime::Until { ending: VersionEnd::Overwritten, .. } => "overwritten",
+        VersionLifetime::Until { ending: VersionEnd::Deleted, .. } => "deleted",
+        VersionLifetime::Until { ending: VersionEnd::Expired, .. } => "expired",
     };
     object.insert("state".into(), state.into());
-    if let Lasting::Until { revision, time, .. } = version.lasting {
+    if let VersionLifetime::Until { revision, time, .. } = version.lifetime {
         object.insert("until".into(), revision.0.into());
         object.insert("until_micros".into(), json!(time.map(|time| time.0)));
     }

@@ -66,7 +66,7 @@ pub fn run<S, T: Send>(
     };
     let all: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move || alone(work(number)))).collect();
+        let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move || block_on_thread(work(number)))).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -84,7 +84,7 @@ pub fn run<S, T: Send>(
 }
 
 /// Runs a future on a runtime of this thread.
-pub fn alone<F: Future>(work: F) -> F::Output {
+pub fn block_on_thread<F: Future>(work: F) -> F::Output {
     // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let runtime = Builder::new_current_thread().enable_all().build().expect("epoll and an eventfd can be had");

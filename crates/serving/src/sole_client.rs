@@ -20,14 +20,14 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// Detects whether a connection is the only active one of the server; see the module's documentation.
 #[derive(Debug)]
-pub struct Solitude {
+pub struct SoleClientMode {
     begun: Instant,
     last: AtomicU64,
     /// Time from which on only the last active connection was active, in microseconds since `begun`.
     since: AtomicU64,
 }
 
-impl Solitude {
+impl SoleClientMode {
     /// Starts the detection at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
@@ -37,7 +37,7 @@ impl Solitude {
     /// Records activity of connection `who`. Returns true if no other connection was active for at least
     /// `QUIET`.
     #[inline]
-    pub fn at_work(&self, who: u64, now: Instant) -> bool {
+    pub fn report_activity(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;
         if self.last.load(Ordering::Relaxed) != who {
             self.last.store(who, Ordering::Relaxed);
@@ -55,15 +55,15 @@ mod tests {
     #[test]
     fn some_time_alone_is_solitude_and_anybody_else_ends_it() {
         let begun = Instant::now();
-        let solitude = Solitude::new(begun);
+        let solitude = SoleClientMode::new(begun);
         let at = |millis| begun + Duration::from_millis(millis);
-        assert!(!solitude.at_work(7, at(1)));
-        assert!(!solitude.at_work(7, at(100)));
-        assert!(solitude.at_work(7, at(101)));
-        assert!(solitude.at_work(7, at(5_000)));
-        assert!(!solitude.at_work(9, at(5_001)));
-        assert!(!solitude.at_work(7, at(5_002)));
-        assert!(!solitude.at_work(7, at(5_101)));
-        assert!(solitude.at_work(7, at(5_102)));
+        assert!(!solitude.report_activity(7, at(1)));
+        assert!(!solitude.report_activity(7, at(100)));
+        assert!(solitude.report_activity(7, at(101)));
+        assert!(solitude.report_activity(7, at(5_000)));
+        assert!(!solitude.report_activity(9, at(5_001)));
+        assert!(!solitude.report_activity(7, at(5_002)));
+        assert!(!solitude.report_activity(7, at(5_101)));
+        assert!(solitude.report_activity(7, at(5_102)));
     }
 }

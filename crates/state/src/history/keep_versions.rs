@@ -19,8 +19,8 @@ use crate::{
     error::MachineError,
     expiry::rows::Expiry,
     history::rows::{
-        Ending, HistoryRow, NO_END, PastKey, Until, VersionRow, forgotten_row, history_row, history_rows, key_prefix,
-        keyspace_of_history, time_row, version_row,
+        HistoryKey, HistoryRow, NO_END, Until, VersionEnd, VersionRow, forgotten_row, history_row, history_rows,
+        key_prefix, keyspace_of_history, time_row, version_row,
     },
     keys::{self, KeyRange},
     keyspaces::{catalog::KeyspaceKind, values::decode_value},
@@ -35,23 +35,23 @@ const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredVersion {
     pub(crate) revision: Revision,
     pub(crate) until: Until,
     /// True if the key was deleted or had ended after this version, so that no newer version follows immediately.
-    pub(crate) is_gone: bool,
+    pub(crate) key_was_removed: bool,
     pub(crate) blob: Option<BlobRef>,
 }
 
-impl Kept {
+impl StoredVersion {
     pub(crate) fn decode(revision: Revision, key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let row = VersionRow::decode(key, row)?;
-        Ok(Self { revision, until: row.until, is_gone: is_gone(row.ending), blob: row.blob(key)? })
+        Ok(Self { revision, until: row.until, key_was_removed: is_gone(row.ending), blob: row.blob(key)? })
     }
 }
 
-fn is_gone(ending: Ending) -> bool {
-    ending != Ending::Overwritten
+fn is_gone(ending: VersionEnd) -> bool {
+    ending != VersionEnd::Overwritten
 }
 
 /// Loads the history rows of all keyspaces from a view.
@@ -111,7 +111,7 @@ impl Applying<'_> {
         keyspace: KeyspaceId,
         key: &[u8],
         revision: Revision,
-        ending: Ending,
+        ending: VersionEnd,
     ) -> Result<bool, MachineError> {
         if !self.keeps_history(keyspace) {
             return Ok(false);
@@ -119,15 +119,15 @@ impl Applying<'_> {
         let full = [&keys::data_prefix(keyspace), key].concat();
         let Some(row) = self.get(&full)? else { return Ok(false) };
         let found = decode_value(&full, &row)?;
-        let (until, ending) = match self.sight(keyspace).hidden_since(key, found.revision) {
-            Some(since) => (since, Ending::Deleted),
+        let (until, ending) = match self.visibility(keyspace).hidden_since(key, found.revision) {
+            Some(since) => (since, VersionEnd::Deleted),
             None => (revision, ending),
         };
         if found.revision >= until || until <= self.floor_of(keyspace) {
             return Ok(false);
         }
         let (end, time) = (self.end_of(&found.expiry)?, self.applied.time);
-        let ending = if ending == Ending::Overwritten && end <= time { Ending::Expired } else { ending };
+        let ending = if ending == VersionEnd::Overwritten && end <= time { VersionEnd::Expired } else { ending };
         let until = Until { revision: until, time };
         self.keep_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row })?;
         Ok(true)
@@ -171,8 +171,8 @@ impl Applying<'_> {
         let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
         let mut failure = None;
         self.view().scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
-            let kept = PastKey::of_version(full).and_then(|of| match of.revision {
-                Some(revision) => Kept::decode(revision, full, row).map(Some),
+            let kept = HistoryKey::of_version(full).and_then(|of| match of.revision {
+                Some(revision) => StoredVersion::decode(revision, full, row).map(Some),
                 None => Ok(None),
             });
             match kept {
@@ -192,7 +192,12 @@ impl Applying<'_> {
 
     /// Forgets a version of a key, and stores in the key's row of forgotten versions that its past is unknown until
     /// the version's end.
-    pub(crate) fn forget_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) -> Result<(), MachineError> {
+    pub(crate) fn forget_version(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        kept: &StoredVersion,
+    ) -> Result<(), MachineError> {
         self.remove_version(keyspace, key, kept);
         let row = forgotten_row(keyspace, key);
         let before = self.get(&row)?.map(|found| Until::of_forgotten(&row, &found)).transpose()?;
@@ -211,7 +216,7 @@ impl Applying<'_> {
 
     /// Removes the rows of a version. If its value is in the log, subtracts the value's bytes from the live bytes of
     /// the segment.
-    pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) {
+    pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &StoredVersion) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);
         self.applier.staged.delete(&[&time_row(keyspace, kept.until.time, &row)]);
@@ -234,7 +239,7 @@ pub(crate) fn version_at(
     let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
     let (mut found, mut failure) = (None, None);
     view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
-        let at = PastKey::of_version(full).and_then(|of| match of.revision {
+        let at = HistoryKey::of_version(full).and_then(|of| match of.revision {
             Some(_) => VersionRow::decode(full, row)?.blob(full),
             None => Ok(None),
         });

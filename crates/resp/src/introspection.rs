@@ -14,7 +14,7 @@ use thalweg_redis::{
 };
 use thalweg_transport::Outbox;
 
-use super::{out::To, pubsub::Kind, session::Session};
+use super::{out::ReplyTarget, pubsub::Kind, session::Session};
 
 /// Redis version that the server reports; clients choose their commands by it.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -37,7 +37,7 @@ const HELP: &[&str] = &[
 ];
 
 /// A command with the subcommand that the request names.
-type Named = (&'static Command, Option<&'static Subcommand>);
+type NamedCommand = (&'static Command, Option<&'static Subcommand>);
 
 /// Handles `COMMAND`: describes the supported commands.
 pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
@@ -45,15 +45,17 @@ pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outb
     let every = || all().map(|command| (command, None));
     let asks = arguments.get(1).map(|name| name.to_ascii_lowercase()).unwrap_or_default();
     match &*asks {
-        b"" if arguments.len() == 1 => session.say(out, |writer| infos(writer, &every().map(Some).collect::<Vec<_>>())),
-        b"count" => session.say(out, |writer| writer.integer(all().count() as i64)),
+        b"" if arguments.len() == 1 => {
+            session.write_reply(out, |writer| infos(writer, &every().map(Some).collect::<Vec<_>>()));
+        }
+        b"count" => session.write_reply(out, |writer| writer.integer(all().count() as i64)),
         b"info" => {
             let commands: Vec<_> = if arguments.len() == 2 { every().map(Some).collect() } else { named().collect() };
-            session.say(out, |writer| infos(writer, &commands));
+            session.write_reply(out, |writer| infos(writer, &commands));
         }
         b"docs" => {
             let commands: Vec<_> = if arguments.len() == 2 { every().collect() } else { named().flatten().collect() };
-            session.say(out, |writer| docs(writer, &commands));
+            session.write_reply(out, |writer| docs(writer, &commands));
         }
         b"list" => list(session, &arguments[2..], out),
         b"getkeys" => get_keys(session, &arguments[2..], out),
@@ -62,7 +64,7 @@ pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outb
     }
 }
 
-fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<Named>]) {
+fn infos(writer: &mut Writer<ReplyTarget<'_>>, commands: &[Option<NamedCommand>]) {
     writer.array(commands.len());
     for command in commands {
         match command {
@@ -73,7 +75,14 @@ fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<Named>]) {
     }
 }
 
-fn info_of(writer: &mut Writer<To<'_>>, name: &str, arity: i16, flags: Flags, keys: Keys, subcommands: &[Subcommand]) {
+fn info_of(
+    writer: &mut Writer<ReplyTarget<'_>>,
+    name: &str,
+    arity: i16,
+    flags: Flags,
+    keys: Keys,
+    subcommands: &[Subcommand],
+) {
     writer.array(10);
     writer.bulk(name.as_bytes());
     writer.integer(arity.into());
@@ -90,7 +99,7 @@ fn info_of(writer: &mut Writer<To<'_>>, name: &str, arity: i16, flags: Flags, ke
     }
 }
 
-fn names(writer: &mut Writer<To<'_>>, names: impl Iterator<Item = &'static str>) {
+fn names(writer: &mut Writer<ReplyTarget<'_>>, names: impl Iterator<Item = &'static str>) {
     let names: Vec<_> = names.collect();
     writer.set(names.len());
     names.iter().for_each(|name| writer.simple(name));
@@ -111,7 +120,7 @@ fn group(command: &Command) -> &'static str {
     }
 }
 
-fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
+fn docs(writer: &mut Writer<ReplyTarget<'_>>, commands: &[NamedCommand]) {
     writer.map(commands.len());
     for (command, subcommand) in commands {
         let (name, subcommands) = match subcommand {
@@ -134,7 +143,7 @@ fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
 }
 
 /// Writes the documentation of a command as four fields.
-fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
+fn doc(writer: &mut Writer<ReplyTarget<'_>>, command: &Command) {
     let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md lists the differences");
     let pairs =
         [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
@@ -167,7 +176,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
         }
         _ => return session.error(thalweg_redis::errors::SYNTAX, out),
     }
-    session.say(out, |writer| {
+    session.write_reply(out, |writer| {
         writer.array(named.len());
         named.iter().for_each(|(name, _)| writer.bulk(name.as_bytes()));
     });
@@ -224,7 +233,7 @@ pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox)
             write(session, &mut text);
         }
     }
-    session.say(out, |writer| writer.verbatim(&text));
+    session.write_reply(out, |writer| writer.verbatim(&text));
 }
 
 macro_rules! fields {
@@ -303,7 +312,7 @@ fn stats(session: &Session, text: &mut String) {
         "total_commands_processed": metrics.all_commands(),
         "total_net_input_bytes": metrics.bytes().0,
         "total_net_output_bytes": metrics.bytes().1,
-        "rejected_connections": session.resp.app.admission.connections.shed(),
+        "rejected_connections": session.resp.app.admission.connections.rejections(),
         "total_error_replies": metrics.errors(),
         "pubsub_channels": session.resp.subscriptions.count(Kind::Channel),
         "pubsub_patterns": session.resp.subscriptions.count(Kind::Pattern),

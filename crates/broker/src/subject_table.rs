@@ -14,14 +14,14 @@ use hashbrown::{HashTable, hash_table::Entry};
 use crate::{
     Pattern, Subject,
     interest::{GroupFull, Interest, Target},
-    wild::{First, Generation, Wild},
+    wildcards::{First, Generation, WildcardIndex},
 };
 
 /// Number of slots of the table of subjects that were not in memory when they were last published to.
 const SEEN: usize = 256;
 
 #[derive(Debug)]
-struct Topic {
+struct SubjectEntry {
     hash: u64,
     name: Arc<[u8]>,
     own: Interest,
@@ -31,17 +31,17 @@ struct Topic {
     since: Generation,
     first: First,
     /// True while the subject is in the queue of cached subjects to evict.
-    in_line: bool,
+    is_queued: bool,
 }
 
-impl Topic {
+impl SubjectEntry {
     fn new(hash: u64, name: Arc<[u8]>, first: First) -> Self {
         let (own, since) = (Interest::default(), Generation::UNKNOWN);
-        Self { hash, name, own, merged: None, since, first, in_line: false }
+        Self { hash, name, own, merged: None, since, first, is_queued: false }
     }
 
     /// Returns all subscriptions that match the subject now.
-    fn interest(&mut self, wild: &Wild) -> &Interest {
+    fn interest(&mut self, wild: &WildcardIndex) -> &Interest {
         if self.since != wild.generation(self.first) {
             let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
             self.since = since;
@@ -65,9 +65,9 @@ pub(crate) struct Counters {
 
 /// A pseudo-random generator for choosing members of queue groups.
 #[derive(Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct MemberRng(u64);
 
-impl Dice {
+impl MemberRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -84,45 +84,45 @@ impl Dice {
 
 #[derive(Debug)]
 pub(crate) struct Shard {
-    topics: HashTable<Topic>,
+    subjects: HashTable<SubjectEntry>,
     /// Hashes of cached subjects, the oldest first, which is evicted first.
-    line: VecDeque<u64>,
+    eviction_queue: VecDeque<u64>,
     max_remembered: usize,
     seen: Box<[u32; SEEN]>,
-    pub(crate) dice: Dice,
+    pub(crate) member_rng: MemberRng,
     pub(crate) counters: Counters,
 }
 
 impl Shard {
     pub(crate) fn new(max_remembered: usize, seed: u64) -> Self {
         Self {
-            topics: HashTable::new(),
-            line: VecDeque::new(),
+            subjects: HashTable::new(),
+            eviction_queue: VecDeque::new(),
             max_remembered,
             seen: Box::new([0; SEEN]),
-            dice: Dice::new(seed),
+            member_rng: MemberRng::new(seed),
             counters: Counters::default(),
         }
     }
 
     /// Number of subjects in memory, and how many of them are in the cache of subjects without subscriptions.
     pub(crate) fn len(&self) -> (usize, usize) {
-        (self.topics.len(), self.line.len())
+        (self.subjects.len(), self.eviction_queue.len())
     }
 
     pub(crate) fn insert(
         &mut self,
         hash: u64,
         pattern: &Pattern,
-        wild: &Wild,
+        wild: &WildcardIndex,
         group: Option<&Arc<[u8]>>,
         target: Target,
     ) -> Result<(), GroupFull> {
         let name = pattern.shared();
-        let same = |topic: &Topic| topic.name == *name;
-        let topic = match self.topics.entry(hash, same, |topic| topic.hash) {
+        let same = |topic: &SubjectEntry| topic.name == *name;
+        let topic = match self.subjects.entry(hash, same, |topic| topic.hash) {
             Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(none) => none.insert(Topic::new(hash, Arc::clone(name), wild.first(name))).into_mut(),
+            Entry::Vacant(none) => none.insert(SubjectEntry::new(hash, Arc::clone(name), wild.first(name))).into_mut(),
         };
         topic.since = Generation::UNKNOWN;
         topic.own.insert(group, target)
@@ -130,12 +130,12 @@ impl Shard {
 
     pub(crate) fn remove(&mut self, hash: u64, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: &Target) {
         let name = pattern.as_bytes();
-        let Ok(mut found) = self.topics.find_entry(hash, |topic| *topic.name == *name) else { return };
+        let Ok(mut found) = self.subjects.find_entry(hash, |topic| *topic.name == *name) else { return };
         let topic = found.get_mut();
         topic.own.remove(group, target);
         topic.since = Generation::UNKNOWN;
         topic.merged = None;
-        if topic.own.is_empty() && !topic.in_line {
+        if topic.own.is_empty() && !topic.is_queued {
             found.remove();
         }
     }
@@ -145,15 +145,15 @@ impl Shard {
         &mut self,
         subject: &Subject,
         hash: u64,
-        wild: &Wild,
-        then: impl FnOnce(&Interest, &mut Dice) -> R,
+        wild: &WildcardIndex,
+        then: impl FnOnce(&Interest, &mut MemberRng) -> R,
     ) -> R {
-        if let Some(topic) = self.topics.find_mut(hash, |topic| *topic.name == *subject.as_bytes()) {
-            return then(topic.interest(wild), &mut self.dice);
+        if let Some(topic) = self.subjects.find_mut(hash, |topic| *topic.name == *subject.as_bytes()) {
+            return then(topic.interest(wild), &mut self.member_rng);
         }
-        let mut topic = Topic::new(hash, Arc::clone(subject.shared()), wild.first(subject.as_bytes()));
+        let mut topic = SubjectEntry::new(hash, Arc::clone(subject.shared()), wild.first(subject.as_bytes()));
         self.counters.resolved += 1;
-        let result = then(topic.interest(wild), &mut self.dice);
+        let result = then(topic.interest(wild), &mut self.member_rng);
         if self.was_seen(hash) {
             self.remember(topic);
         }
@@ -168,22 +168,22 @@ impl Shard {
         std::mem::replace(slot, mark) == mark
     }
 
-    fn remember(&mut self, mut topic: Topic) {
+    fn remember(&mut self, mut topic: SubjectEntry) {
         if self.max_remembered == 0 {
             return;
         }
-        while self.line.len() >= self.max_remembered {
-            let Some(oldest) = self.line.pop_front() else { break };
-            let in_line = |topic: &Topic| topic.in_line && topic.hash == oldest;
-            let Ok(mut found) = self.topics.find_entry(oldest, in_line) else { continue };
-            found.get_mut().in_line = false;
+        while self.eviction_queue.len() >= self.max_remembered {
+            let Some(oldest) = self.eviction_queue.pop_front() else { break };
+            let is_queued = |topic: &SubjectEntry| topic.is_queued && topic.hash == oldest;
+            let Ok(mut found) = self.subjects.find_entry(oldest, is_queued) else { continue };
+            found.get_mut().is_queued = false;
             if found.get().own.is_empty() {
                 found.remove();
             }
         }
-        topic.in_line = true;
-        self.line.push_back(topic.hash);
-        self.topics.insert_unique(topic.hash, topic, |topic| topic.hash);
+        topic.is_queued = true;
+        self.eviction_queue.push_back(topic.hash);
+        self.subjects.insert_unique(topic.hash, topic, |topic| topic.hash);
     }
 }
 
