@@ -1,4 +1,4 @@
-//! `thalweg bench cache`: options in, report out.
+//! `thalweg bench cache`: goes from the command's options to its report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,7 +50,8 @@ pub struct CacheOptions {
     load: LoadOptions,
 }
 
-/// A line of row F's table: its rate is that of 8 × 4 streams over QUIC at concurrency 32.
+/// One operation of row F, a published benchmark of another system. The rate is its published one: 8 connections × 4
+/// streams over QUIC at concurrency 32, in operations per second.
 struct Row {
     name: &'static str,
     operation: Operation,
@@ -66,7 +67,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// Factor of row F's rates that TCP should reach.
+/// Multiple of row F's published rates that Thalweg should reach over TCP.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {
@@ -141,7 +142,7 @@ fn rounds(
     Ok(rounds)
 }
 
-/// Opens a cache for values of a size.
+/// Creates a cache on the server for values of a given size, and returns its id.
 fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
     let name = format!("bench-{}-{value_bytes}", std::process::id());
     let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
@@ -158,7 +159,7 @@ fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
     })
 }
 
-/// Puts each key once: setup.
+/// Puts each key once, as setup.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
     let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, |channel| work(channel).each(0..keys))?;

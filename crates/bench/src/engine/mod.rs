@@ -1,9 +1,9 @@
-//! The engine suite: row P's whole suite and what DESIGN.md promises beyond it, for our engine and,
-//! with the same code in the same process, for other stores (`peers/`).
+//! The engine suite: all tests of *row P*, a published benchmark of another system, and further tests that Thalweg's
+//! goals need, for Thalweg's engine and, with the same code in the same process, for other stores (`peers/`).
 //!
-//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds.
-//! Stores are reached through [`KvSubject`] alone. Within a round the contenders take turns test group
-//! by test group, the first one last in every second round; ratios are medians over rounds.
+//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds. Stores are reached through
+//! [`KvSubject`] alone. Within a round the compared stores take turns test group by test group, the first one last in
+//! every second round; ratios are medians over rounds.
 
 mod compaction;
 mod database;
@@ -109,10 +109,10 @@ impl EngineOptions {
     }
 }
 
-/// Batches of the stream test: 2 GB.
+/// Number of batches that the stream test appends, 2 GB in all.
 const STREAM_BATCHES: u64 = 20_000;
 const PROBE_BYTES: u64 = 64 << 20;
-/// The raw probe's name among the contenders.
+/// Name under which the report lists the raw disk probe beside the stores.
 pub const PROBE: &str = "raw probe (pwrite + fdatasync)";
 
 /// Runs the suite for our engine.
@@ -126,7 +126,7 @@ pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Repor
     run_all("engine", options, &contenders, progress).map(|(report, _)| report)
 }
 
-/// Runs the suite for all contenders in turn; ratios are those of the first to the others.
+/// Runs the suite for all compared stores in turn. The report gives the ratios of the first store to each other store.
 pub fn run_all(
     suite: &'static str,
     options: &EngineOptions,
@@ -211,7 +211,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures the disk's own rate for the bytes of one small put, as a contender of the sequential write.
+    /// Measures the disk's rate of raw writes with the bytes of one small put, and records it beside the stores'
+    /// sequential write.
     fn probe(&mut self) -> Result<(), BenchError> {
         let dir = self.scratch.fresh("probe")?;
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
@@ -252,7 +253,8 @@ impl Suite<'_> {
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// Returns the workload of a contender; the stream test has no contenders.
+    /// Returns the function that runs this group on one store. The stream test has none, since it only runs on
+    /// Thalweg's engine.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -265,7 +267,8 @@ impl Group {
     }
 }
 
-/// Returns the groups of a level. Reads are the same at both levels, so `disk` repeats only the writes.
+/// Returns the test groups to run at a durability level. Reads are the same at both levels, so level `disk` repeats
+/// only the writes.
 fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     if !options.only.is_empty() {
         return options.only.clone();

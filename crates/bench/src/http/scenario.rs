@@ -1,4 +1,4 @@
-//! Options of `thalweg bench http`, and the presets: each scenario is a name and options of its own.
+//! Options of `thalweg bench http`, and its presets, each of which is a list of scenarios with fixed options.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -158,17 +158,17 @@ impl HttpOptions {
     }
 }
 
-/// One line of the report.
+/// A scenario: one line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub(super) name: String,
     pub(super) options: HttpOptions,
-    /// Share of the echo route's rate that should be reached.
+    /// Required share of the rate of the route that stores nothing; `None` if nothing is required.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// Returns the scenario of the options, or those of the preset that they name.
+    /// Returns the one scenario of the options, or those of the preset that the options select.
     pub(super) fn all(options: &HttpOptions) -> Vec<Self> {
         match options.preset {
             None => vec![Self::new(&format!("{:?}", options.mix).to_lowercase(), options.clone())],
@@ -189,8 +189,9 @@ impl Scenario {
     }
 }
 
-/// The published figures of row H were made with writes that were not synced: `interval` is the level
-/// to compare them with; `disk` is what we promise by default, so each put is made at both.
+/// Returns the scenarios of row H, a published benchmark of another system. Its figures were measured with writes that
+/// were not synced: level `interval` is comparable with them, while `disk` is Thalweg's default promise. So each
+/// scenario with puts runs at both levels.
 fn row_h(options: &HttpOptions) -> Vec<Scenario> {
     let base = HttpOptions { api: ApiChoice::Entity, ..options.clone() };
     let scheduled = |mix: Mix, rate: f64, bytes: usize| HttpOptions {

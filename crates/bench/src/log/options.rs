@@ -44,7 +44,7 @@ pub struct LogOptions {
     pub seed: u64,
 }
 
-/// A batch must fit a segment of the default size, headers included.
+/// Maximum bytes of a batch. A batch, with its headers, must fit into a segment of the default size.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl LogOptions {
