@@ -1,4 +1,4 @@
-//! Options that the suites of the native protocol share, beside where the server is.
+//! Command-line options that the suites of the native protocol share, apart from those that select the server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct LoadOptions {
     /// Counted time of each run.
     #[arg(long, default_value = "2s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Time before it that is not counted.
+    /// Warm-up before the counted time; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
     /// Wait after the last request for outstanding replies.
@@ -34,7 +34,7 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns an error if the options make no sense.
+    /// Returns an error if an option is out of its range.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
         within("--rounds", self.rounds, 100)?;
@@ -42,7 +42,7 @@ impl LoadOptions {
         require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
 
-    /// Describes the options, for the report.
+    /// Describes the options in words, for the report.
     pub fn describe(&self) -> String {
         format!(
             "{} s after {} s, {} rounds, medians; {} threads in this process, same machine as the server if that is local; seed {}",

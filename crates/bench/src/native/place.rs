@@ -1,4 +1,4 @@
-//! A server's native port, and the transport of connections to it.
+//! Address of a server's native port, together with the transport of connections to it.
 
 use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
@@ -6,7 +6,7 @@ use thalweg_wire::{Frame, ServerFrame};
 use super::line::{Line, LineError};
 use crate::{BenchError, load::alone};
 
-/// Transport of connections.
+/// Transport of connections to the native port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Carrier {
     /// TCP, not encrypted.
@@ -29,18 +29,19 @@ impl Carrier {
     }
 }
 
-/// A native port and the transport to it.
+/// Address of a server's native port, with the transport and the trust settings for connections to it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Transport.
+    /// Transport of the connections.
     pub carrier: Carrier,
-    /// Address, and the trust in the server's certificate.
+    /// Address of the port, and how the client verifies the server's certificate.
     pub endpoint: Endpoint,
 }
 
 impl Place {
-    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their
-    /// numbers. Where a connection has but one channel, each of them is a connection of its own.
+    /// Opens those of `connections` connections for which `mine` returns true, each with `streams` channels. Returns
+    /// the channels with their numbers. If the transport allows only one channel for each connection, every channel is
+    /// opened on a connection of its own.
     pub async fn open(
         &self,
         connections: usize,
@@ -65,7 +66,8 @@ impl Place {
         Ok(lines)
     }
 
-    /// Sends one request of setup on a channel of its own; `read` takes the reply that it must have.
+    /// Sends one request during setup, on a channel of its own. `read` returns the result if the reply is the expected
+    /// one, else `None`.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,
@@ -78,7 +80,7 @@ impl Place {
         })
     }
 
-    /// Opens one channel, for setup.
+    /// Opens one channel, for a request during setup.
     pub async fn line(&self) -> Result<Line, BenchError> {
         Line::dial(&Dialer::new(), &self.endpoint).await
     }

@@ -115,7 +115,7 @@ pub enum PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// Returns the policy as the protocol has it.
+    /// Returns the policy as a value of the protocol.
     pub(super) fn wire(self) -> Policy {
         match self {
             Self::Block => Policy::Block,
@@ -125,7 +125,7 @@ impl PolicyChoice {
         }
     }
 
-    /// Returns the policy's name.
+    /// Returns the policy's name, for the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -153,17 +153,17 @@ pub enum Preset {
     Knobs,
 }
 
-/// Connections, and streams of each. Over TCP each stream is a connection of its own.
+/// Number of connections, and of streams on each. Over TCP each stream is a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     /// Number of connections.
     pub connections: usize,
-    /// Streams of each connection.
+    /// Number of streams on each connection.
     pub streams: usize,
 }
 
 impl Channels {
-    /// Returns the number of streams.
+    /// Returns the total number of streams over all connections.
     pub fn count(self) -> usize {
         self.connections * self.streams
     }
@@ -178,32 +178,32 @@ impl fmt::Display for Channels {
     }
 }
 
-/// Largest number of channels of either side.
+/// Maximum number of channels that the publishers, or the subscribers, may use.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
-    /// Returns how much of a payload is compared.
+    /// Returns how much of each payload is compared.
     pub(super) fn depth(&self) -> Depth {
         if self.payload <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
     }
 
-    /// Returns the pacing of messages, over all publishers.
+    /// Returns how messages are paced, over all publishers.
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
 
-    /// Returns the channels of the publishers.
+    /// Returns the number of channels on which publishers send.
     pub(super) fn publish(&self) -> Channels {
         Channels { connections: self.connections.unwrap_or(self.publishers), streams: self.streams }
     }
 
-    /// Returns the channels of the subscribers.
+    /// Returns the number of channels on which subscribers receive.
     pub(super) fn subscribe(&self) -> Channels {
         let connections = self.subscriber_connections.unwrap_or(self.subscriptions());
         Channels { connections, streams: self.subscriber_streams }
     }
 
-    /// Returns the number of subscriptions over all groups.
+    /// Returns the number of subscriptions over all queue groups.
     pub(super) fn subscriptions(&self) -> usize {
         self.fan_out * self.queue_members.max(1)
     }

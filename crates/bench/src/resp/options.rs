@@ -134,14 +134,14 @@ pub enum Preset {
     Goals,
 }
 
-/// Bytes of a value where nothing else is said.
+/// Size of a value in bytes if neither the options nor a preset choose one.
 const DEFAULT_VALUE_BYTES: usize = 100;
 
-/// The largest value: the generator keeps whole replies.
+/// Size of the largest value in bytes. It is bounded because the generator buffers whole replies.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 impl RespOptions {
-    /// Returns an error if the options make no sense.
+    /// Returns an error if an option is out of its range, or contradicts another.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;
@@ -162,38 +162,38 @@ impl RespOptions {
         require(!self.server.is_empty(), "--server", "name at least one")
     }
 
-    /// Returns the bytes of a value.
+    /// Returns the size of a value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.value_size.unwrap_or(DEFAULT_VALUE_BYTES)
     }
 
-    /// Returns how requests are paced.
+    /// Returns how requests are paced: by a schedule or by the replies.
     pub fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
 }
 
-/// Choice of a server.
+/// Server to measure, as named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// A server of our own: database 0 is durable, database 1 is a cache.
+    /// A Thalweg server that the suite starts: database 0 is durable, database 1 is a cache.
     Thalweg,
-    /// redis-server without persistence.
+    /// A redis-server without persistence, which the suite starts.
     RedisNone,
-    /// redis-server, which syncs each write before it answers.
+    /// A redis-server that syncs each write before it replies, which the suite starts.
     RedisAlways,
-    /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
+    /// A thread of this process that only writes, syncs and replies: the upper bound for the machine.
     Bare,
-    /// A server that runs already.
+    /// A server that runs already at this address.
     At(Address),
 }
 
-/// A server, and one of its databases.
+/// A server to measure, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The server.
+    /// Server to measure.
     pub choice: Choice,
-    /// Database that is selected; none: the scenario's.
+    /// Number of the database to select; `None` selects the scenario's database.
     pub database: Option<u32>,
 }
 
@@ -232,7 +232,7 @@ impl fmt::Display for Choice {
 }
 
 impl Spec {
-    /// Returns the server as it was typed.
+    /// Returns the server as it was typed on the command line.
     pub fn name(&self) -> String {
         self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
     }

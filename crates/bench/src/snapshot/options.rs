@@ -10,7 +10,7 @@ use crate::{
     options::{backend, parse_duration},
 };
 
-/// Name of the subject in errors.
+/// Name of the measured store in error messages.
 pub(super) const NAME: &str = "thalweg";
 
 /// Options of the snapshot suite.
@@ -72,7 +72,7 @@ fn compression(text: &str) -> Result<Compression, String> {
 }
 
 impl SnapshotOptions {
-    /// Returns the bytes a second that a snapshot reads while others write; `None`: as fast as it goes.
+    /// Returns the bytes per second that a snapshot may read while others write; `None` means no limit.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(u64::from(self.pace) * 1_000_000)
     }
