@@ -47,7 +47,7 @@ pub struct GroupsOptions {
     /// Length of a record in bytes.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
     pub record_bytes: u32,
-    /// Durability of fetches and acks.
+    /// Durability level of fetches and acks.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
     /// Rounds with batched acks and rounds with single acks; medians are reported.

@@ -45,37 +45,38 @@ pub struct BackendsOptions {
     /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
-    /// Behind the log, synced per batch, or both.
+    /// When writes are synced: by the engine's log, by the backend after each batch, or both measured.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     pub modes: Vec<Mode>,
-    /// Samples of each cell, after one that warms up.
+    /// Samples of each measurement, after one that warms up.
     #[arg(long, default_value_t = 10)]
     pub samples: u64,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     #[arg(long, default_value_t = 100)]
     pub value_bytes: usize,
-    /// Cache of each store, MiB.
+    /// Size of each store's cache in MiB.
     #[arg(long, default_value_t = 64)]
     pub cache_mib: u64,
-    /// Only these of row A's groups: for profiles and second looks.
+    /// Run only these groups of row A, for example to profile them.
     #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = group, conflicts_with = "no_groups")]
     pub only: Vec<&'static str>,
-    /// Leave out row A's groups: for sweeps alone.
+    /// Leave out the groups of row A, to run the sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
-    /// Also random reads over stores of 100 entries up to this many, in steps of ten times (1000000: all).
+    /// Also measure random reads in stores of 100 entries up to this number, in steps of ten times (1000000: all
+    /// steps).
     #[arg(long, value_name = "ENTRIES")]
     pub sweep_size: Option<u64>,
-    /// Also reads by 1, 2, 4 ... up to this many threads (16: all).
+    /// Also measure reads by 1, 2, 4 ... up to this number of threads (16: all steps).
     #[arg(long, value_name = "THREADS")]
     pub sweep_readers: Option<u64>,
     /// Write plots as SVG files to this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
-    /// Directory below which the stores are made; decides which disk is measured.
+    /// Directory below which the stores are created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Seed of values and orders.
+    /// Seed of the random values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -11,12 +11,13 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// Cost of a write before it is acknowledged.
+/// How a store makes a write durable before it acknowledges the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
-    /// An fsync of the log, shared by concurrent writers; the backend is not synced, and replayed after a crash.
+    /// The engine's log is synced before a write is acknowledged, with one fsync for concurrent writers. The backend is
+    /// not synced; after a crash the engine replays the log into it.
     BehindLog,
-    /// The backend alone, which syncs each batch; nothing is shared.
+    /// The backend runs without the engine, and syncs each batch of writes; concurrent writers share no fsync.
     PerBatch,
 }
 

@@ -22,28 +22,29 @@ use crate::{
 pub struct CacheOptions {
     #[command(flatten)]
     server: ServerOptions,
-    /// Operations under way at a time, over all connections.
+    /// Number of operations in progress at a time, over all connections.
     #[arg(long, default_value_t = 32)]
     pub concurrency: usize,
-    /// Connections.
+    /// Number of connections to the server.
     #[arg(long, default_value_t = 8)]
     pub connections: usize,
-    /// Streams of each; over TCP each is a connection of its own.
+    /// Number of streams on each connection. Over TCP each stream is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub streams: usize,
     /// Number of different keys.
     #[arg(long, default_value_t = 10_000)]
     pub keys: u64,
-    /// Only operations whose name holds this, such as "get" or "256 B".
+    /// Run only operations whose name contains this text, such as "get" or "256 B".
     #[arg(long)]
     pub only: Option<String>,
-    /// Operations per second, whatever the server does; without it as fast as it answers.
+    /// Operations per second by a schedule, independent of the server's replies. Without it the next operation follows
+    /// a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Spread of the operations over time.
+    /// Distribution of the scheduled operations over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Bytes that the cache may hold.
+    /// Capacity of the cache in bytes.
     #[arg(long, default_value_t = 128 << 20)]
     pub cache_bytes: u64,
     #[command(flatten)]

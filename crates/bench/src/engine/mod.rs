@@ -41,63 +41,63 @@ use crate::{
 /// Part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Row P's reads, writes, ranges and mixes, in memory and flushed.
+    /// Reads, writes, ranges and mixes of row P, in memory and flushed to tables.
     #[default]
     Quick,
-    /// The quick part, then 2 million pairs in random order, stream appends, and compaction.
+    /// The tests of quick, then 2 million pairs in random order, stream appends, and compaction.
     Full,
-    /// Only compaction, before and after.
+    /// Only the compaction tests.
     Compaction,
 }
 
 /// A group of tests that share their stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Group {
-    /// 50k × 100 B: writes, and reads and ranges in memory.
+    /// Small data, 50k × 100 B: writes, and reads and ranges in memory.
     Small,
-    /// 200k × 200 B: writes, and reads and ranges of flushed tables.
+    /// Flushed data, 200k × 200 B: writes, and reads and ranges of tables on disk.
     Flushed,
-    /// 70/30 and 90/10 over 50k × 100 B.
+    /// Mixed reads and writes over 50k × 100 B: 70 % and 90 % reads.
     Mixed,
-    /// 2 M × 200 B in random order, gets, misses.
+    /// Large data, 2 M × 200 B: writes in random order, reads of present and of missing keys.
     Large,
-    /// Reads, ranges and space before and after compaction.
+    /// Reads, ranges and disk space before and after compaction.
     Compaction,
-    /// Appends of 100 × 1 KB to a stream.
+    /// Appends to a stream, in batches of 100 × 1 KB.
     Stream,
 }
 
 /// Options of the engine suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
-    /// Part of the suite.
+    /// Part of the suite to run.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
-    /// Only these groups, whatever the mode: for profiles and second looks.
+    /// Run only these groups of tests, whatever the mode, for example to profile them.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Group>,
-    /// Durability of the writes.
+    /// Durability level of the writes.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Level::Interval, Level::Disk])]
     pub level: Vec<Level>,
-    /// Directory below which the stores are made; decides which disk is measured.
+    /// Directory below which the stores are created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Rounds of each test; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Multiplies all counts: 1 is row P's suite, less is a quick look.
+    /// Factor on all counts of operations: 1 is row P's suite, less is a quick look.
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
-    /// Block cache of each store, MiB.
+    /// Size of each store's block cache in MiB.
     #[arg(long, default_value_t = 1024)]
     pub cache_mib: u64,
-    /// MiB of memory touched before, so that the machine's first touch is not measured.
+    /// MiB of memory to touch before the run, so that a virtual machine's slow first touch is not measured.
     #[arg(long, default_value_t = 2048)]
     pub warm_mib: u64,
-    /// Also run the memory backend.
+    /// Also measure the backend that holds all data in memory.
     #[arg(long)]
     pub memory_backend: bool,
-    /// Seed of keys, values and orders.
+    /// Seed of the random keys, values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

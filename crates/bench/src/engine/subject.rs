@@ -9,7 +9,7 @@ use crate::{BenchError, data::Values};
 /// The moment at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// A put is acknowledged when the kernel has it; an fsync follows at most a second later.
+    /// A put is acknowledged after the write to the kernel; an fsync follows at most a second later.
     Interval,
     /// A put is acknowledged after its fsync.
     Disk,

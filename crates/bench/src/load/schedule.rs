@@ -9,10 +9,10 @@ use crate::random::{Generator, generator};
 /// The shape of the arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Arrivals {
-    /// Arrivals are evenly spaced.
+    /// Requests are evenly spaced in time.
     #[default]
     Constant,
-    /// Arrivals are those of independent users: gaps are exponentially distributed.
+    /// Requests arrive as from independent users: the gaps between them are exponentially distributed.
     Poisson,
 }
 

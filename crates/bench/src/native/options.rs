@@ -10,25 +10,25 @@ use crate::{
 /// Duration, number and threads of the runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
-    /// Counted time of each run.
+    /// Duration of each run, without its warm-up.
     #[arg(long, default_value = "2s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Warm-up before the counted time; its requests are not counted.
+    /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Wait after the last request for outstanding replies.
+    /// Time to wait for outstanding replies after the last request.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub give_up: Duration,
     /// Runs of each scenario; the median is reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Load threads; each takes up to a core from the server if they share a machine.
+    /// Number of load threads. Each uses up to a core that a server on the same machine then lacks.
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
-    /// The generator's own lateness (99th percentile) above which a scheduled run is void.
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Seed of content and arrivals.
+    /// Seed of the random content and arrival times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -3,12 +3,13 @@
 //! ```text
 //! payload := sequence u64 | due u64 | publisher u32 | check u32 | content        little-endian; 24 bytes and more
 //! ```
-//! Owns: making payloads and judging those that come back. Does not own their order ([`super::check`]).
+//! Owns: making payloads and checking the payloads that subscribers receive. Does not own the check of their order
+//! ([`super::check`]).
 //!
-//! `due` is in nanoseconds since the run's start: the message's time counts from there. Content is a window into one
-//! pool of random bytes that lies in the processor's nearest cache; its position follows from publisher and sequence.
-//! So making content is one copy, judging it is one comparison, and content of another message is wrong content. The
-//! check covers the three fields before it.
+//! `due` is the time at which the message was due, in nanoseconds since the run's start; its delivery time counts from
+//! then. Content is a window into one pool of random bytes that fits into the processor's nearest cache; publisher and
+//! sequence number determine the window's position. So making content is one copy, checking it is one comparison, and
+//! the content of another message is wrong content. The field `check` is a checksum of the three fields before it.
 
 use rand::Rng as _;
 

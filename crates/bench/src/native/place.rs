@@ -9,7 +9,7 @@ use crate::{BenchError, load::alone};
 /// Transport of connections to the native port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Carrier {
-    /// TCP, not encrypted.
+    /// TCP without encryption.
     #[default]
     Tcp,
     /// TLS over TCP.

@@ -13,22 +13,22 @@ use crate::{
 /// Command-line options that select the measured server, or describe how to start one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
-    /// Native port of a server that runs already, as host:port. Without it one is started in a process of its own.
+    /// Address of a running server's native port, as host:port. Without it the benchmark starts a server of its own.
     #[arg(long)]
     pub target: Option<String>,
-    /// Process of that server, if it is on this machine: its CPU time and memory are told.
+    /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.
     #[arg(long, value_name = "PID", requires = "target")]
     pub server_process: Option<u32>,
-    /// SHA-256 of that server's certificate, for TLS and QUIC.
+    /// SHA-256 of the target server's certificate, for TLS and QUIC.
     #[arg(long, requires = "target")]
     pub fingerprint: Option<Fingerprint>,
-    /// The command to start as `COMMAND serve` when no target is given; this one by default.
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for the started server.
+    /// Additional arguments for the started server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data; decides which disk is measured.
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Transport of connections; several, separated by commas, are measured one after the other.
@@ -39,11 +39,11 @@ pub struct ServerOptions {
 /// Tuning profiles with which a server can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Profile {
-    /// The server's default.
+    /// The default profile of the server, between low latency and high throughput.
     Balanced,
-    /// Small batches, short queues.
+    /// Profile for low latency: small batches, short queues.
     Latency,
-    /// Large batches, long queues.
+    /// Profile for high throughput: large batches, long queues.
     Throughput,
 }
 

@@ -32,32 +32,32 @@ use crate::{
 pub struct StreamsOptions {
     #[command(flatten)]
     server: ServerOptions,
-    /// Durability of each append.
+    /// Durability level of each append.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// Only scenarios whose name holds this, such as "publish 1024" or "tail".
+    /// Run only scenarios whose name contains this text, such as "publish 1024" or "tail".
     #[arg(long)]
     pub only: Option<String>,
-    /// One scenario of one's own instead of the fixed ones: bytes of a record, at least 24.
+    /// Bytes of a record, at least 24: run one publish scenario with such records instead of the fixed scenarios.
     #[arg(long)]
     pub payload: Option<usize>,
-    /// Records of each of its requests.
+    /// Number of records in each request of that scenario.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub batch: u32,
-    /// Its publishers, a connection each.
+    /// Number of publishers in that scenario, each on a connection of its own.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub publishers: usize,
-    /// Requests that each has under way.
+    /// Number of requests that each publisher of that scenario has in progress.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub in_flight: usize,
-    /// Records of the stream that is consumed.
+    /// Number of records in the stream that the consume scenarios read.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
-    /// Keep this many MiB of each stream that is published to, and publish before the first round until the log reuses
-    /// segments, as the log of a server does that has run for a while; 0: keep everything.
+    /// Retain this many MiB of each published stream, and publish before the first round until the log reuses segments,
+    /// as a server's log does after a while; 0: retain everything.
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
-    /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
+    /// Duration of each raw-speed measurement before a run, without a server: stream, round trip, disk; 0: none.
     #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub bare: Duration,
     #[command(flatten)]
@@ -66,8 +66,7 @@ pub struct StreamsOptions {
 
 /// Number of records in a request while a stream is filled during setup.
 const FILL_BATCH: u32 = 1000;
-/// Longest time of filling and of reading back.
-/// Bytes of a record that is published until segments are reused.
+/// Size in bytes of the records that setup publishes until the log reuses segments.
 const SEASON_RECORD_BYTES: usize = 1024;
 /// Number of log segments that must have been reused before the measurements begin.
 const REUSED: f64 = 16.0;
