@@ -85,7 +85,7 @@ struct Round {
     cpu_seconds: f64,
 }
 
-/// Runs the suite.
+/// Runs the groups suite and returns its report.
 pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let has_outcome = options.durability != Durability::None;
     require(has_outcome, "--durability", "fetches and acks must know their outcome: at least os")?;

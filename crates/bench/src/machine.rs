@@ -17,7 +17,7 @@ pub struct Machine {
     pub cores: usize,
     /// Size of the machine's memory in bytes.
     pub memory_bytes: u64,
-    /// Kernel release.
+    /// Release of the Linux kernel, such as 6.18.
     pub kernel: String,
     /// Type of the filesystem that holds the benchmark's directory, such as ext4.
     pub filesystem: String,

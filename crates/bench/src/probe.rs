@@ -13,7 +13,7 @@ use std::{
 
 use crate::{BenchError, latency::Latencies};
 
-/// Whether the probe syncs its writes.
+/// Choice between synced and unsynced writes of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Each write is followed by an `fdatasync`.

@@ -22,9 +22,9 @@ use crate::{
 /// Report of a suite's run: conditions, tables of figures, plots and checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Name of the suite, such as `log`, `engine` or `http`.
+    /// Name of the benchmark suite, such as `log`, `engine` or `http`.
     pub suite: &'static str,
-    /// The machine that the suite ran on.
+    /// Description of the machine that the suite ran on.
     pub machine: Machine,
     /// The build of Thalweg that was measured.
     pub build: Build,

@@ -21,7 +21,7 @@ pub enum Next<F> {
     Future(F),
     /// The task asks for its next step again when the clock reaches this time, in nanoseconds.
     Due(u64),
-    /// It has ended.
+    /// The task has ended.
     Nothing,
 }
 

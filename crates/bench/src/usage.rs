@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Process whose usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This process.
+    /// The calling process.
     Own,
     /// Another process, by its process id.
     Process(u32),
@@ -74,12 +74,12 @@ pub fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// CPU time of this process.
+/// Returns the CPU time that this process has used since it began, user and system.
 pub fn process_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time that the calling thread has used since it began.
 pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }

@@ -121,7 +121,7 @@ impl BackendsOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the backends suite on the backends alone, without other stores, and returns its report.
 pub fn run(options: &BackendsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     run_beside(options, &[], progress)
 }

@@ -11,7 +11,7 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// How a store makes a write durable before it acknowledges the write.
+/// Two ways in which a store makes a write durable before it acknowledges the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
     /// The engine's log is synced before a write is acknowledged, with one fsync for concurrent writers. The backend is
@@ -22,10 +22,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Both modes.
+    /// All modes: behind the log, and synced for each batch.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 
-    /// Returns the mode's name in reports.
+    /// Returns the name under which reports show the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BehindLog => "behind the log",

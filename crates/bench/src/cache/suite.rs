@@ -81,7 +81,7 @@ impl CacheOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the cache suite and returns its report.
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;

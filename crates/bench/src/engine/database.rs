@@ -20,7 +20,7 @@ use crate::{
 /// The engine with one of its storage backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Thalweg {
-    /// Backend of the state.
+    /// Storage backend that the engine uses for its state.
     pub backend: BackendKind,
 }
 

@@ -38,7 +38,7 @@ use crate::{
     usage::{self, Cost, Usage, Whose},
 };
 
-/// Part of the suite.
+/// Part of the engine suite to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
     /// Reads, writes, ranges and mixes of row P, in memory and flushed to tables.
@@ -85,7 +85,7 @@ pub struct EngineOptions {
     /// Rounds of each test; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Factor on all counts of operations: 1 is row P's suite, less is a quick look.
+    /// Factor on all counts of operations: 1 runs the published benchmark's counts, less is a quick look.
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
     /// Size of each store's block cache in MiB.
@@ -115,7 +115,7 @@ const PROBE_BYTES: u64 = 64 << 20;
 /// Name under which the report lists the raw disk probe beside the stores.
 pub const PROBE: &str = "raw probe (pwrite + fdatasync)";
 
-/// Runs the suite for our engine.
+/// Runs the engine suite on Thalweg's own engine alone, and returns its report.
 pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let lsm = Thalweg { backend: BackendKind::Lsm };
     let memory = Thalweg { backend: BackendKind::Memory };

@@ -83,9 +83,9 @@ pub struct Compacted {
     pub test: Test,
     /// Name of the measured store.
     pub contender: String,
-    /// Tables before the compaction.
+    /// Number and size of the store's tables before the compaction.
     pub before: Footprint,
-    /// Tables after the compaction.
+    /// Number and size of the store's tables after the compaction.
     pub after: Footprint,
     /// Bytes of the keys and values that are not deleted.
     pub alive: u64,

@@ -41,11 +41,11 @@ pub struct StoreOptions {
 /// Result of reading a key and comparing its value with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The key has no value.
+    /// The store has no value for the key.
     Missing,
     /// The key has the expected value.
     Right,
-    /// The key has another value.
+    /// The store has another value for the key than the expected one.
     Wrong,
 }
 

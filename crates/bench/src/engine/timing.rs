@@ -20,7 +20,7 @@ pub const FAST_STRIDE: u64 = 16;
 /// Measurement of one round of one test.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// Number of operations.
+    /// Number of operations in the round.
     pub operations: u64,
     /// Duration of all operations in seconds.
     pub seconds: f64,
@@ -40,7 +40,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Operations per second.
+    /// Returns the operations per second of the round.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }

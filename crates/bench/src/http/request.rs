@@ -28,7 +28,7 @@ pub enum Api {
     },
 }
 
-/// Operation of a request.
+/// Operation that a request performs on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Stores a key's value.

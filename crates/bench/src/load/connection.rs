@@ -25,7 +25,7 @@ pub struct Connection {
     to: usize,
 }
 
-/// Whether another read may return bytes immediately.
+/// Result of a read: tells whether another read may return bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// The read filled the buffer: the kernel may have more bytes.

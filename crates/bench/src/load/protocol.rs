@@ -25,7 +25,7 @@ pub enum Batching {
     Burst,
 }
 
-/// What a worker does after it has lost a connection.
+/// Reaction of a worker to the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
     /// The worker counts the lost connection and opens a new one.
@@ -70,7 +70,7 @@ pub trait Protocol: Sync {
 
     /// How requests share write calls.
     const BATCHING: Batching;
-    /// What a worker does after it has lost a connection.
+    /// Reaction of a worker to the loss of a connection.
     const ON_LOSS: OnLoss;
 
     /// Opens a connection that is ready for requests; its socket is non-blocking.

@@ -134,7 +134,7 @@ impl Knee {
 /// Reason why a search found no higher rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// At a higher rate the server missed the objective.
+    /// The server: at a higher rate it missed the objective.
     Server,
     /// The load generator could not send more requests; the server may be able to handle more.
     Generator,
@@ -143,7 +143,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the reason in words.
+    /// Returns the reason why the rate is not higher, in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Server => "server",

@@ -16,7 +16,7 @@ pub(super) struct Cell {
     pub(super) payload: usize,
 }
 
-/// How the writers of a cell run.
+/// Kind of the writers of a cell: threads or async tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunAs {
     /// Each writer is a thread, which sleeps until its append is durable.
@@ -35,7 +35,7 @@ impl RunAs {
     }
 }
 
-/// Table of the report that a cell belongs to.
+/// Table of the report in which a measured combination is a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,

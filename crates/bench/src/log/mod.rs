@@ -30,7 +30,7 @@ use crate::{
 
 const PROBE_BYTES: u64 = 64 << 20;
 
-/// Runs the suite.
+/// Runs the log suite and returns its report.
 pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("log", options.dir.as_deref())?;

@@ -9,7 +9,7 @@ use crate::{
     options::{parse_duration, require, within},
 };
 
-/// Options of the log suite.
+/// Options of `thalweg bench log`, the log suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogOptions {
     /// Directory below which the log is created. This decides which disk is measured.

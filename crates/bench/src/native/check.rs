@@ -105,7 +105,7 @@ struct Place {
     sums: Sums,
 }
 
-/// Which of the published messages a subscriber must receive.
+/// Set of published messages that a subscriber must receive: all, or some of them as a member of a queue group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.

@@ -27,7 +27,7 @@ const LINE: usize = 64;
 /// How much of a received payload is compared with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// All bytes are compared.
+    /// All bytes of the payload are compared.
     Full,
     /// The head, the last 16 bytes, and 64 bytes at a position that moves with the sequence number are compared: over
     /// many messages every byte is compared.

@@ -19,7 +19,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// Returns the transport's usual name.
+    /// Returns the transport's usual name, such as "TCP", for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",

@@ -48,7 +48,7 @@ pub struct PubsubOptions {
     /// Number of streams on each subscribing connection. Over TCP each stream is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub subscriber_streams: usize,
-    /// What the server does when a subscription's queue is full.
+    /// Policy of the server for messages that arrive at a subscription's full queue.
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyChoice,
     /// Maximum number of messages in a subscription's queue at the server; 0: the server's default.
@@ -101,7 +101,7 @@ pub struct PubsubOptions {
     pub(super) load: LoadOptions,
 }
 
-/// Policy of the server at a full queue.
+/// Policy of the server for messages that arrive at a subscription's full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum PolicyChoice {
     /// Publishers wait until the queue has room.
@@ -137,7 +137,7 @@ impl PolicyChoice {
     }
 }
 
-/// Scenarios that belong together.
+/// Named sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
     /// Small and large messages to one and to ten subscriptions in a closed loop, and 2,000 messages/s on a schedule.

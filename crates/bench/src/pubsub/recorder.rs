@@ -7,7 +7,8 @@ use crate::{
     native::{Account, Finish},
 };
 
-/// Counts of deliveries, in addition to those of [`Tally`], whose right items are deliveries.
+/// Counts of deliveries in a publish-and-subscribe run, which supplement the general counts of [`Tally`]. The right
+/// items of that tally are deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct Deliveries {
     /// Arrival time of the last delivery whose message was due in the counted part of the run, in nanoseconds since the
@@ -44,12 +45,12 @@ pub type Outcome = load::Outcome<Deliveries>;
 /// Data that the tasks of a generator thread share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Clock of the run, in nanoseconds.
+    /// Clock that all threads of the run share, in nanoseconds since its start.
     pub clock: Clock,
     /// Part of the run in which due messages are counted, in nanoseconds of the clock.
     pub counted: Range<u64>,
     /// State of the end of the run, shared by all threads.
     pub finish: Arc<Finish>,
-    /// Counts of this thread.
+    /// Counts of the generator thread that these tasks run on.
     pub tally: RefCell<Tally<Deliveries>>,
 }

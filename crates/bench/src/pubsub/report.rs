@@ -98,7 +98,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Creates a table without rows.
+    /// Creates the table of figures without rows.
     pub fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";

@@ -18,7 +18,7 @@ use crate::{
 /// Share of the highest rate that meets the objective, at which response times are measured.
 const OF_KNEE: f64 = 0.8;
 
-/// Runs the suite.
+/// Runs the subjects suite and returns its report.
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;

@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 8;
 /// Parameters of the first requests on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Address of the server.
+    /// Address of the RESP server.
     pub address: Address,
     /// Password for `AUTH`, if the server requires one.
     pub password: Option<String>,
@@ -32,7 +32,7 @@ pub struct Greeting {
 /// A decoded RESP reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Simple, bulk or verbatim string.
+    /// Text of a string reply, whether simple, bulk or verbatim.
     Text(Vec<u8>),
     /// An integer, or a boolean as 0 or 1.
     Integer(i64),

@@ -18,15 +18,15 @@ use crate::{BenchError, load::Address};
 pub struct Request {
     /// Address and login with which connections begin.
     pub greeting: Greeting,
-    /// Number of connections, `-c`.
+    /// Number of connections, option `-c` of redis-benchmark.
     pub connections: usize,
-    /// Pipeline depth, `-P`.
+    /// Number of requests that each connection pipelines, option `-P` of redis-benchmark.
     pub pipeline: usize,
-    /// Bytes of a value, `-d`.
+    /// Bytes of a value, option `-d` of redis-benchmark.
     pub value_bytes: usize,
-    /// Number of keys, `-r`.
+    /// Number of keys, option `-r` of redis-benchmark.
     pub keys: u64,
-    /// Request that redis-benchmark sends.
+    /// The request that redis-benchmark sends repeatedly.
     pub what: What,
 }
 

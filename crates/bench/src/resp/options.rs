@@ -108,7 +108,7 @@ pub struct RespOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// Generator of the load.
+/// Load generator: the program that sends the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Generator {
     /// This process sends the requests and compares the replies.
@@ -118,7 +118,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// Returns the name as it is typed.
+    /// Returns the name of the load generator as it is typed on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -191,7 +191,7 @@ pub enum Choice {
 /// A server to measure, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Server to measure.
+    /// Server to measure, as named on the command line.
     pub choice: Choice,
     /// Number of the database to select; `None` selects the scenario's database.
     pub database: Option<u32>,

@@ -21,11 +21,11 @@ pub struct Resp {
     pub requests: Requests,
     /// Operations, with the weights of their random choice.
     pub mix: Mix,
-    /// What happens after a wrong reply.
+    /// Reaction to a wrong reply: end the run, or count the reply.
     pub on_wrong: OnWrong,
 }
 
-/// What happens after a wrong reply.
+/// Reaction of the load generator to a wrong reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnWrong {
     /// The run ends with an error.

@@ -43,7 +43,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All operations.
+    /// All operations that a mix can contain.
     pub const ALL: [Self; 9] =
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 

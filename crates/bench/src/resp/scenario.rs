@@ -75,7 +75,7 @@ const MESSAGE_BYTES: usize = 128;
 const CACHE: u32 = 1;
 const DURABLE: u32 = 0;
 
-/// Returns the scenarios of the preset.
+/// Returns the scenarios of the preset `goals`, each with its required ratio to redis-server's figures.
 fn goals(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),

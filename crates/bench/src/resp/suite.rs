@@ -24,7 +24,7 @@ use crate::{
     report::{Table, cells, duration, number},
 };
 
-/// Runs the suite.
+/// Runs the RESP suite and returns its report.
 pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("resp", options.dir.as_deref())?;

@@ -58,7 +58,7 @@ pub enum Incomplete {
     Malformed(&'static str),
 }
 
-/// Whether the response to a request can have a body.
+/// Choice between responses that can have a body and those that cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The response's headers state whether there is a body.

@@ -46,7 +46,7 @@ const WANTED_TIMES: f64 = 2.0;
 /// Size in bytes of the file with which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
 
-/// Runs the suite.
+/// Runs the snapshot suite and returns its report.
 pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let has_outcome = options.durability != Durability::None;
     require(has_outcome, "--durability", "puts whose outcome is not waited for have no response time: at least os")?;

@@ -34,7 +34,7 @@ pub struct SnapshotOptions {
     /// Limit on the MB per second, before compression, that a snapshot reads while writers run; 0: no limit.
     #[arg(long, default_value_t = 0)]
     pub pace: u32,
-    /// Destination of the snapshot.
+    /// Destination to which the snapshot is written.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
     /// Number of writers that run while a snapshot is taken; each makes one put at a time.
@@ -79,7 +79,7 @@ impl SnapshotOptions {
     }
 }
 
-/// Destination of the chunks.
+/// Destination to which the chunks of a snapshot are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Target {
     /// A file on the measured disk, synced at the end. Afterwards the benchmark reads and checks the whole file.
@@ -89,7 +89,7 @@ pub enum Target {
     Null,
 }
 
-/// Kind of a writer.
+/// Kind of the writers that run while a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Drive {
     /// Each writer is an async task. All tasks share one thread, as the connections of a server do.

@@ -44,7 +44,7 @@ impl Written {
     }
 }
 
-/// The writers of a database.
+/// Writers that put values into a database during the snapshot suite.
 pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,

@@ -19,7 +19,7 @@ use crate::{
 pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// Which records of each publisher were read, from the stream's start on.
+    /// Record of which messages of each publisher were read, from the stream's start on.
     pub account: Account,
     next: u64,
 }
@@ -77,7 +77,7 @@ pub struct ReadWork {
     again: Again,
 }
 
-/// What a reader does at the end of a stream.
+/// Behaviour of a reader at the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     /// The reader begins again at the stream's start.

@@ -97,7 +97,7 @@ impl StreamsOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the streams suite and returns its report.
 pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("streams", options.server.dir.as_deref())?;
