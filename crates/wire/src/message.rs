@@ -13,12 +13,12 @@ const KEY: u8 = 1;
 const HEADERS: u8 = 2;
 const TOMBSTONE: u8 = 4;
 
-/// A borrowed message or record.
+/// A borrowed message of a subject, or record of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Key of the message.
+    /// Key of the message, if it has one.
     pub key: Option<&'a [u8]>,
-    /// Headers of the message.
+    /// Headers of the message, each a name and a value.
     pub headers: Headers<'a>,
     /// Payload of the message.
     pub payload: &'a [u8],
@@ -46,13 +46,13 @@ impl<'a> Headers<'a> {
         self.count == 0
     }
 
-    /// Iterates over names and values.
+    /// Iterates over the headers as pairs of name and value.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| header(&mut reader).ok())
     }
 
-    /// Returns the first value with the given name.
+    /// Returns the value of the first header with the given name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
@@ -97,7 +97,7 @@ impl<'a> Messages<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Number of bytes decoded so far.
+    /// Number of bytes that the iterator has decoded so far.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
@@ -187,7 +187,7 @@ mod tests {
         Record { key, headers: headers.iter().collect(), payload, is_tombstone }
     }
 
-    /// Checks that both decoders agree on the messages and on the errors in these bytes.
+    /// Checks that both decoders find the same messages and the same errors in these bytes.
     fn compare(bytes: &[u8]) {
         let mut ours = Messages::new(bytes);
         for theirs in Records::new(bytes) {
