@@ -47,7 +47,7 @@ struct Following {
     follower: Follower,
     watch: Watch,
     format: Format,
-    /// Revision below which the client was told that it missed nothing.
+    /// Revision below which the client was told that it has missed no change.
     said: Revision,
     left: u64,
 }
@@ -83,7 +83,8 @@ fn step(following: Following) -> Running<Following> {
     })
 }
 
-/// Takes queued changes on the current thread, or reads the log on a blocking thread.
+/// Takes the changes that are queued in memory on the current thread, or reads changes from the log on a thread for
+/// blocking work.
 async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>, WatchError>, Following)> {
     if !following.watch.is_behind() {
         return Ok((following.watch.try_next(), following));
@@ -124,8 +125,8 @@ impl Following {
         out.into()
     }
 
-    /// Returns a message with the revision up to which the client missed nothing. As an event it carries the revision
-    /// as its id, or is only a comment if the client has that revision already.
+    /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries
+    /// the revision as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
         let done = self.watch.position().0 - 1;
         let known = std::mem::replace(&mut self.said, self.watch.position()) >= self.watch.position();
@@ -137,7 +138,7 @@ impl Following {
     }
 }
 
-/// Appends a change as a JSON object.
+/// Appends a change of a key as a JSON object.
 fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability) {
     out.push(b'{');
     push_number(out, "revision", event.revision.0);

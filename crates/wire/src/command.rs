@@ -76,8 +76,7 @@ impl Classified for CommandRefused {
     }
 }
 
-/// What the server does with a command whose client requests durability level `none`, at which outcomes are not
-/// reported.
+/// Treatment of a command whose client requests durability level `none`, at which the server reports no outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtNone {
     /// The server executes the command and reports no outcome.
@@ -94,7 +93,7 @@ pub enum AtNone {
 pub struct ClientCommand<'a> {
     /// Bytes of the command, ready to be proposed to the log.
     pub bytes: &'a [u8],
-    /// What the server does with this command at durability level `none`.
+    /// Treatment of this command at durability level `none`.
     pub at_none: AtNone,
     /// True if the command adds data. On a full disk the server accepts only commands that do not.
     pub brings_data: bool,

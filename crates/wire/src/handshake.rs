@@ -212,7 +212,7 @@ fn check_frame_limit(got: u32) -> Result<u32, HandshakeError> {
     if got < MIN_FRAME_BYTES { Err(HandshakeError::FrameTooSmall { got }) } else { Ok(got) }
 }
 
-/// What a side must do now about the time since the last frames on a connection.
+/// Action that a side of a connection must take now, given the time since it last sent and received a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// Nothing yet: check again after this time.

@@ -74,14 +74,13 @@ structure! {
         server: &'a str,
         /// Optional protocol features that both sides support.
         features: List<'a, u16>,
-        /// Spaces of the server, the default space first. Each space is a separate log with its own keyspaces and
-        /// streams.
+        /// Spaces of the server, the default space first. A space is the unit of order and of atomic commit.
         spaces: List<'a, Space<'a>>,
     }
 }
 
 structure! {
-    /// A space of the server: a separate log with its own keyspaces and streams.
+    /// A space of the server: the unit of order and of atomic commit.
     Space<'a> as "space" {
         /// Id of the space.
         id: SpaceId,

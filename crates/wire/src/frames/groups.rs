@@ -44,7 +44,7 @@ structure! {
         max_bytes: u32,
         /// Longest time that the server waits for the first record, in microseconds.
         wait: u64,
-        /// Durability level that the record of the delivery must reach before the reply.
+        /// Durability level that the log entry of the delivery must reach before the reply.
         level: Level,
         /// Name of the group member that fetches.
         member: &'a str,
@@ -52,7 +52,7 @@ structure! {
 }
 
 choices! {
-    /// What a group does with records that were pushed to a member but neither acked nor nacked when the push ends.
+    /// Treatment of records that a push delivered and that are neither acked nor nacked when the push ends.
     Release as "release" {
         /// The group delivers the records again after their delivery deadline.
         AtDeadline = 0 "at deadline",
@@ -71,7 +71,7 @@ structure! {
         held_records: u32,
         /// Maximum number of bytes that the member holds: delivered, and neither acked nor nacked.
         held_bytes: u64,
-        /// Durability level that the record of each delivery must reach before the delivery is sent.
+        /// Durability level that the log entry of each delivery must reach before the delivery is sent.
         level: Level,
         /// Treatment of the records that the member still holds when the push ends.
         release: Release,
@@ -96,7 +96,7 @@ structure! {
     /// Reply to [`Fetch`]: records that the group delivers to a member. The member acks or nacks them with the number
     /// of the attempt.
     Delivery<'a> as "delivery" {
-        /// Durability level that the record of the delivery has reached.
+        /// Durability level that the log entry of the delivery has reached.
         durability: Durability,
         /// Number of this delivery, with which the member acks or nacks its records; 0 means that there are no records.
         attempt: Attempt,
@@ -121,7 +121,7 @@ structure! {
 structure! {
     /// A delivery that the server pushes to a member of a group.
     Pushed<'a> as "pushed" {
-        /// Durability level that the record of the delivery has reached.
+        /// Durability level that the log entry of the delivery has reached.
         durability: Durability,
         /// Number of this delivery, with which the member acks or nacks its records.
         attempt: Attempt,

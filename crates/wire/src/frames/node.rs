@@ -11,7 +11,7 @@ structure! {
 }
 
 choices! {
-    /// Whether a node accepts writes, and why not.
+    /// Ability of a node to accept writes, and the reason if it does not.
     Health as "health" {
         /// The node accepts writes.
         Good = 0 "good",
@@ -37,7 +37,7 @@ structure! {
 structure! {
     /// Reply to [`ReadStatus`]: the status of a node.
     Status<'a> as "status" {
-        /// Whether the node accepts writes.
+        /// Ability of the node to accept writes.
         health: Health,
         /// Durability level of acknowledgements for requests that state no level.
         durability: Durability,

@@ -14,7 +14,7 @@ structure! {
 }
 
 choices! {
-    /// What the server does when the queue of a subscription is full.
+    /// Policy of the server for messages that arrive at a subscription's full queue.
     Policy as "policy" {
         /// Publishers wait until there is room.
         Block = 0 "block",
@@ -30,7 +30,7 @@ choices! {
 structure! {
     /// Begins a subscription to the subjects that match a pattern.
     Subscribe<'a> as "subscribe" {
-        /// What the server does when the subscription's queue is full.
+        /// Policy of the server for messages that arrive at the subscription's full queue.
         policy: Policy,
         /// Maximum number of messages that wait in the subscription's queue for credit; 0 selects the server's default.
         queue_messages: u64,

@@ -238,8 +238,8 @@ structure! {
 }
 
 structure! {
-    /// Records that a member could not ack or nack, because their delivery's deadline had passed or because they had
-    /// been acked or nacked before.
+    /// Records that a member could not ack or nack. Their delivery was no longer valid, for example after its deadline,
+    /// or the records had been acked or nacked before.
     Lapsed as "lapsed" {
         /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
