@@ -32,7 +32,7 @@ const NAME: &str = "thalweg";
 /// Number of records in each append during setup.
 const APPEND: u64 = 100;
 
-/// Options of the groups suite.
+/// Options of `thalweg bench groups`, the suite about consumer groups.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GroupsOptions {
     /// Number of group members that fetch concurrently, each on a thread of its own.

@@ -270,7 +270,7 @@ operations! {
     /// Nacks records.
     GroupNack = "group_nack", POST "/v1/streams/{stream}/groups/{group}/nack"
         => boxed groups::nack(app, call);
-    /// Extends the deadlines of attempts.
+    /// Extends the deadlines of deliveries, which are named by their attempt numbers.
     GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend"
         => boxed groups::extend(app, call);
     /// Moves a consumer group's cursor.

@@ -34,7 +34,7 @@ use crate::{
 struct GrantShown {
     id: u64,
     ttl_seconds: f64,
-    /// Time at which the lease ends unless it is renewed, in microseconds of space time.
+    /// Time at which the lease ends unless it is renewed, in microseconds since 1970.
     deadline_micros: u64,
     #[schema(value_type = Durable)]
     durability: &'static str,

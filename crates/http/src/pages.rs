@@ -142,7 +142,7 @@ pub(crate) struct Unfold<S> {
     pub frames: VecDeque<Bytes>,
     /// State for the next step; `None` while a step runs and after the last step.
     pub state: Option<S>,
-    /// Step that is in progress.
+    /// Step of the body that is in progress.
     pub running: Option<Running<S>>,
     /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,

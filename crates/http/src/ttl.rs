@@ -36,7 +36,7 @@ const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 /// How long the value of a put lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Deadline of the value itself.
+    /// Deadline of the value, apart from that of its lease.
     pub deadline: Deadline,
     /// Lease of the value; it lives no longer than the lease.
     pub lease: Option<LeaseId>,
@@ -99,7 +99,7 @@ pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     }
 }
 
-/// Parses the digits of a lease's id. 0 is not an id.
+/// Parses the decimal id of a lease. The id 0 is invalid.
 pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
     let text = text.trim_ascii();
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);

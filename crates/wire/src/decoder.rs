@@ -208,8 +208,8 @@ impl Decoder {
         self.buffer()
     }
 
-    /// Returns the buffer if it contains no part of a frame, and drops it if it has become large. A channel that waits
-    /// for its peer gives up its buffer this way.
+    /// Removes the buffer from a decoder whose channel waits for its peer, to save memory. Returns the buffer for reuse
+    /// if it contains no part of a frame; a buffer that has become large is dropped instead.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 {
             return None;

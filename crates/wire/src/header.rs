@@ -96,7 +96,7 @@ pub struct Fields<'a> {
 /// Error returned when the optional fields of a frame cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
-    /// The fields do not follow the format.
+    /// The bytes of the optional fields do not follow the format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The frame has an optional field that the receiver must understand, but this version does not know the field.

@@ -55,10 +55,10 @@ pub enum RouteError {
         /// Id in the unexpected frame.
         id: u32,
     },
-    /// The server sent a subscription more than its credit permits.
+    /// The server sent more data for a subscription than the subscription's credit permits.
     #[error("subscription {id}: {overrun}")]
     Overrun {
-        /// Id of the subscription.
+        /// Id of the subscription whose credit the server exceeded.
         id: u32,
         /// Permitted totals that the server exceeded.
         overrun: Overrun,

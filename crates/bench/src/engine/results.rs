@@ -12,7 +12,7 @@ use crate::{
 pub struct Test {
     /// Name of the measured operation.
     pub name: &'static str,
-    /// Count and size of the operations, as text.
+    /// Number and size of the test's operations, as text for the report.
     pub parameters: &'static str,
     /// Figures of row P, a published benchmark: the other system's published figure / its figure on a machine like
     /// ours. Empty if row P has no such test.

@@ -42,7 +42,7 @@ pub enum Operation {
 pub enum Judgement {
     /// The reply is right.
     Right,
-    /// The key has no value; right only if it was never stored.
+    /// The key has no value. This is right only if the benchmark never stored the key.
     Missing,
     /// The status code is not one that the operation can have.
     BadStatus,

@@ -25,11 +25,11 @@ pub struct Http {
     pub requests: Arc<Requests>,
     /// Percentage of requests that are gets; the other requests are puts.
     pub get_percent: u8,
-    /// How a get of a key without a value is judged.
+    /// Judgement of a get that finds no value for its key: right or wrong.
     pub missing: Missing,
 }
 
-/// How a get of a key without a value is judged.
+/// Judgement of a get that finds no value for its key: right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The reply is right: the benchmark may never have stored the key.

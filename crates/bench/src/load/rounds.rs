@@ -27,7 +27,7 @@ pub struct Outcome<C> {
     pub rate: f64,
     /// Resources that the server and the load generator used.
     pub spent: Spent,
-    /// Validity of the figures.
+    /// Validity of the figures: whether they measure the server.
     pub validity: Validity,
 }
 
@@ -91,7 +91,7 @@ impl<C> Default for Rounds<C> {
 }
 
 impl<C> Rounds<C> {
-    /// Adds the figures of a round.
+    /// Adds the figures of one more round of the scenario.
     pub fn push(&mut self, outcome: Outcome<C>) {
         self.outcomes.push(outcome);
     }

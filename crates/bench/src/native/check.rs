@@ -150,7 +150,7 @@ impl Account {
         Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
-    /// Records runs of received messages.
+    /// Adds received messages, given as runs of consecutive numbers, to the record.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
         for run in runs {

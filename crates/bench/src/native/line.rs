@@ -40,13 +40,13 @@ pub enum LineError {
     /// The server rejected a request.
     #[error("refused: {0}")]
     Refused(String),
-    /// No reply arrived within this time.
+    /// No reply from the server arrived within this time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
 }
 
 impl LineError {
-    /// Converts an error about the peer's bytes to a protocol error, for `map_err`.
+    /// Makes the error for received bytes that violate the protocol, for `map_err`.
     pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }

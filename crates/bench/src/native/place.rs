@@ -14,7 +14,7 @@ pub enum Carrier {
     Tcp,
     /// TLS over TCP.
     Tls,
-    /// QUIC.
+    /// QUIC, which is encrypted and runs over UDP.
     Quic,
 }
 

@@ -1,6 +1,6 @@
 //! Layout of a published batch of messages, which the publisher composes directly in the output buffer.
 
-/// Subject of all messages that the suite publishes.
+/// Subject to which the suite publishes all its messages.
 pub const SUBJECT: &[u8] = b"bench.pubsub";
 
 /// Returns the size of a batch with `count` payloads of `payload_bytes` bytes each, in bytes.

@@ -145,7 +145,7 @@ pub enum Preset {
     /// Row F, a published benchmark: 4096 B in batches of 64 from 8 publishers to 10 and 20 subscriptions, and the p99
     /// at 80 % of the highest rate.
     RowF,
-    /// Row F with each tuning profile, on a server started with it.
+    /// Row F, a published benchmark, once on a server with each tuning profile.
     Profiles,
     /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with a writer task of its own at the server.
     Lanes,

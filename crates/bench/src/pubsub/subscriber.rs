@@ -20,7 +20,7 @@ use crate::{
 /// A subscription of a channel. Its id on the channel is its position in the channel's list, from 1.
 #[derive(Debug)]
 struct Subscription {
-    /// Number of its queue group; without queue groups, number of the subscription itself.
+    /// Number of the subscription's queue group; without queue groups, number of the subscription itself.
     group: usize,
     account: Account,
     credit: ReceiveCredit,

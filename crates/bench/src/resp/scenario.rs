@@ -27,7 +27,7 @@ pub struct Scenario {
     pub servers: Vec<(Choice, u32)>,
     /// Options of the load. With subscribers there is only one other connection, the publisher's.
     pub options: RespOptions,
-    /// Required ratio of the first server's figures to another's.
+    /// Required ratio of the first server's rate or median response time to another server's.
     pub goal: Option<Goal>,
 }
 
@@ -50,9 +50,9 @@ impl Scenario {
 /// Ratio to another server's figure that the first server should reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The rate should be at least this many times the other server's.
+    /// The first server's rate should be at least this many times the other server's rate.
     Rate(f64),
-    /// The median response time should be at most this many times the other server's.
+    /// The first server's median response time should be at most this many times the other server's.
     Median(f64),
 }
 

@@ -178,7 +178,7 @@ impl Bench<'_> {
         probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
     }
 
-    /// Measures one window without and one with a snapshot. The rounds alternate in which window comes first.
+    /// Measures one window without and one with a snapshot. Which of them comes first alternates from round to round.
     fn round<'a>(
         &self,
         number: u32,

@@ -214,7 +214,8 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of attempts.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of deliveries, which are named by
+/// their attempt numbers.
 #[utoipa::path(
     post, path = "/v1/streams/{stream}/groups/{group}/extend", params(GroupPath, Level), request_body = JsonExtend,
     responses((status = 200, description = "The new deadline, and the attempts that lapsed before.", body = Object))

@@ -203,7 +203,7 @@ impl Field<Vec<u8>> for Vec<u8> {
     }
 }
 
-/// Creates a parameter for the OpenAPI document.
+/// Describes one request parameter for the OpenAPI document.
 pub(crate) fn parameter(
     place: ParameterIn,
     name: &str,

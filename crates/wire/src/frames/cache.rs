@@ -8,7 +8,7 @@ variants! {
     CacheTtl as "cache ttl" {
         /// The entry lives until the cache evicts it.
         Never = 0 "never" {},
-        /// The entry lives for at most this time.
+        /// The entry lives for at most a given time.
         After = 1 "after" {
             /// Maximum lifetime of the entry in microseconds.
             micros: u64

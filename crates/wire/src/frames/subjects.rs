@@ -16,11 +16,11 @@ structure! {
 choices! {
     /// Policy of the server for messages that arrive at a subscription's full queue.
     Policy as "policy" {
-        /// Publishers wait until there is room.
+        /// Publishers wait until the queue has room.
         Block = 0 "block",
-        /// The server drops new messages.
+        /// The server drops new messages while the queue is full.
         DropNew = 1 "drop new",
-        /// The server drops the messages that have waited longest.
+        /// The server drops the messages that have waited longest in the queue.
         DropOld = 2 "drop old",
         /// The server closes the subscriber's channel.
         Disconnect = 3 "disconnect",
@@ -86,7 +86,7 @@ structure! {
 structure! {
     /// A batch that the server delivers to one or more subscriptions of the channel.
     Deliver<'a> as "deliver" {
-        /// Ids of the subscriptions: 1 to 1,024.
+        /// Ids of the subscriptions that get the batch: 1 to 1,024 ids.
         subscriptions: List<'a, u32>,
         /// The delivered [`Batch`](crate::Batch), encoded; all its receivers get the same bytes.
         batch: Rest<'a>,
