@@ -163,9 +163,9 @@ parameters! {
         Header "If-Match": text(), "Revisions or versions in quotes. The reply is 412 if the key has another one.";
         Header "If-None-Match": text(), "Revisions or versions in quotes. The reply is 304 if the key has one of them.";
     }
-    /// Key of an entity.
+    /// Parameter with the key of an entity, a value of the `/v0/entity` API.
     EntityId { Query "id" required: text(), "The key, percent-encoded."; }
-    /// Range of entities.
+    /// Parameters with a range of keys of entities, values of the `/v0/entity` API.
     EntityRange {
         Query "start" required: text(), "Lowest key, inclusive.";
         Query "end": text(), "Highest key, exclusive.";
@@ -309,10 +309,10 @@ replies! {
         200 "The entry has a value of Content-Length bytes." [Version, Tag, Ttl];
         304 "The client has this version already." [Version, Tag];
     }
-    /// The reply to a read of an entity.
+    /// Reply to a read of an entity, a value of the `/v0/entity` API.
     EntityReply { 200 "The entity." [Durability, Revision, Tag] BINARY; }
-    /// The reply to a put of an entity.
+    /// Reply to a put of an entity, a value of the `/v0/entity` API.
     EntityPut { 201 "The entity is stored." [Durability, Revision, Tag]; }
-    /// The reply to a delete of an entity.
+    /// Reply to a delete of an entity, a value of the `/v0/entity` API.
     EntityDeleted { 202 "The entity does not exist any more." [Durability, Revision, Tag]; }
 }

@@ -229,17 +229,17 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
 
 /// A list of writes that is being built, for a commit or for one of a transaction's two lists.
 pub(crate) trait Writes {
-    /// Adds a put of a value. `terms` determine how long the value lives.
+    /// Adds a put of a value to the list. `terms` determine how long the value lives.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError>;
-    /// Adds a change of a key's deadline.
+    /// Adds a change of a key's deadline to the list.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
-    /// Adds a delete of a key.
+    /// Adds a delete of a key to the list.
     fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
-    /// Adds an append of records to a stream.
+    /// Adds an append of records to the list.
     fn append(&mut self, stream: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
-    /// Adds an ack of delivered records.
+    /// Adds an ack of delivered records to the list.
     fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
-    /// Adds a nack of delivered records.
+    /// Adds a nack of delivered records to the list.
     fn nack(
         &mut self,
         group: GroupId,

@@ -57,10 +57,10 @@ pub struct BackendsOptions {
     /// Size of each store's cache in MiB.
     #[arg(long, default_value_t = 64)]
     pub cache_mib: u64,
-    /// Run only these groups of row A, for example to profile them.
+    /// Run only these groups of row A, a published benchmark, for example to profile them.
     #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = group, conflicts_with = "no_groups")]
     pub only: Vec<&'static str>,
-    /// Leave out the groups of row A, to run the sweeps alone.
+    /// Leave out the groups of row A, a published benchmark, to run the sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
     /// Also measure random reads in stores of 100 entries up to this number, in steps of ten times (1000000: all

@@ -68,7 +68,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// Multiple of row F's published rates that Thalweg should reach over TCP.
+/// Multiple of another system's published rates (row F of the goals) that Thalweg should reach over TCP.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {

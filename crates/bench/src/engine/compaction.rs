@@ -57,7 +57,8 @@ fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
     context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// Compares Thalweg's figures of the last round with the figures that row P's system published.
+/// Compares Thalweg's figures of the last round with those that another system published for the same tests (row P of
+/// the goals).
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);

@@ -41,7 +41,7 @@ use crate::{
 /// Part of the engine suite to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Reads, writes, ranges and mixes of row P, in memory and flushed to tables.
+    /// Reads, writes, ranges and mixes of row P, a published benchmark, in memory and flushed to tables.
     #[default]
     Quick,
     /// The tests of quick, then 2 million pairs in random order, stream appends, and compaction.

@@ -89,7 +89,7 @@ pub struct Compacted {
     pub after: Footprint,
     /// Bytes of the keys and values that are not deleted.
     pub alive: u64,
-    /// Figures of the same compaction that row P's system published.
+    /// Figures of the same compaction that another system published (row P of the goals), as text.
     pub published: &'static str,
 }
 
