@@ -1,15 +1,15 @@
-//! Keys and values of the workloads: both follow from an index and a seed, so whatever is read can be
-//! compared with what must have been written, without a copy of it being kept.
+//! Keys and values of the benchmark workloads. Both follow from an index and a seed, so a value that a benchmark reads
+//! can be compared with the value that was written, without keeping a copy of it.
 
 use rand::Rng as _;
 
 use crate::random::{generator, mix_bits};
 
-/// Bytes of a key: `key_` and ten digits.
+/// Length of a key in bytes: `key_` and ten digits.
 pub const KEY_BYTES: usize = 14;
 
-/// Writes the key of an index: `key_0000000000` and so on. Indices from 10^10 on would need more
-/// digits and wrap around.
+/// Writes the key with this index to `out`: `key_0000000000` for index 0, and so on. Indices from 10^10 on would need
+/// more than ten digits and wrap around.
 #[inline]
 pub fn write_key(index: u64, out: &mut [u8; KEY_BYTES]) {
     *out = *b"key_0000000000";
@@ -20,7 +20,7 @@ pub fn write_key(index: u64, out: &mut [u8; KEY_BYTES]) {
     }
 }
 
-/// The key of an index.
+/// Returns the key with this index.
 #[inline]
 pub fn key(index: u64) -> [u8; KEY_BYTES] {
     let mut out = [0; KEY_BYTES];
@@ -28,8 +28,8 @@ pub fn key(index: u64) -> [u8; KEY_BYTES] {
     out
 }
 
-/// Values of one length for all indices: windows into one pool of random bytes, so making one costs
-/// nothing in the timed part and compression cannot cheat.
+/// Generator of values of one length, one for each index. Values are windows into one pool of random bytes, so making a
+/// value costs nothing in the timed part and a store cannot compress the values well.
 #[derive(Clone, Debug)]
 pub struct Values {
     pool: Vec<u8>,
@@ -40,7 +40,7 @@ pub struct Values {
 const POOL_BYTES: usize = 1 << 20;
 
 impl Values {
-    /// Values of `len` bytes.
+    /// Creates a generator of values of `len` bytes.
     pub fn new(len: usize, seed: u64) -> Self {
         let mut rng = generator(seed ^ 0x7661_6c75_6573);
         let words = (POOL_BYTES + len).div_ceil(8);
@@ -48,19 +48,19 @@ impl Values {
         Self { pool, len, seed }
     }
 
-    /// The value of an index.
+    /// Returns the value with this index.
     #[inline]
     pub fn of(&self, index: u64) -> &[u8] {
         let at = (mix_bits(index ^ self.seed) as usize) & (POOL_BYTES - 1);
         &self.pool[at..at + self.len]
     }
 
-    /// Bytes of each value.
+    /// Length of each value in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if the values are empty.
+    /// Returns true if the values have a length of 0 bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,4 +1,4 @@
-//! Errors of benchmarks. An error is a reason not to print a figure.
+//! Errors of benchmarks. A benchmark that fails with an error prints no figures.
 
 use std::{io, path::PathBuf};
 
@@ -7,69 +7,69 @@ use thalweg_types::{Action, Classified};
 /// Error that ends a suite without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// An option makes no sense.
+    /// An option of the benchmark has an invalid value.
     #[error("{option}: {message}")]
     Option {
-        /// The option as it is typed.
+        /// Name of the option as it is typed on the command line.
         option: &'static str,
-        /// The problem, and what would be right.
+        /// Description of the problem, and of the values that the option accepts.
         message: String,
     },
-    /// A file or directory of the benchmark itself.
+    /// The benchmark failed to read or write a file or directory of its own.
     #[error("{path}: {source}; choose another place with --dir")]
     Files {
-        /// The file or directory.
+        /// Path of the file or directory that failed.
         path: PathBuf,
-        /// Error of the system.
+        /// Error that the operating system returned.
         source: io::Error,
     },
-    /// The measured subject failed.
+    /// The measured server or store returned an error.
     #[error("{subject} failed while {doing}: {message}")]
     Subject {
-        /// The measured subject.
+        /// Name of the measured server or store.
         subject: String,
-        /// The operation.
+        /// Operation that failed.
         doing: &'static str,
-        /// The subject's answer.
+        /// Error message of the measured server or store.
         message: String,
     },
-    /// The measured subject answered something that was never written, so its speed means nothing.
+    /// The measured server or store returned data that was never written, so its speed means nothing.
     #[error("{subject} returned wrong data while {doing}: {message}; its figures are void")]
     WrongData {
-        /// The measured subject.
+        /// Name of the measured server or store.
         subject: String,
-        /// The operation.
+        /// Operation that returned the wrong data.
         doing: &'static str,
-        /// Location, expected and received data.
+        /// Position of the wrong data, the expected data and the received data.
         message: String,
     },
     /// The server under test could not be reached or started.
     #[error("target {target}: {message}")]
     Target {
-        /// Its address, or the command that should have started it.
+        /// Address of the server, or the command that should have started the server.
         target: String,
-        /// The problem, and what to try.
+        /// Description of the problem, and what the user can try.
         message: String,
     },
 }
 
 impl BenchError {
-    /// Makes an error of wrong data that a subject returned.
+    /// Creates the error for wrong data that the measured store `subject` returned.
     pub fn wrong(subject: &str, doing: &'static str, message: impl Into<String>) -> Self {
         Self::WrongData { subject: subject.to_owned(), doing, message: message.into() }
     }
 
-    /// Makes an error of a server that cannot be reached or started, for `map_err`.
+    /// Returns a function, for `map_err`, that makes the error for a server that cannot be reached or started.
     pub fn target<E: std::fmt::Display>(target: impl std::fmt::Display) -> impl Fn(E) -> Self {
         move |error| Self::Target { target: target.to_string(), message: error.to_string() }
     }
 
-    /// Makes an error of whatever a subject answers, for `map_err`.
+    /// Returns a function, for `map_err`, that wraps an error of the measured store `subject`.
     pub fn subject<E: std::fmt::Display>(subject: &str, doing: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::Subject { subject: subject.to_owned(), doing, message: error.to_string() }
     }
 
-    /// Makes an error of the benchmark's own files, for `map_err`.
+    /// Returns a function, for `map_err`, that wraps an I/O error of the benchmark's own file at `path`.
     pub fn files(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Files { path: path.into(), source }
     }

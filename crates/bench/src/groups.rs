@@ -1,8 +1,9 @@
-//! The groups suite: one stream, many members, fetch and ack, batched and one by one.
+//! The groups suite: the members of one consumer group fetch and acknowledge the records of one stream, with acks in
+//! batches and with an ack for each record.
 //!
-//! Members are threads of this process on the embedded engine. Setup appends the records; the timed part is
-//! fetching and acking all of them. Every record must be delivered exactly once, with the bytes that were
-//! appended, and be settled in the end, or the figures are not given.
+//! Members are threads of this process on the embedded engine. Setup appends the records; the timed part is fetching
+//! and acknowledging all of them. Every record must be delivered exactly once, with the bytes that were appended, and
+//! be acknowledged at the end of the round; otherwise the suite ends with an error and reports no figures.
 
 use std::{
     ops::ControlFlow,
@@ -28,41 +29,41 @@ use crate::{
 };
 
 const NAME: &str = "thalweg";
-/// Records of an append during setup.
+/// Number of records in each append during setup.
 const APPEND: u64 = 100;
 
-/// Options of the groups suite.
+/// Options of `thalweg bench groups`, the suite about consumer groups.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GroupsOptions {
-    /// Members that fetch at a time, a thread each.
+    /// Number of group members that fetch concurrently, each on a thread of its own.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub members: u32,
-    /// Records that a fetch asks for.
+    /// Maximum number of records in a fetch.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub batch: u32,
-    /// Records of a round of batched acks; single acks take a fifth of it.
+    /// Records of a round that acknowledges in batches; a round with single acks uses a fifth of this number.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
     pub records: u64,
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
     pub record_bytes: u32,
-    /// Durability of fetches and acks.
+    /// Durability level of fetches and acks.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// Rounds of each; medians are reported.
+    /// Rounds with batched acks and rounds with single acks; medians are reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Directory below which the store is made; decides which disk is measured.
+    /// Directory below which the store is created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
 
-/// Granularity of acks.
+/// Number of records that one ack acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acks {
-    /// Each ack settles a whole attempt.
+    /// Each ack acknowledges all records of one fetch.
     Batched,
-    /// Each ack settles one record.
+    /// Each ack acknowledges one record.
     Single,
 }
 
@@ -84,7 +85,7 @@ struct Round {
     cpu_seconds: f64,
 }
 
-/// Runs the suite.
+/// Runs the groups suite and returns its report.
 pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let has_outcome = options.durability != Durability::None;
     require(has_outcome, "--durability", "fetches and acks must know their outcome: at least os")?;
@@ -184,7 +185,8 @@ fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Fetches and acks until all records are delivered, or another member failed.
+/// Fetches and acknowledges records as one group member until all records are delivered, or until another member
+/// failed.
 fn work(
     group: &Group,
     number: u32,

@@ -1,10 +1,11 @@
-//! Histograms of times, one per worker, merged afterwards.
+//! Histograms of durations. Each worker thread fills its own histogram, and the benchmark merges them after the run.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Times from 1 ns to 10 minutes with three significant digits; longer ones count as 10 minutes.
+/// Histogram of durations from 1 ns to 10 minutes with three significant digits. A longer duration counts as 10
+/// minutes.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -12,7 +13,7 @@ pub struct Latencies {
 
 const LONGEST_NANOS: u64 = 600_000_000_000;
 
-/// Percentiles that every report prints.
+/// Percentiles that every report prints, from 0 to 100.
 const SPECTRUM: [f64; 13] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
 
 impl Default for Latencies {
@@ -22,62 +23,63 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one time.
+    /// Counts one duration.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         self.record_nanos(nanos(time));
     }
 
-    /// Counts one time, in nanoseconds.
+    /// Counts one duration, given in nanoseconds.
     #[inline]
     pub fn record_nanos(&mut self, nanos: u64) {
         self.histogram.saturating_record(nanos.max(1));
     }
 
-    /// Counts this many equal times, in nanoseconds.
+    /// Counts `times` equal durations of `nanos` nanoseconds each.
     #[inline]
     pub fn record_nanos_times(&mut self, nanos: u64, times: u64) {
         self.histogram.saturating_record_n(nanos.max(1), times);
     }
 
-    /// Returns the times of several histograms in one.
+    /// Returns one histogram with the durations of several histograms.
     pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         all.into_iter().for_each(|times| sum.merge(times));
         sum
     }
 
-    /// Adds what another worker counted.
+    /// Adds the durations of another histogram, such as another worker's, to this histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
-    /// Returns the number of counted times.
+    /// Returns the number of counted durations.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The time that `percentile` percent do not exceed; zero if nothing was counted.
+    /// Returns the duration that `percentile` percent of the counted durations do not exceed; zero if nothing was
+    /// counted.
     pub fn percentile(&self, percentile: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
-    /// Returns how many times were longer, within the histogram's precision.
+    /// Returns the number of counted durations that are longer than `time`, within the histogram's precision.
     pub fn count_above(&self, time: Duration) -> u64 {
         self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
     }
 
-    /// The mean; zero if nothing was counted.
+    /// Returns the mean of the counted durations; zero if nothing was counted.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.histogram.mean() as u64)
     }
 
-    /// Returns the longest time; zero if nothing was counted.
+    /// Returns the longest counted duration; zero if nothing was counted.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
     }
 
-    /// The usual percentiles in microseconds.
+    /// Returns the mean, the usual percentiles and the maximum, in microseconds.
     pub fn quantiles(&self) -> Quantiles {
         let at = |percentile| micros(self.percentile(percentile));
         Quantiles {
@@ -90,7 +92,7 @@ impl Latencies {
         }
     }
 
-    /// The whole spectrum: percentile, time, and how many lie at or below it.
+    /// Returns the whole spectrum: for each percentile its duration, and the number of durations that are not longer.
     pub fn spectrum(&self) -> Vec<SpectrumLine> {
         SPECTRUM
             .iter()
@@ -103,42 +105,42 @@ impl Latencies {
     }
 }
 
-/// A duration in nanoseconds; `u64::MAX` if it is longer.
+/// Converts a duration to nanoseconds; `u64::MAX` if it does not fit.
 #[inline]
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A duration in microseconds.
+/// Converts a duration to microseconds.
 pub fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// The percentiles that a table row has room for, in microseconds.
+/// Mean, maximum and the four percentiles that fit into a table row, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
-    /// Mean.
+    /// Mean duration in microseconds.
     pub mean_us: f64,
-    /// Median.
+    /// Median duration in microseconds.
     pub p50_us: f64,
-    /// 90th percentile.
+    /// 90th percentile of the durations in microseconds.
     pub p90_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the durations in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the durations in microseconds.
     pub p999_us: f64,
-    /// The longest time.
+    /// Longest duration in microseconds.
     pub max_us: f64,
 }
 
-/// A line of a percentile spectrum.
+/// One line of a percentile spectrum: a percentile and its duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectrumLine {
     /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// The time in microseconds.
+    /// Duration at this percentile, in microseconds.
     pub time_us: f64,
-    /// Number of times that were at most that long.
+    /// Number of counted durations that were at most that long.
     pub count: u64,
 }
 

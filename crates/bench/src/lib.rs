@@ -1,13 +1,13 @@
 //! Workloads, an open-loop load generator, histograms and reports: the suites of `thalweg bench`.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators (`load`, `native`), how time
-//! and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
-//! the suites, and nothing inside the server, which is only reached over its socket.
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators (`load`, `native`), the
+//! measuring of time and resources, and the layout of reports as text and as JSON. Does not own: the command line
+//! around the suites, and nothing inside the server: the suites reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
-//! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared subjects run
-//! alternately in one process, and the ratio is the median of the rounds' ratios.
+//! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
+//! alternately in one process, and the reported ratio of two stores is the median of the ratios of the rounds.
 
 pub mod backends;
 pub mod cache;

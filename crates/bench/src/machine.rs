@@ -1,4 +1,5 @@
-//! Description of the machine: a figure without its machine is a rumour.
+//! Description of the machine and of the measured build. Reports print it, since figures mean nothing without their
+//! machine.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,36 +8,38 @@ use std::{
 
 use serde::Serialize;
 
-/// The machine and the disk that was measured.
+/// Description of the machine, and of the disk that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// CPU model as the kernel names it.
+    /// CPU model as the kernel reports it.
     pub cpu: String,
-    /// Cores this process may use.
+    /// Number of CPU cores that this process may use.
     pub cores: usize,
-    /// Bytes of memory.
+    /// Size of the machine's memory in bytes.
     pub memory_bytes: u64,
-    /// Kernel release.
+    /// Release of the Linux kernel, such as 6.18.
     pub kernel: String,
-    /// Filesystem type under the benchmark's directory.
+    /// Type of the filesystem that holds the benchmark's directory, such as ext4.
     pub filesystem: String,
-    /// Runnable tasks in the minute before the run: above 1, others shared the machine.
+    /// Load average of the minute before the run, in runnable tasks. Above 1, other programs were using the machine.
     pub load_before: Option<f64>,
 }
 
-/// The build that is measured.
+/// Version, profile and commit of the build that is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
-    /// Version of this workspace.
+    /// Version of the Thalweg workspace.
     pub version: &'static str,
-    /// `release` or `debug`: figures of a debug build mean nothing.
+    /// `release` or `debug`. Figures of a debug build mean nothing.
     pub profile: &'static str,
-    /// Commit of the checkout the binary lies in, or the one it was built with.
+    /// Commit of the git checkout that contains the running binary, or else the commit that was recorded while
+    /// building.
     pub commit: Option<String>,
 }
 
 impl Machine {
-    /// Reads what can be read; `dir` is on the disk that will be measured.
+    /// Reads the machine's description from the kernel; a value that the kernel does not report is left empty. `dir`
+    /// must be on the disk that will be measured.
     pub fn detect(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
         Self {
@@ -57,8 +60,8 @@ impl Machine {
 }
 
 impl Build {
-    /// Describes this binary. The commit is `THALWEG_COMMIT` if that was set while building, else the head of
-    /// the checkout that the executable lies in, else unknown.
+    /// Describes the running binary. Its commit is `THALWEG_COMMIT` if that variable was set while building, else the
+    /// head of the git checkout that contains the executable, else unknown.
     pub fn detect() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -74,7 +77,7 @@ fn line_of(path: &str, label: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Type and device of the longest mount point above `dir`.
+/// Returns filesystem type and device of the longest mount point that contains `dir`.
 fn filesystem_of(dir: &Path) -> Option<String> {
     let dir = dir.canonicalize().ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -91,7 +94,7 @@ fn filesystem_of(dir: &Path) -> Option<String> {
         .map(|(_, text)| text)
 }
 
-/// Asks git for the commit of the checkout that the running program lies in.
+/// Runs git and returns the commit of the checkout that contains the running program.
 fn commit_of_checkout() -> Option<String> {
     let executable = std::env::current_exe().ok()?;
     let git =

@@ -1,4 +1,4 @@
-//! Values of options, and checks of them that the command line's parser does not make.
+//! Parsers of option values, and checks of options that the command line's parser does not make.
 
 use std::time::Duration;
 
@@ -6,24 +6,25 @@ use thalweg_engine::BackendKind;
 
 use crate::BenchError;
 
-/// Returns an error that names the option unless the condition holds.
+/// Returns an error that names `option` unless the condition `holds` is true.
 pub fn require(holds: bool, option: &'static str, message: impl Into<String>) -> Result<(), BenchError> {
     if holds { Ok(()) } else { Err(BenchError::Option { option, message: message.into() }) }
 }
 
-/// Returns an error unless an option is 1 to `most`.
+/// Returns an error unless the value of `option` is from 1 to `most`.
 pub fn within(option: &'static str, value: impl TryInto<usize>, most: usize) -> Result<(), BenchError> {
     let value = value.try_into().unwrap_or(usize::MAX);
     require((1..=most).contains(&value), option, format!("must be 1 to {most}"))
 }
 
-/// Returns an error unless a rate, if it is given, is above 0 and at most `most`.
+/// Returns an error if a rate is given and is not above 0 and at most `most`.
 pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     let is_valid = rate.is_none_or(|rate| rate > 0.0 && rate <= f64::from(most));
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
 }
 
-/// Returns those of `all` whose name holds `part`; if there are none, an error that lists the names.
+/// Returns those items of `all` whose name contains `part`. If no name contains it, returns an error that lists the
+/// names.
 pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
     let Some(part) = part else { return Ok(all) };
     let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
@@ -32,7 +33,7 @@ pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Re
     Ok(left)
 }
 
-/// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
+/// Parses a duration such as `10`, `10s`, `1.5s`, `500ms`, `80us` or `2m`; a number without a unit is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
@@ -48,7 +49,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// A backend that this build has, by its name.
+/// Parses the name of a storage backend that this build contains.
 pub fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     match BackendKind::from_name(text) {

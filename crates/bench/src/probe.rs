@@ -1,7 +1,8 @@
-//! The disk's own speed: the log is compared with it.
+//! Measures the raw write speed of the disk, with which the log's speed is compared.
 //!
-//! One file, zero-filled and synced beforehand, is written from front to back and over again: one `pwrite` at a time,
-//! and `fdatasync` if asked for. Nothing is appended, so no metadata changes.
+//! A probe writes one file from front to back, again and again: one `pwrite` at a time, followed by an `fdatasync` if
+//! the caller requests syncs. The file is filled with zeroes and synced beforehand. The probe appends nothing, so the
+//! file's metadata does not change.
 
 use std::{
     fs::File,
@@ -12,7 +13,7 @@ use std::{
 
 use crate::{BenchError, latency::Latencies};
 
-/// Syncing after a write.
+/// Choice between synced and unsynced writes of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Each write is followed by an `fdatasync`.
@@ -21,7 +22,7 @@ pub enum Sync {
     Never,
 }
 
-/// A zero-filled file to write to.
+/// A zero-filled file that the probe writes to.
 #[derive(Debug)]
 pub struct Probe {
     file: File,
@@ -30,20 +31,21 @@ pub struct Probe {
     at: u64,
 }
 
-/// Figures of a round of probing.
+/// Result of one probe round.
 #[derive(Clone, Debug)]
 pub struct Probed {
-    /// Writes per second.
+    /// Number of writes per second.
     pub rate: f64,
-    /// Time of each write, with its sync.
+    /// Duration of each write, including its `fdatasync` if there is one.
     pub times: Latencies,
 }
 
-/// Larger writes make large folios, which slow small writes to the same pages later.
+/// Size in bytes of the writes that fill the probe's file with zeroes. Larger writes make the kernel allocate large
+/// folios (page-cache units), which slow down later small writes to the same pages.
 const FILL_BYTES: usize = 64 << 10;
 
 impl Probe {
-    /// Prepares a file of `len` bytes in `dir`.
+    /// Creates a probe with a file of `len` bytes in `dir`.
     pub fn create(dir: &Path, len: u64) -> Result<Self, BenchError> {
         let path = dir.join("probe");
         let fill = || {
@@ -62,7 +64,7 @@ impl Probe {
         Ok(Self { file, path, len, at: 0 })
     }
 
-    /// Writes `data` again and again for `time`, at least once.
+    /// Writes `data` to the probe's file repeatedly for `time`, at least once.
     pub fn run(&mut self, data: &[u8], sync: Sync, time: Duration) -> Result<Probed, BenchError> {
         let mut times = Latencies::default();
         let begun = Instant::now();
@@ -79,7 +81,8 @@ impl Probe {
         Ok(Probed { rate: times.count() as f64 / (last - begun).as_secs_f64(), times })
     }
 
-    /// Syncs the writes that `Sync::Never` left unsynced, so that they do not disturb the next measurement.
+    /// Syncs the writes that `Sync::Never` left unsynced, so that the kernel does not write them during the next
+    /// measurement.
     pub fn settle(&self) -> Result<(), BenchError> {
         self.file.sync_data().map_err(BenchError::files(&self.path))
     }

@@ -1,12 +1,12 @@
-//! Progress lines of a suite. Reports go to standard output, progress never does.
+//! Progress lines of a suite. Reports go to standard output; progress lines never do.
 
 /// Receives the progress of a suite, one short line at a time.
 pub trait Progress {
-    /// Reports that a step begins or has ended.
+    /// Reports that one step of the running suite begins or has ended.
     fn step(&mut self, line: &str);
 }
 
-/// Drops all progress: for tests.
+/// A progress receiver that drops all lines, for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quiet;
 
@@ -14,7 +14,7 @@ impl Progress for Quiet {
     fn step(&mut self, _line: &str) {}
 }
 
-/// One line per step on standard error, with the seconds since the start.
+/// A progress receiver that prints each line to standard error, with the seconds since the start.
 #[derive(Debug)]
 pub struct Stderr {
     start: std::time::Instant,

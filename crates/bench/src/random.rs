@@ -1,23 +1,25 @@
-//! Seeded randomness: one seed gives one workload, on every machine.
+//! Seeded randomness: one seed gives the same workload on every machine.
 //!
-//! Owns: which generator and which distributions the workloads use, and how ranks of a distribution become keys.
-//! Does not own the generator's algorithm and the exponential distribution: they come from `rand_pcg` and `rand_distr`.
+//! Owns: the choice of the random generator and of the distributions that the workloads use, and how ranks of a
+//! distribution become keys. Does not own the generator's algorithm and the exponential distribution: they come from
+//! `rand_pcg` and `rand_distr`.
 //!
 //! The generator is named (PCG XSL 128/64 MCG) rather than `rand`'s `SmallRng`, whose algorithm may differ between
-//! versions and platforms. [`Zipf`] is our own because it runs on the path of every request: it takes 42 ns a draw,
-//! `rand_distr`'s 98 ns.
+//! versions and platforms. This module has its own [`Zipf`] because every request draws from it: a draw takes 42 ns,
+//! and 98 ns with the one of `rand_distr`.
 
 use rand::{RngExt as _, SeedableRng as _};
 
-/// The generator of all workloads: 16 bytes of state, one 128-bit multiplication for 64 bits.
+/// Random generator of all workloads: 16 bytes of state, one 128-bit multiplication for 64 random bits.
 pub type Generator = rand_pcg::Pcg64Mcg;
 
-/// Returns the generator of a seed.
+/// Returns the random generator for a seed.
 pub fn generator(seed: u64) -> Generator {
     Generator::seed_from_u64(seed)
 }
 
-/// Maps a number to an unrelated one; a bijection of `u64` (the finaliser of SplitMix64).
+/// Maps a number to an unrelated number, and different numbers to different ones (a bijection of `u64`: the finaliser
+/// of SplitMix64).
 #[inline]
 pub const fn mix_bits(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -26,17 +28,17 @@ pub const fn mix_bits(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// How operations spread over the keys.
+/// Distribution of the operations over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Distribution {
     /// Every key is equally likely.
     #[default]
     Uniform,
-    /// Few keys take most operations (exponent 0.99).
+    /// Few keys take most operations (Zipf distribution with exponent 0.99).
     Zipf,
 }
 
-/// Chooses the key of the next operation.
+/// Chooses the key of each operation from a distribution.
 #[derive(Clone, Debug)]
 pub enum KeyChooser {
     /// All keys are equally likely.
@@ -44,14 +46,13 @@ pub enum KeyChooser {
         /// Number of keys, at least 1.
         keys: u64,
     },
-    /// A few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled
-    /// Zipf.
+    /// Few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled Zipf.
     Zipf {
-        /// Draws the rank.
+        /// Zipf distribution that draws the rank of a key.
         ranks: Zipf,
         /// Number of keys, at least 1.
         keys: u64,
-        /// A number coprime to `keys`, so that each rank has a key of its own.
+        /// A number coprime to `keys`. The chooser multiplies ranks by it, so that each rank maps to a different key.
         step: u64,
     },
 }
@@ -70,7 +71,7 @@ impl KeyChooser {
         Self::Zipf { ranks: Zipf::new(keys), keys, step }
     }
 
-    /// Returns the index of a key.
+    /// Draws the index of a key.
     #[inline]
     pub fn choose(&self, rng: &mut Generator) -> u64 {
         match self {
@@ -82,8 +83,8 @@ impl KeyChooser {
     }
 }
 
-/// Draws ranks `0..count` with probability proportional to `1 / (rank + 1)^0.99`, by rejection-inversion (Hörmann and
-/// Derflinger 1996): constant time and memory for any count.
+/// Zipf distribution: draws ranks `0..count` with probability proportional to `1 / (rank + 1)^0.99`, by
+/// rejection-inversion (Hörmann and Derflinger 1996). A draw takes constant time and memory for any count.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     count: f64,
@@ -92,7 +93,7 @@ pub struct Zipf {
     shortcut: f64,
 }
 
-/// One less the exponent of the distribution, which is 0.99 as in YCSB.
+/// One minus the exponent of the Zipf distribution, which is 0.99 as in YCSB.
 const TAIL: f64 = 0.01;
 
 impl Zipf {
@@ -118,12 +119,12 @@ fn density(x: f64) -> f64 {
     ((TAIL - 1.0) * x.ln()).exp()
 }
 
-/// The integral of [`density`] from 1 to `x`.
+/// Returns the integral of [`density`] from 1 to `x`.
 fn integral(x: f64) -> f64 {
     (TAIL * x.ln()).exp_m1() / TAIL
 }
 
-/// The inverse of [`integral`].
+/// Returns the `x` for which [`integral`] is `y`.
 fn inverse(y: f64) -> f64 {
     ((y * TAIL).max(-1.0).ln_1p() / TAIL).exp()
 }

@@ -1,4 +1,4 @@
-//! Reports of suites: as text or as a page for people, and as JSON for programs. All have the same figures.
+//! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
 mod html;
 pub(crate) mod plots;
@@ -19,41 +19,41 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// A finished run of a suite.
+/// Report of a suite's run: conditions, tables of figures, plots and checks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `log`, `engine`, `http`, `peers`.
+    /// Name of the benchmark suite, such as `log`, `engine` or `http`.
     pub suite: &'static str,
-    /// The machine that the suite ran on.
+    /// Description of the machine that the suite ran on.
     pub machine: Machine,
-    /// The build that was measured.
+    /// The build of Thalweg that was measured.
     pub build: Build,
-    /// Conditions of the whole report: durability, backend, rounds, payload and so on.
+    /// Conditions that hold for the whole report, such as durability, backend, rounds and payload.
     pub conditions: Vec<Condition>,
-    /// The figures.
+    /// Tables of the measured figures.
     pub tables: Vec<Table>,
-    /// Figures as pictures; not in JSON, which has the figures.
+    /// Plots of the figures. JSON reports omit them, since they contain the figures.
     #[serde(skip)]
     pub plots: Vec<Plot>,
-    /// Figures compared with their requirements.
+    /// Comparisons of figures with their required values.
     pub checks: Vec<Check>,
-    /// Remarks without which the figures can be misread.
+    /// Remarks that a reader needs in order not to misread the figures.
     pub notes: Vec<String>,
     /// Resources that this process used in the whole run.
     pub cost: Cost,
-    /// How long the whole run took.
+    /// Duration of the whole run in seconds.
     pub seconds: f64,
-    /// When the run began, and what this process had used by then.
+    /// Time at which the run began, and the resources that this process had used until then.
     #[serde(skip)]
     begun: (Instant, Usage),
 }
 
-/// A named condition of the run.
+/// Condition of a run as a name and a value, such as the durability level of its writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
     /// Name of the condition.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the condition.
     pub value: String,
 }
 
@@ -62,51 +62,51 @@ pub struct Condition {
 pub struct Table {
     /// Title above the table.
     pub title: String,
-    /// Column heads; also the keys of the rows in JSON.
+    /// Headings of the columns. They are also the keys of the rows in JSON.
     pub columns: Vec<&'static str>,
-    /// Rows with as many cells as there are columns.
+    /// Rows of the table. Each row has as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A picture.
+/// Plot of figures as an SVG image.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Name of its file, without the ending.
+    /// Name of the plot's file, without the extension.
     pub name: String,
-    /// Title above the picture.
+    /// Title above the plot.
     pub title: String,
-    /// The picture.
+    /// SVG source of the plot.
     pub svg: String,
 }
 
-/// One value of a table.
+/// Value of one cell of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// Text, aligned left.
+    /// Text that is aligned to the left.
     Text(String),
-    /// A count.
+    /// A whole number, such as a count.
     Count(u64),
-    /// A measured number.
+    /// A measured number, shown with three significant digits.
     Number(f64),
-    /// The value was not measured, or does not apply.
+    /// No value: it was not measured, or the column does not apply to this row.
     Missing(()),
 }
 
-/// A figure compared with its requirement.
+/// Comparison of a measured figure with its required value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Name of the figure.
+    /// Name of the compared figure.
     pub what: String,
-    /// The required value.
+    /// The required value, as text.
     pub required: String,
-    /// The measured value.
+    /// The measured value, as text.
     pub measured: String,
     /// Result of the comparison.
     pub verdict: Verdict,
 }
 
-/// Result of a check.
+/// Result of comparing a figure with its required value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -114,17 +114,18 @@ pub enum Verdict {
     Met,
     /// The figure is not as good as required.
     Missed,
-    /// The measurement says nothing: generator saturated, errors, too few samples.
+    /// The measurement is not valid: the load generator was saturated, there were errors, or there were too few
+    /// samples.
     Void,
 }
 
 impl Check {
-    /// A measured ratio or rate that should be at least `required`.
+    /// Creates the check of a measured ratio or rate that should be at least `required`.
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
-    /// A measured value that should stay below `bound`.
+    /// Creates the check of a measured value that should stay below `bound`.
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("below", bound), measured < bound, unit)
     }
@@ -143,7 +144,7 @@ impl Check {
     }
 }
 
-/// Declares how values become cells.
+/// Implements `From` for [`Cell`], so that values of these types become cells of a table.
 macro_rules! into_cell {
     ($($from:ty: $value:ident => $cell:expr;)*) => {
         $(impl From<$from> for Cell {
@@ -179,11 +180,11 @@ impl Cell {
     }
 }
 
-/// Named cells of a row, in the order of the columns.
+/// Cells of one table row, each with the name of its column, in the order of the columns.
 pub type Row = Vec<(&'static str, Cell)>;
 
-/// Makes a [`Row`] of names and values, each of which becomes a [`Cell`]: `cells! { "rate/s" => 5.0, "verdict" =>
-/// "good" }`.
+/// Makes a [`Row`] of column names and values, each of which becomes a [`Cell`]:
+/// `cells! { "rate/s" => 5.0, "verdict" => "good" }`.
 macro_rules! cells {
     ($($name:expr => $value:expr),* $(,)?) => {
         vec![$(($name, $crate::report::Cell::from($value))),*]
@@ -191,8 +192,8 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
-/// Creates a table with a row for each item. Its columns are declared once: title, and figure of an item. Figures may use
-/// variables that are declared before them.
+/// Creates a [`Table`] with a row for each item of a collection. The caller declares each column once: its title, and
+/// the expression that computes an item's value. Expressions may use variables that are declared before the columns.
 macro_rules! table {
     ($title:expr; $item:pat in $items:expr; $(let $variable:pat = $of:expr;)* $($name:literal => $value:expr),* $(,)?) => {{
         let mut table = $crate::report::Table::new($title);
@@ -206,18 +207,18 @@ macro_rules! table {
 
 pub(crate) use table;
 
-/// A byte count as a cell in MiB.
+/// Converts a number of bytes to a table cell in MiB; without a number the cell is empty.
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
     bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)).into()
 }
 
 impl Table {
-    /// Creates a table without rows; its first row names its columns.
+    /// Creates a table without rows. The first row that is added names the columns.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), columns: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a row; panics if it has other columns than the first one.
+    /// Adds a row to the table. Panics if its columns are not those of the first row.
     pub fn row(&mut self, row: Row) {
         let (columns, cells): (Vec<_>, Vec<_>) = row.into_iter().unzip();
         if self.rows.is_empty() {
@@ -262,17 +263,19 @@ impl Serialize for Table {
     }
 }
 
-/// Load above which a report warns.
+/// Load average of the machine above which a report warns that other programs were running.
 const BUSY: f64 = 1.5;
 
 impl Report {
-    /// Creates a scratch directory below `dir`, and a report to be filled. The run's cost counts from here.
+    /// Creates a scratch directory below `dir`, and an empty report. The report's duration and resource usage are
+    /// measured from this call on.
     pub fn begin_below(suite: &'static str, dir: Option<&Path>) -> Result<(Self, Scratch), BenchError> {
         let scratch = Scratch::below(dir)?;
         Ok((Self::begin(suite, scratch.path()), scratch))
     }
 
-    /// Creates a report to be filled; `dir` is on the measured disk. The run's cost counts from here.
+    /// Creates an empty report; `dir` is on the measured disk. The report's duration and resource usage are measured
+    /// from this call on.
     pub fn begin(suite: &'static str, dir: &Path) -> Self {
         let mut notes = Vec::new();
         if cfg!(debug_assertions) {
@@ -299,19 +302,19 @@ impl Report {
         }
     }
 
-    /// Adds the cost and the time of the run, which ends now.
+    /// Ends the run: stores the time and the resources that it used in the report.
     pub fn finish(mut self) -> Self {
         self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(MeasuredProcess::Own).since(&self.begun.1) };
         self.seconds = self.begun.0.elapsed().as_secs_f64();
         self
     }
 
-    /// Adds a circumstance.
+    /// Adds a condition of the run, such as its durability level, to the report.
     pub fn condition(&mut self, name: &'static str, value: impl Into<String>) {
         self.conditions.push(Condition { name, value: value.into() });
     }
 
-    /// The worst verdict of the checks: what the exit status should follow.
+    /// Returns the worst verdict of the report's checks, from which the exit status of the process follows.
     pub fn verdict(&self) -> Verdict {
         let any = |wanted| self.checks.iter().any(|check| check.verdict == wanted);
         if any(Verdict::Void) {
@@ -328,7 +331,7 @@ impl Report {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
     }
 
-    /// Writes the plots as SVG files to a directory, which is made if it is not there.
+    /// Writes the report's plots as SVG files to a directory, which is created if it does not exist.
     pub fn save_plots(&self, dir: &Path) -> Result<(), BenchError> {
         fs::create_dir_all(dir).map_err(BenchError::files(dir))?;
         for plot in &self.plots {
@@ -401,7 +404,7 @@ impl Report {
     }
 }
 
-/// Three significant digits, or all digits of the whole part with separators.
+/// Formats a number with three significant digits, or with all digits of its whole part and thousands separators.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -430,7 +433,7 @@ fn grouped(count: u64) -> String {
     out
 }
 
-/// Formats a duration with a fitting unit.
+/// Formats a duration with a unit that suits its length.
 pub fn duration(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
     match nanos {

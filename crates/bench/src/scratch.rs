@@ -1,4 +1,4 @@
-//! A directory of the benchmark's own that goes away with its handle.
+//! Temporary directories of the benchmark, which are removed when their handles are dropped.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,16 +9,16 @@ use crate::BenchError;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A fresh directory; removed with all it holds on drop.
+/// Handle of a new temporary directory. Dropping the handle removes the directory with its content.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// A fresh directory below `parent`, or below the system's temporary directory.
+    /// Creates a temporary directory below `parent`, or below the system's temporary directory if `parent` is `None`.
     ///
-    /// The place decides which disk is measured: reports print its filesystem.
+    /// The choice of `parent` decides which disk is measured: reports print the filesystem of the directory.
     pub fn below(parent: Option<&Path>) -> Result<Self, BenchError> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -27,12 +27,12 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Path of the directory.
+    /// Path of the temporary directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates a fresh directory inside; removes an old one of that name.
+    /// Creates an empty subdirectory with this name; removes an existing one of the same name.
     pub fn fresh(&self, name: &str) -> Result<PathBuf, BenchError> {
         let path = self.path.join(name);
         match std::fs::remove_dir_all(&path) {
@@ -53,7 +53,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Bytes that the files below `dir` occupy on disk (allocated blocks, so holes cost nothing).
+/// Returns the bytes that the files below `dir` occupy on disk (allocated blocks, so holes in files are not counted).
 pub(crate) fn allocated_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };

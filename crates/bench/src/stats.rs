@@ -1,6 +1,6 @@
-//! Medians and ratios over rounds.
+//! Medians, deviations and ratios of a figure over the rounds of a benchmark.
 
-/// The median: the mean of the two middle values of an even count; NaN of none.
+/// Returns the median: for an even count the mean of the two middle values, and NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -11,34 +11,34 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the median of a figure of each item; NaN of none.
+/// Returns the median of a figure that `figure` computes for each item; NaN without items.
 pub fn median_of<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     median(&items.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// The median absolute deviation from the median: how far a typical round strays.
+/// Returns the median absolute deviation from the median: how far a typical round deviates.
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
 }
 
-/// Summary of the rounds' values of one figure.
+/// Summary of the values that one figure had in the rounds of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Median of the rounds.
+    /// Median of the rounds' values.
     pub median: f64,
-    /// Median absolute deviation.
+    /// Median absolute deviation of the rounds' values from their median.
     pub mad: f64,
-    /// Smallest value of a round.
+    /// Smallest value of any round.
     pub min: f64,
-    /// Largest value of a round.
+    /// Largest value of any round.
     pub max: f64,
     /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Summary {
-    /// Creates the summary of at least one value; all fields are NaN if there is none.
+    /// Creates the summary of the given values, one for each round; all figures are NaN if there is no value.
     pub fn of(values: &[f64]) -> Self {
         Self {
             median: median(values),
@@ -50,7 +50,8 @@ impl Summary {
     }
 }
 
-/// The median of `a / b` taken round by round: drift of the machine between rounds cancels out.
+/// Returns the median of the rounds' ratios `a / b`. Drift of the machine's speed between rounds cancels out, since the
+/// ratio is taken round by round.
 pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }

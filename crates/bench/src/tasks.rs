@@ -1,7 +1,7 @@
-//! Concurrent writers as an async server has them: many futures on one thread, which polls those that are woken.
+//! Concurrent writers as an async server has them: many futures on one thread, which polls the futures that are woken.
 //!
-//! Owns: a runtime as small as it gets. A server's would do the same for its connections, but its timers are too coarse
-//! for a schedule: here the thread sleeps until the next task is due, or until a future is woken.
+//! Owns: a minimal async runtime. A server runtime would do the same for its connections, but the timers of tokio are
+//! too coarse for a schedule. Here the thread sleeps until the next task is due, or until a future is woken.
 
 use std::{
     future::Future,
@@ -14,19 +14,19 @@ use std::{
 
 use crate::load::Clock;
 
-/// The next step of a task.
+/// The next step of a task that [`run`] executes.
 #[derive(Debug)]
 pub enum NextStep<F> {
-    /// It waits for a future.
+    /// The task waits for this future.
     Future(F),
-    /// It is asked again at this time of the clock.
+    /// The task asks for its next step again when the clock reaches this time, in nanoseconds.
     Due(u64),
-    /// It has ended.
+    /// The task has ended.
     Nothing,
 }
 
-/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does, given its number and the
-/// output of its last future, if that has just ended. The first error ends everything.
+/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does next, given the task's
+/// number and the output of its last future, if a future has just completed. The first error ends all tasks.
 pub fn run<F: Future, E>(
     count: usize,
     clock: &Clock,
@@ -85,7 +85,7 @@ pub fn run<F: Future, E>(
 
 const NEVER: u64 = u64::MAX;
 
-/// Tasks to be polled, and the thread that polls them.
+/// Numbers of the tasks that must be polled, and the thread that polls them.
 struct Ready {
     numbers: Mutex<Vec<usize>>,
     thread: Thread,

@@ -1,5 +1,5 @@
-//! Resource usage of a process: CPU time, bytes written, memory. Read from the kernel, for this process or
-//! another one; what can't be read is `None`, never a guess.
+//! Resource usage of a process: CPU time, bytes written, memory. The values come from the kernel, for this process or
+//! another one. A value that cannot be read is `None`, never a guess.
 
 use std::time::{Duration, Instant};
 
@@ -9,38 +9,38 @@ use serde::Serialize;
 /// Process whose usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasuredProcess {
-    /// This process.
+    /// The calling process.
     Own,
-    /// Another process, by id.
+    /// Another process, by its process id.
     Process(u32),
 }
 
-/// Counters since the process began.
+/// Resources that a process has used since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// CPU time of all threads, user and system.
+    /// CPU time of all threads of the process, user and system.
     pub cpu: Duration,
-    /// Bytes that were sent towards the disk on behalf of the process.
+    /// Bytes that the kernel has sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
-    /// Highest resident size since the start, or since [`reset_peak`].
+    /// Largest resident memory of the process in bytes since it began, or since the last [`reset_peak`].
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Resources used between two readings.
+/// Resources that a process used between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// CPU seconds of all threads.
+    /// CPU time of all threads of the process, in seconds.
     pub cpu_seconds: f64,
-    /// Bytes sent towards the disk.
+    /// Bytes that the kernel sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
-    /// fsyncs issued, where the subject counts them.
+    /// Number of fsyncs that the measured store issued; `None` if the store does not count them.
     pub fsyncs: Option<u64>,
-    /// Highest resident size, in bytes.
+    /// Largest resident memory of the process, in bytes.
     pub peak_rss_bytes: Option<u64>,
 }
 
 impl Usage {
-    /// Reads the counters now.
+    /// Reads the resources that the process has used until now.
     pub fn read(whose: MeasuredProcess) -> Self {
         let dir = match whose {
             MeasuredProcess::Own => "/proc/self".to_owned(),
@@ -57,7 +57,7 @@ impl Usage {
         }
     }
 
-    /// Returns the resources used since `before`.
+    /// Returns the resources that the process used since the earlier reading `before`.
     pub fn since(&self, before: &Self) -> Cost {
         Cost {
             cpu_seconds: self.cpu.saturating_sub(before.cpu).as_secs_f64(),
@@ -68,23 +68,23 @@ impl Usage {
     }
 }
 
-/// Resets the peak of this process's resident size, if the kernel permits it.
+/// Resets the recorded peak of this process's resident memory, if the kernel permits it.
 pub fn reset_peak() {
     // Without it the peak is that of the whole run, which is still an upper bound.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// CPU time of this process.
+/// Returns the CPU time that this process has used since it began, user and system.
 pub fn process_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time that the calling thread has used since it began.
 pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// CPU time of a thread, from a moment on.
+/// Measures the CPU time of the calling thread over a span of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     cpu: Duration,
@@ -92,19 +92,20 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Begins now, with the calling thread.
+    /// Begins measuring the calling thread now.
     pub fn begin() -> Self {
         Self { cpu: thread_cpu(), began: Instant::now() }
     }
 
-    /// Returns the CPU time since the begin, and its share of the time that has passed.
+    /// Returns the CPU time that the thread used since [`begin`](Self::begin), and its share of the time that has
+    /// passed.
     pub fn end(&self) -> (Duration, f64) {
         let spent = thread_cpu().saturating_sub(self.cpu);
         (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
     }
 }
 
-/// Usage of a server and of the calling thread, from a moment on.
+/// Measures the resources of a server process and of the calling thread over a span of time.
 #[derive(Debug)]
 pub struct Meter {
     server: Option<(u32, Usage)>,
@@ -112,42 +113,45 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins now; `server` is the server's process, if it is known.
+    /// Begins measuring now; `server` is the id of the server's process, if it is known.
     pub fn begin(server: Option<u32>) -> Self {
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
         Self { server, effort: Effort::begin() }
     }
 
-    /// Returns what the server has used since, if its process is known.
+    /// Returns the resources that the server used since the begin of the measurement; `None` if its process is not
+    /// known.
     pub fn server(&self) -> Option<Cost> {
         self.server.map(|(id, before)| Usage::read(MeasuredProcess::Process(id)).since(&before))
     }
 
-    /// Returns what this thread, as the generator, and the server have used since.
+    /// Returns the resources that the calling thread, as the load generator, and the server used since the begin of the
+    /// measurement.
     pub fn spent(&self) -> Spent {
         let (cpu, busiest) = self.effort.end();
         Spent { generator_cpu: cpu.as_secs_f64(), busiest, server: self.server() }
     }
 }
 
-/// Resources that a run used.
+/// Resources that a run used, in the load generator and in the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// CPU seconds of the generator's threads.
+    /// CPU time of all load-generator threads, in seconds.
     pub generator_cpu: f64,
-    /// Share of its time that the busiest of them was running.
+    /// Share of its time, from 0 to 1, that the busiest load-generator thread was running.
     pub busiest: f64,
-    /// Resources of the server; `None` if its process is not known.
+    /// Resources that the server used; `None` if its process is not known.
     pub server: Option<Cost>,
 }
 
-/// Returns the time that the host of a virtual machine took from its processors, all of them together, since it began.
+/// Returns the time that the host of a virtual machine has taken from all its processors together since the machine
+/// started (steal time).
 pub fn stolen_from_processors() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     stolen_of(&text)
 }
 
-/// The eighth figure of the first line, in ticks of 10 ms.
+/// Parses the steal time, the eighth number of the first line of `/proc/stat`, in ticks of 10 ms.
 fn stolen_of(text: &str) -> Option<Duration> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     Some(Duration::from_millis(line.split_whitespace().nth(7)?.parse::<u64>().ok()? * 10))
@@ -157,14 +161,14 @@ fn from_timespec(time: rustix::time::Timespec) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The number behind a label in one of the kernel's `label: number` files.
+/// Returns the number after a label in a kernel file with lines of the form `label: number`.
 fn field(path: &str, label: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// utime and stime of `/proc/PID/stat`, in ticks of 10 ms.
+/// Returns the CPU time of a process or thread: utime plus stime of `/proc/PID/stat`, in ticks of 10 ms.
 fn cpu_of_stat(dir: &str) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("{dir}/stat")).ok()?;
     // The name in parentheses may hold blanks: the fields begin after the last parenthesis.
@@ -173,8 +177,8 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Touches fresh memory and gives it back, so that later allocations do not pay for the machine's first touch of its
-/// pages. Returns the number of bytes touched: at most half of those available.
+/// Touches fresh memory and frees it, so that later allocations do not pay for the first touch of pages by the virtual
+/// machine. Returns the number of bytes touched: at most half of the available memory.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);

@@ -27,7 +27,7 @@ pub(crate) struct JsonRecord {
     headers: Vec<JsonHeader>,
     payload: Option<String>,
     payload_base64: Option<String>,
-    /// True if the record marks its key as deleted. It may have no payload.
+    /// True if the record is a tombstone, which marks its key as deleted. A tombstone may have no payload.
     #[serde(default)]
     tombstone: bool,
 }
@@ -45,12 +45,13 @@ struct JsonHeader {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRecords {
-    /// Requests to publish call this field `messages`.
+    /// The records of the body. Requests to publish messages call this field `messages`.
     #[serde(alias = "messages")]
     records: Vec<JsonRecord>,
 }
 
-/// Records in the body of an append: an array, or an object that has it. Only describes the body.
+/// Records in the body of an append request: an array, or an object with the array. The type only describes the body in
+/// the OpenAPI document.
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
@@ -59,7 +60,8 @@ pub(crate) enum Records {
     Object { records: Vec<JsonRecord> },
 }
 
-/// Messages in the body of a publish: an array, or an object that has it. Only describes the body.
+/// Messages in the body of a publish request: an array, or an object with the array. The type only describes the body
+/// in the OpenAPI document.
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
@@ -68,7 +70,7 @@ pub(crate) enum Messages {
     Object { messages: Vec<JsonRecord> },
 }
 
-/// Returns the media type of a request's body. The default is raw bytes.
+/// Returns the media type of a request's body; without a `Content-Type` header it is raw bytes.
 pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     let Some(given) = call.header(&header::CONTENT_TYPE) else { return Ok(Media::Binary) };
     request_media(given).filter(|media| *media != Media::Events).ok_or_else(|| {
@@ -82,7 +84,7 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     })
 }
 
-/// Parses a body into a batch. The batch is never empty.
+/// Parses a request's body into a batch of records. The batch is never empty.
 pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatch, ApiError> {
     if key.is_some() && media != Media::Binary {
         return Err(ApiError::bad_request(
@@ -106,8 +108,8 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
     Ok(batch)
 }
 
-/// Adds each line as a payload, unchanged, and skips empty lines. A line that is not JSON is an error, because the
-/// media type promises JSON.
+/// Adds each line of the body as a payload, unchanged, and skips empty lines. A line that is not JSON is an error,
+/// because the media type promises JSON.
 fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
     for (number, line) in body.split(|&byte| byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -121,7 +123,7 @@ fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Adds JSON records to a batch.
+/// Adds the records of a JSON body to a batch.
 pub(crate) fn push_records(batch: &mut RecordBatch, records: &[JsonRecord]) -> Result<(), ApiError> {
     for record in records {
         let key = bytes_of("key", record.key.as_ref(), record.key_base64.as_ref())?;

@@ -1,6 +1,6 @@
-//! Reading of request bodies, after admission and within bounds.
+//! Reading of request bodies, after the request was admitted and within the server's memory limits.
 //!
-//! Invariant: a body byte is in memory only while it is counted in `max_body_bytes_in_flight`.
+//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it.
 
 use std::{
     future::{Future, poll_fn},
@@ -20,7 +20,7 @@ use thalweg_serving::{
 };
 use thalweg_types::Action;
 
-/// A request body in memory. Its bytes count in `max_body_bytes_in_flight` until it is dropped.
+/// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,
@@ -35,8 +35,8 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body. The declared length is checked, and reserved in the bound on body bytes, before the first byte
-/// is read.
+/// Reads the whole body of a request. The declared length is checked and reserved in the limit on body bytes before the
+/// first byte is read.
 pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
@@ -74,7 +74,7 @@ async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Reservati
     Ok(all.freeze())
 }
 
-/// Ensures that `total` bytes are allowed and counted.
+/// Ensures that a body of `total` bytes is within the request's limit and counted in the server's limit on body bytes.
 fn count_body(total: u64, room: &mut u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));

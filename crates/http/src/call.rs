@@ -1,4 +1,4 @@
-//! A request as handlers see it: head, unread body, and the headers that several handlers read.
+//! A request as handlers see it: its head, its unread body, and the headers that several handlers read.
 
 use axum::{
     body::Body,
@@ -14,20 +14,20 @@ use crate::{
     reply::DURABILITY,
 };
 
-/// Result of a handler: a reply or an error.
+/// Result of a handler: a response or an error.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// A request that is being handled.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// Method, URI, headers.
+    /// Head of the request: method, URI and headers.
     pub head: Parts,
-    /// The body, not read yet. The wrapper lets a handler keep the call across an await.
+    /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.
     pub body: SyncWrapper<Body>,
 }
 
 impl Call {
-    /// Returns the path after `prefix`, which the route has matched.
+    /// Returns the rest of the path after `prefix`, which the route has matched.
     #[must_use]
     pub(crate) fn path_after(&self, prefix: &str) -> &str {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
@@ -39,7 +39,7 @@ impl Call {
         self.head.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    /// Returns an error if the request has query parameters. For routes that accept none.
+    /// Returns an error if the request has query parameters. Handlers call this for routes that accept none.
     pub(crate) fn no_query(&self) -> Result<(), ParseError> {
         match Params::new(self.head.uri.query()).next() {
             None => Ok(()),
@@ -61,7 +61,7 @@ impl Call {
         }
     }
 
-    /// Returns the durability level that the request names, or else the server's default.
+    /// Returns the durability level that the request states, or else the server's default.
     pub(crate) fn level(&self, app: &App) -> Result<Durability, ApiError> {
         match self.header(&DURABILITY) {
             None => Ok(app.config.durability),
@@ -72,7 +72,7 @@ impl Call {
         }
     }
 
-    /// Returns the database with the request's level, for operations that use the level of the handle.
+    /// Returns a database handle that uses the request's durability level.
     pub(crate) fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
         Ok(app.db.blocking().with_durability(self.level(app)?).to_async())
     }

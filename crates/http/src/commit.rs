@@ -31,13 +31,13 @@ struct JsonCommit {
     writes: Vec<JsonOperation>,
     #[schema(value_type = Option<Durable>)]
     durability: Option<String>,
-    /// Messages to publish after the writes have reached their level.
+    /// Messages to publish after the writes have reached their durability level.
     #[serde(default)]
     publish: Vec<JsonPublish>,
 }
 
 impl JsonCommit {
-    /// Returns the commit's level. Returns an error if the commit is invalid in any state of the database.
+    /// Returns the commit's durability level. Returns an error if the commit is invalid whatever the database contains.
     fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
         let level = level_of(self.durability.as_ref(), asked)?;
         if self.writes.is_empty() {
@@ -71,7 +71,7 @@ impl JsonCommit {
     }
 }
 
-/// A requested append. The answer names it.
+/// An append that the commit contains: the data that the reply needs to describe its result.
 struct RequestedAppend {
     stream: String,
     produced: bool,
@@ -107,8 +107,8 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
 }
 
-/// Publishes after a commit, even if the client leaves earlier. For this, both run in a task of their own, which is not
-/// dropped with the connection.
+/// Executes a commit and then publishes its messages, even if the client disconnects earlier. Both run in a task of
+/// their own, which is not dropped with the connection.
 async fn publish_after(
     app: &Arc<App>,
     carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,
@@ -128,7 +128,7 @@ async fn publish_after(
     })
 }
 
-/// Checks that a body is the JSON of a commit.
+/// Checks that a request body is the JSON of a commit.
 pub fn check(body: &[u8]) -> Result<(), ApiError> {
     json::parse::<JsonCommit>(body).map(|_| ())
 }

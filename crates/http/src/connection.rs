@@ -1,7 +1,7 @@
-//! Watching of a connection's socket, which bounds what the HTTP library leaves unbounded.
+//! Watches the sockets of connections, which limits what the HTTP library leaves unlimited.
 //!
-//! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check whether a connection has waited
-//! too long ([`ActivityMonitor::verdict`]). The check runs a few times per bound. It covers a connection with half a request
+//! Owns: counting the bytes that a socket reads and writes ([`Watched`]), and the check whether a connection has waited
+//! too long ([`Watch::verdict`]). The check runs a few times per timeout. It covers a connection with half a request
 //! head, an idle one, and one whose client does not read a reply. Each connection has one timer; requests have none.
 //! Does not own: the timeout of a request's body, which gets a proper reply.
 
@@ -29,22 +29,23 @@ use tokio::{
 pub(crate) struct Activity {
     read: AtomicU64,
     written: AtomicU64,
-    /// True while a write waits for the client to read.
+    /// True while a write to the socket waits for the client to read.
     write_waits: AtomicBool,
     /// True if the connection speaks HTTP/2.
     http2: AtomicBool,
-    /// Number of requests whose handler is running.
+    /// Number of the connection's requests whose handlers are running.
     busy: AtomicU32,
-    /// Value of `read` when the last handler ended. A larger `read` means that another head has begun to arrive.
+    /// Value of the field `read`, the bytes read from the socket, when the last handler ended. If `read` is larger, the
+    /// head of another request has begun to arrive.
     read_at_last_end: AtomicU64,
 }
 
-/// Guard that marks a request as running until it is dropped.
+/// Guard that counts a request of a connection as running until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Activity>);
 
 impl Busy {
-    /// Marks a request as running from now on.
+    /// Counts a request of the connection as running from now on.
     #[must_use]
     pub(crate) fn new(activity: &Arc<Activity>) -> Self {
         activity.busy.fetch_add(1, Ordering::Relaxed);
@@ -62,16 +63,16 @@ impl Drop for Busy {
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTimeouts {
-    /// Timeout for a request's head.
+    /// Maximum time in which a request's head must arrive.
     pub header: Duration,
-    /// Timeout of an idle connection.
+    /// Time after which an idle connection is closed.
     pub idle: Duration,
-    /// Timeout for the client to read a part of a reply.
+    /// Maximum time without the client reading a part of a reply.
     pub write: Duration,
 }
 
 impl ConnectionTimeouts {
-    /// Returns the timeouts of a configuration.
+    /// Returns the connection timeouts of a server configuration.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
         Self { header: config.header_timeout.0, idle: config.idle_timeout.0, write: config.write_timeout.0 }
@@ -87,21 +88,21 @@ impl ConnectionTimeouts {
 /// Result of a check of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionStatus {
-    /// The connection may continue.
+    /// The connection may stay open.
     Active,
-    /// The connection is idle: close it in an orderly way.
+    /// The connection is idle: the server closes it in an orderly way.
     Idle,
-    /// The connection blocks resources: cut it. Holds the reason.
+    /// The connection blocks resources, for the given reason: the server cuts it.
     Stuck(&'static str),
 }
 
-/// Times of the last changes on a connection.
+/// State of the check for one connection: when something last changed on the connection.
 #[derive(Debug)]
 pub(crate) struct ActivityMonitor {
     timeouts: ConnectionTimeouts,
     read: u64,
     written: u64,
-    /// Last time of useful activity.
+    /// Last time when a request was running, the client read bytes, or bytes arrived that count as activity.
     moved_at: Instant,
     /// Last time when no reply was waiting for the client, or the client read a part of one.
     write_moved_at: Instant,
@@ -116,7 +117,7 @@ impl ActivityMonitor {
         Self { timeouts, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
     }
 
-    /// Checks a connection. The caller must call this every [`ConnectionTimeouts::tick`].
+    /// Checks a connection against its timeouts. The caller must call this every [`Patience::tick`].
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
@@ -150,18 +151,18 @@ impl ActivityMonitor {
     }
 }
 
-/// How long the server reads on after closing a connection, so that a client that is still sending receives the reply
-/// instead of a reset.
+/// Time for which the server still reads after it has closed a connection, so that a client that is still sending
+/// receives the reply instead of a reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A socket that counts its bytes, and lingers after it is closed.
+/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed.
 #[derive(Debug)]
 pub(crate) struct MonitoredSocket {
-    /// Set to `None` only while being dropped.
+    /// The wrapped socket; `None` only while the wrapper is being dropped.
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Slot of the connection in `max_connections`, kept while it lingers.
+    /// Slot of the connection in the limit `max_connections`, held until the socket is closed completely.
     held: Option<Reservation>,
 }
 
@@ -197,8 +198,9 @@ impl Drop for MonitoredSocket {
     }
 }
 
-/// Closes a connection. Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has
-/// not read. So this sends the end of the stream, and reads on for [`LINGER`].
+/// Closes a connection without losing its last reply. Closing a socket that holds unread bytes resets the connection,
+/// and the client may lose a reply that it has not read. So this function sends the end of the stream, and reads on for
+/// [`LINGER`].
 async fn linger(mut stream: TcpStream, _held: Option<Reservation>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
@@ -264,7 +266,8 @@ mod tests {
         write: Duration::from_secs(30),
     };
 
-    /// Checks every two seconds until the verdict is not `Fine`. Returns the number of seconds and the verdict.
+    /// Checks a connection every two seconds until the verdict is not `Fine`. Returns the number of seconds and the
+    /// verdict.
     fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, ConnectionStatus) {
         let start = Instant::now();
         let mut watch = ActivityMonitor::new(PATIENCE, start);

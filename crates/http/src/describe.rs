@@ -18,7 +18,7 @@ use utoipa::{
 
 use crate::parse::{Media, parameter};
 
-/// Media type of raw bytes.
+/// Media type of raw bytes in requests and replies.
 pub(crate) const BINARY: &str = Media::Binary.name();
 /// Media type of one JSON value per line.
 pub(crate) const NDJSON: &str = Media::Ndjson.name();
@@ -33,7 +33,7 @@ fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// Returns the schema of one of several words.
+/// Returns the schema of a text that must be one of several words.
 fn text_of<const N: usize>(words: [&'static str; N]) -> ObjectBuilder {
     text().enum_values(Some(words))
 }
@@ -44,14 +44,14 @@ pub(crate) fn number_or_word<const N: usize>(number: Type, words: [&'static str;
     OneOfBuilder::new().item(number).item(text_of(words)).description(Some(text)).into()
 }
 
-/// Returns the schema of a lifetime.
+/// Returns the schema of a lifetime: a number of seconds, or a word.
 pub(crate) fn ttl() -> RefOr<Schema> {
     let text = "Lifetime in seconds of space time, above 0, fractions allowed; `never`; `default`: that of the \
                 keyspace; `keep`: that of the value before.";
     number_or_word(Type::Number, ["never", "default", "keep"], text)
 }
 
-/// Gives types a name and a schema in the document that cannot be derived.
+/// Gives types a name and a schema in the OpenAPI document if these cannot be derived from the types.
 macro_rules! described_as {
     ($($type:ty: $name:literal, $schema:expr;)+) => {$(
         impl utoipa::PartialSchema for $type {
@@ -69,7 +69,7 @@ macro_rules! described_as {
 }
 pub(crate) use described_as;
 
-/// Declares sets of parameters that handlers share.
+/// Declares sets of request parameters that several handlers share.
 macro_rules! parameters {
     ($(
         $(#[doc = $doc:literal])+
@@ -127,7 +127,7 @@ parameters! {
     }
     /// Path of `/keys`.
     KeysPath { Path "key": text(), "Percent-encoded bytes of the key."; }
-    /// Header with the level of a write.
+    /// Header with the durability level of a write.
     Level {
         Header "Thalweg-Durability": Durable::schema(), "Level of the write; the server's default if missing.";
     }
@@ -144,7 +144,7 @@ parameters! {
         Header "Thalweg-TTL": ttl(), "Lifetime from now on: seconds or a word.";
         Query "ttl": ttl(), "The same as Thalweg-TTL.";
     }
-    /// Conditions of a write.
+    /// Headers with the conditions of a write.
     WriteConditions {
         Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
             must exist.";
@@ -155,14 +155,14 @@ parameters! {
         Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
             must exist.";
     }
-    /// Conditions of a read.
+    /// Headers with the conditions of a read.
     ReadConditions {
         Header "If-Match": text(), "Revisions or versions in quotes. The reply is 412 if the key has another one.";
         Header "If-None-Match": text(), "Revisions or versions in quotes. The reply is 304 if the key has one of them.";
     }
-    /// Key of an entity.
+    /// Parameter with the key of an entity, a value of the `/v0/entity` API.
     EntityId { Query "id" required: text(), "The key, percent-encoded."; }
-    /// Range of entities.
+    /// Parameters with a range of keys of entities, values of the `/v0/entity` API.
     EntityRange {
         Query "start" required: text(), "Lowest key, inclusive.";
         Query "end": text(), "Highest key, exclusive.";
@@ -170,7 +170,7 @@ parameters! {
     }
     /// Number to add to a counter of a cache.
     EntryAdd { Query "add" required: integer(), "Number to add; may be negative."; }
-    /// Header with which a client resumes.
+    /// Header with which a client of an event stream resumes after its last event.
     LastEvent { Header "Last-Event-ID": text(), "Id of the last event received; the reply resumes after it."; }
     /// Query parameters of a request to a subject.
     AskParameters {
@@ -201,7 +201,7 @@ parameters! {
 /// A durability level.
 pub(crate) enum Durable {}
 
-/// Raw bytes.
+/// Raw bytes as a body.
 pub(crate) enum Binary {}
 
 described_as! {
@@ -209,7 +209,7 @@ described_as! {
     Binary: "Binary", text().format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
 }
 
-/// A header of replies.
+/// Header of replies that the OpenAPI document describes.
 #[derive(Clone, Copy)]
 enum Head {
     Durability,
@@ -221,7 +221,7 @@ enum Head {
 }
 
 impl Head {
-    /// Returns the header's name, description and type.
+    /// Returns the header's name, its description and the type of its value.
     const fn parts(self) -> (&'static str, &'static str, Type) {
         match self {
             Self::Durability => ("Thalweg-Durability", "Level that the write reached, or of the data.", Type::String),
@@ -234,7 +234,7 @@ impl Head {
     }
 }
 
-/// Creates a reply with headers and, with a media type, with bytes.
+/// Describes a reply for the OpenAPI document: its text, its headers and, if there is a media type, its body of bytes.
 fn reply(text: &str, heads: &[Head], media: Option<&str>) -> RefOr<Response> {
     let reply = heads.iter().fold(ResponseBuilder::new().description(text), |reply, head| {
         let (name, text, kind) = head.parts();
@@ -247,7 +247,7 @@ fn reply(text: &str, heads: &[Head], media: Option<&str>) -> RefOr<Response> {
     media.into_iter().fold(reply, |reply, media| reply.content(media, content.clone())).build().into()
 }
 
-/// Declares replies without JSON that handlers share.
+/// Declares replies without JSON that several handlers share.
 macro_rules! replies {
     ($(
         $(#[doc = $doc:literal])+
@@ -268,18 +268,18 @@ macro_rules! replies {
 }
 
 replies! {
-    /// The reply to a write without a body.
+    /// Reply to a write that needs no body.
     Acked {
         204 "The write is done." [Durability, Revision, Tag];
         202 "The write is accepted at level none; its outcome is not known yet." [Durability];
     }
-    /// The reply to a write at level none, with JSON.
+    /// Reply to a write at durability level `none`, with JSON.
     Accepted {
         202 "The write is accepted at level none; its outcome is not known yet." [Durability] Media::Json.name();
     }
-    /// The reply to a write at a level.
+    /// Reply to a change of a deadline, with the durability level that the change reached.
     Touched { 204 "The deadline is changed." [Durability]; }
-    /// The reply to a write that has no level.
+    /// Reply to a change that has no durability level.
     Done { 204 "The change is done." []; }
     /// The reply to a put into a cache.
     EntryPut { 204 "The entry is stored." [Version, Tag]; }
@@ -303,10 +303,10 @@ replies! {
         200 "The entry has a value of Content-Length bytes." [Version, Tag, Ttl];
         304 "The client has this version already." [Version, Tag];
     }
-    /// The reply to a read of an entity.
+    /// Reply to a read of an entity, a value of the `/v0/entity` API.
     EntityReply { 200 "The entity." [Durability, Revision, Tag] BINARY; }
-    /// The reply to a put of an entity.
+    /// Reply to a put of an entity, a value of the `/v0/entity` API.
     EntityPut { 201 "The entity is stored." [Durability, Revision, Tag]; }
-    /// The reply to a delete of an entity.
+    /// Reply to a delete of an entity, a value of the `/v0/entity` API.
     EntityDeleted { 202 "The entity does not exist any more." [Durability, Revision, Tag]; }
 }

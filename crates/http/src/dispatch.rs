@@ -58,7 +58,7 @@ macro_rules! operations {
             /// Every operation, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)+ Self::Unknown, Self::WrongMethod];
 
-            /// Returns the operation's summary and, after an empty line, its description.
+            /// Returns the operation's summary and, after an empty line, its description, for the OpenAPI document.
             const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => concat!($($doc, "\n"),+),)+
@@ -82,12 +82,12 @@ macro_rules! operations {
             Route { path: $path, method: stringify!($method), filter: MethodFilter::$method, operation: Operation::$name },
         )+)+];
 
-        /// The operations as their handlers describe them.
+        /// The operations as their handlers describe them for the OpenAPI document.
         #[derive(utoipa::OpenApi)]
         #[openapi(paths($($($handler)::+),+), components(schemas(shapes::Error)))]
         struct Described;
 
-        /// Calls the handler of an operation, and returns its answer.
+        /// Calls the handler of an operation, and returns the handler's result.
         pub(crate) async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
             let $app = &$http.app;
             match operation {
@@ -99,14 +99,14 @@ macro_rules! operations {
     };
 }
 
-/// A path template with a method.
+/// A route: an HTTP method and a path template, with the operation that they select.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// Path template; `{*name}` matches all remaining segments of a path.
     pub path: &'static str,
     /// HTTP method.
     pub method: &'static str,
-    /// The same method, as the router's filter.
+    /// The HTTP method in the form that the router needs.
     pub(super) filter: MethodFilter,
     /// Operation that the route performs.
     pub operation: Operation,
@@ -270,7 +270,7 @@ operations! {
     /// Nacks records.
     GroupNack = "group_nack", POST "/v1/streams/{stream}/groups/{group}/nack"
         => boxed groups::nack(app, call);
-    /// Extends the deadlines of attempts.
+    /// Extends the deadlines of deliveries, which are named by their attempt numbers.
     GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend"
         => boxed groups::extend(app, call);
     /// Moves a consumer group's cursor.
@@ -432,7 +432,8 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Operation {
-    /// Returns true if the server answers the operation even when it is full: an operator must see why it is full.
+    /// Returns true if the server answers the operation even when all its request slots are taken, because an operator
+    /// must see why the server is full.
     #[must_use]
     pub(crate) const fn is_always_admitted(self) -> bool {
         matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)

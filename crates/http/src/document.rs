@@ -13,20 +13,20 @@ const DESCRIPTION: &str = "One durable log, read as key-value store and as strea
                            Bytes in JSON are text if they are UTF-8, or else base64 in a field of the same name with \
                            _base64.";
 
-/// A route of the table.
+/// A route of the table, with the texts that describe its operation.
 pub(crate) struct Documented {
     /// Path template of the router.
     pub path: &'static str,
-    /// HTTP method.
+    /// HTTP method of the route.
     pub method: &'static str,
-    /// Name of the operation.
+    /// Name of the route's operation.
     pub operation: &'static str,
     /// Summary of the operation and, after an empty line, its description.
     pub text: &'static str,
 }
 
-/// Assembles the document. Each operation is described at the first of its routes. Its further routes have no key in
-/// their path: the key is empty, or is a query parameter.
+/// Assembles the OpenAPI document. Each operation is described at the first of its routes. Its further routes have no
+/// key in their path: the key is empty, or is a query parameter.
 pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Documented>) -> String {
     let mut paths = Paths::new();
     let mut previous: Option<(&str, Operation)> = None;
@@ -62,7 +62,7 @@ fn method_of<'a>(item: &'a mut PathItem, method: &str) -> (HttpMethod, &'a mut O
     }
 }
 
-/// Adds the parts of an operation that the table of routes has, and the reply to a failed request.
+/// Adds name, summary, description and the error reply to an operation. The table of routes has these texts.
 fn named(mut operation: Operation, route: &Documented) -> Operation {
     let (summary, description) = route.text.split_once("\n\n").unwrap_or((route.text, ""));
     let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -18,7 +18,7 @@ use crate::{
     scan::{self, Shape},
 };
 
-/// Name of the keyspace behind the simple APIs.
+/// Name of the keyspace that the entity API and the `/keys` API use.
 pub(crate) const KEYSPACE: &str = "default";
 
 fn id(call: &Call) -> Result<Vec<u8>, ParseError> {

@@ -1,8 +1,8 @@
-//! Replies without a fixed end: tails, watches, pushes, subscriptions.
+//! Replies without a fixed end: tails of streams, watches of keys, pushes to group members, subscriptions to subjects.
 //!
-//! Owns: the choice between events and lines, the head, the form of an error at the end, the slot in `max_tails`, and
-//! waiting. A wait ends when something is ready, after a time of silence, or when the server stops.
-//! Does not own: the content of replies, or its form.
+//! Owns: the choice between server-sent events and lines, the head of the reply, the form of an error at its end, the
+//! slot in the limit `max_tails`, and waiting. A wait ends when something is ready, after a time of silence, or when
+//! the server stops. Does not own: the content of replies, or its encoding.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::{
 /// Header in which the client of an event stream states the last event that it saw.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Format of a reply's items.
+/// Format of the items of a reply without a fixed end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Server-sent events.
@@ -40,7 +40,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format that `Accept` requests. The error names the items as `what`.
+    /// Returns the format that the `Accept` header requests. If it requests no supported format, the error calls the
+    /// items `what`.
     pub(crate) fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
         match negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]) {
             Some(Media::Events) => Ok(Self::Events),
@@ -52,7 +53,7 @@ impl Format {
         }
     }
 
-    /// Encodes an error as the last item.
+    /// Encodes an error as the last item of the reply.
     pub(crate) fn error(self, error: &ApiError) -> Bytes {
         let error = error.to_json(None);
         match self {
@@ -61,7 +62,7 @@ impl Format {
         }
     }
 
-    /// Creates the reply whose body `step` produces.
+    /// Creates the reply whose body is produced by repeated calls of `step`.
     pub(crate) fn reply<S: Send + Unpin + 'static>(self, state: S, step: fn(S) -> Running<S>) -> Response<Body> {
         let media = if self == Self::Events { Media::Events } else { Media::Ndjson };
         let body = Unfold { frames: Default::default(), state: Some(state), running: None, step };
@@ -84,11 +85,11 @@ pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>
     }
 }
 
-/// Reason why a wait ended.
+/// Reason why a wait for new items ended.
 pub(crate) enum WakeReason<T> {
     /// The awaited value is ready.
     Ready(T),
-    /// Nothing happened for a while: send a sign of life.
+    /// Nothing happened for a while: the server must send a sign of life to the client.
     Silence,
     /// The server is stopping.
     Stopping,
@@ -96,7 +97,7 @@ pub(crate) enum WakeReason<T> {
 
 /// A client of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
 pub(crate) struct Follower {
-    /// State of the server.
+    /// State that all protocols of the server share.
     pub app: Arc<App>,
     stopping: watch::Receiver<bool>,
     greeted: bool,
@@ -104,7 +105,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Admits one more follower. Returns an error if `max_tails` is reached.
+    /// Admits one more follower. Returns an error if the limit `max_tails` is reached.
     pub(crate) fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
         let held = app
             .admission
@@ -114,8 +115,8 @@ impl Follower {
         Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, _held: held })
     }
 
-    /// Returns true in the first step. Then the caller must send a greeting, so that the head is sent immediately, even
-    /// if nothing else follows for a long time.
+    /// Returns true in the first step of the reply. The caller must then send a greeting, so that the reply's head is
+    /// sent immediately, even if no item follows for a long time.
     pub(crate) fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.greeted, true)
     }
@@ -125,8 +126,8 @@ impl Follower {
         *self.stopping.borrow()
     }
 
-    /// Converts a page to bytes, and counts it if it is large. Returns `None` if the bound on reply bytes has no room
-    /// for it.
+    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large.
+    /// Returns `None` if the limit has no room for the page.
     pub(crate) fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Some(page.into());

@@ -29,8 +29,8 @@ use crate::{
 /// Number that represents all HTTP requests in [`Solitude`](thalweg_serving::solitude::Solitude). No channel has it.
 const HTTP: u64 = 0;
 
-/// Creates the router over all routes. It only picks the operation, and `Http::handle` does everything else, so a
-/// request passes no stack of layers.
+/// Creates the router over all routes. The router only selects the operation, and `Http::handle` does everything else,
+/// so a request passes no stack of middleware layers.
 pub fn router(http: &Arc<Http>) -> Router {
     let handler = |operation| {
         let http = Arc::clone(http);
@@ -51,19 +51,20 @@ pub fn router(http: &Arc<Http>) -> Router {
 }
 
 impl Http {
-    /// Creates the state of HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
+    /// Creates the state of the HTTP server. `app` is the state that all protocols share; `/metrics` shows the figures
+    /// of `others` after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
         Self::with_operations(app, operations, others)
     }
 
-    /// Releases the snapshots that are kept for clients that may resume. Called when the server stops.
+    /// Releases the snapshots that are kept for clients that may resume them. The server calls this when it stops.
     pub fn stop(&self) {
         self.snapshots.clear();
     }
 
-    /// Handles one request: admits it, calls its handler, turns an error into JSON, and counts the reply.
+    /// Handles one request: admits it, calls its handler, encodes an error as JSON, and counts the reply.
     async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
         self.app.sole_client.report_activity(HTTP, started);
@@ -106,7 +107,7 @@ impl Http {
         reply::refusal(error, Some(id))
     }
 
-    /// Returns the client's id if it is short and printable, or else a new one.
+    /// Returns the request id that the client sent if it is short and printable, or else a new one.
     fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(&REQUEST_ID) {
             Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && id.to_str().is_ok() => id.clone(),

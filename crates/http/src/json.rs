@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use thalweg_serving::error::ApiError;
 
-/// Appends `"name":"text"` or `"name_base64":"..."`.
+/// Appends a JSON field with bytes: `"name":"text"` if they are UTF-8, else `"name_base64":"..."`.
 pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(name.as_bytes());
@@ -37,30 +37,31 @@ pub(crate) fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Valu
     };
 }
 
-/// Appends a JSON string.
+/// Appends a text as a JSON string.
 pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory");
 }
 
-/// Appends `"name":number`.
+/// Appends a JSON field with a number: `"name":number`.
 pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
     use std::io::Write as _;
     write!(out, "\"{name}\":{number}").expect("writing to memory");
 }
 
-/// Deserializes a field so that `null` differs from a missing field. Use with `#[serde(default)]`.
+/// Deserializes an optional field so that `null` differs from a missing field. Use with `#[serde(default)]`.
 pub(crate) fn present_field<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
-/// Converts a number of seconds to a duration.
+/// Converts the number of seconds in the field `name` to a duration.
 pub(crate) fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
 }
 
-/// Returns the bytes of a field, sent as text or as base64. Returns `None` if both fields are missing.
+/// Returns the bytes of a JSON field, which the client sent as text or as base64. Returns `None` if both fields are
+/// missing.
 pub(crate) fn bytes_of<'a>(
     name: &'static str,
     text: Option<&'a String>,
@@ -76,7 +77,7 @@ pub(crate) fn bytes_of<'a>(
     }
 }
 
-/// Returns the bytes of a field as [`bytes_of`] does. A missing field is an error.
+/// Returns the bytes of a JSON field as [`bytes_of`] does. A missing field is an error.
 pub(crate) fn required_bytes<'a>(
     name: &'static str,
     text: Option<&'a String>,

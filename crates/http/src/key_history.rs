@@ -21,7 +21,7 @@ use crate::{
     shapes::Versions,
 };
 
-/// Default number of versions in a reply.
+/// Number of versions in a reply if the request states no limit.
 const DEFAULT_VERSIONS: usize = 10;
 
 /// Returns the value that a key had at a revision.
@@ -42,7 +42,7 @@ pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision
     Ok(response)
 }
 
-/// Choice between a reply with and without a body.
+/// Choice between a reply with the value as its body and one without a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithValue {
     /// The reply has the value as its body.
@@ -103,7 +103,7 @@ fn version_json(version: &KeyVersion) -> Value {
     Value::Object(object)
 }
 
-/// Returns an object with one field: the bytes as text, or as base64 under another name.
+/// Returns a JSON object with one field: the bytes as text, or as base64 in the field with the suffix `_base64`.
 fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
     let mut out = vec![b'{'];
     push_bytes(&mut out, name, bytes);
@@ -111,7 +111,7 @@ fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
     serde_json::from_slice(&out).expect("one field of an object")
 }
 
-/// Encodes a scan's cursor for a reply.
+/// Encodes the cursor of a scan as text for a reply.
 pub(crate) fn cursor_text(cursor: &ScanCursor) -> String {
     URL_SAFE_NO_PAD.encode(cursor.encode())
 }

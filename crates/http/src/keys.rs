@@ -45,7 +45,7 @@ struct JsonPairs {
     items: Vec<JsonPair>,
 }
 
-/// Returns the key in the path or the query.
+/// Returns the key in the path or the query of a request; `None` if neither has one.
 fn named_key(call: &Call) -> Result<Option<Vec<u8>>, ApiError> {
     let in_path = call.path_after("/keys/");
     if in_path.is_empty() {
@@ -59,7 +59,7 @@ fn required_key(call: &Call) -> Result<Vec<u8>, ApiError> {
     named_key(call)?.ok_or_else(|| ParseError::Missing { name: "key" }.into())
 }
 
-/// Returns the object `{"key": ...}`.
+/// Returns the JSON object `{"key": ...}`.
 fn key_object(key: &[u8]) -> Value {
     let mut out = vec![b'{'];
     push_bytes(&mut out, "key", key);

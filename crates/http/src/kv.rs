@@ -85,12 +85,13 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Returns error 404 with the level of the state that was read: the key's delete may not be durable yet.
+/// Returns error 404 with the durability level of the state that was read: the delete of the key may not be durable
+/// yet.
 fn missing(level: Durability) -> ApiError {
     ApiError { shown: Some(level), ..no_such_key() }
 }
 
-/// Returns the reply to a conditional read if it must not carry the value.
+/// Returns the reply to a conditional read if its conditions forbid sending the value.
 fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Response<Body>>, ApiError> {
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
     match read_freshness(if_match, if_none_match, revision) {
@@ -138,7 +139,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Stores a value, and releases the body's memory before waiting for the disk.
+/// Stores a value, and frees the memory of the request's body before waiting for the disk.
 pub(crate) async fn store(
     app: &Arc<App>,
     keyspace: &Keyspace,
@@ -172,7 +173,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Removes a key.
+/// Removes a key from a keyspace.
 pub(crate) async fn remove(
     app: &Arc<App>,
     keyspace: &Keyspace,

@@ -34,7 +34,7 @@ use crate::{
 struct GrantShown {
     id: u64,
     ttl_seconds: f64,
-    /// Time at which the lease ends unless it is renewed, in microseconds of space time.
+    /// Time at which the lease ends unless it is renewed, in microseconds since 1970.
     deadline_micros: u64,
     #[schema(value_type = Durable)]
     durability: &'static str,
@@ -50,11 +50,11 @@ struct LeaseShown {
     deadline_micros: u64,
     /// Number of attached keys. Keys that were overwritten since may count for a while.
     about_keys: u32,
-    /// Attached keys. Missing in a list.
+    /// Keys attached to the lease. Missing in a list of leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<LeaseKeyName>>)]
     keys: Option<Value>,
-    /// True if `limit` left keys out. Missing in a list.
+    /// True if the lease has more keys than `limit` allowed in the reply. Missing in a list of leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<bool>,
 }
@@ -63,7 +63,7 @@ struct LeaseShown {
 #[derive(Serialize, ToSchema)]
 struct LeaseList {
     leases: Vec<LeaseShown>,
-    /// Present if there may be more leases.
+    /// Cursor for the next page, present if there may be more leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<u64>,
 }
@@ -82,7 +82,7 @@ impl LeaseShown {
     }
 }
 
-/// Returns a lease with at most `limit` of its keys as JSON. The field `more` reports if it has further keys.
+/// Returns a lease with at most `limit` of its keys as JSON. The field `more` is true if the lease has further keys.
 fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
     let more = keys.len() > limit;
     keys.truncate(limit);

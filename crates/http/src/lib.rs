@@ -62,7 +62,7 @@ pub use listen::serve_until;
 pub use shared::Http;
 pub use state::digest_json;
 
-/// Parsers of request bodies, exported for the fuzz target. Not part of the API.
+/// Parsers of request bodies, exported for the fuzz target. They are not part of the crate's stable interface.
 #[doc(hidden)]
 pub mod bodies {
     pub use super::{batch::batch as records, commit::check as commit};

@@ -38,11 +38,11 @@ use crate::{
     shared::Http,
 };
 
-/// Name of these clients in log lines.
+/// Name of HTTP connections' clients in log lines.
 const WHOSE: &str = "HTTP clients";
 
-/// Accepts connections until `shutdown` resolves. Open connections then stay in `connections`, each until its requests
-/// in progress have ended.
+/// Accepts connections until `shutdown` resolves. The connections that are then open stay in `connections`, each until
+/// its requests in progress have ended.
 pub async fn serve_until(
     shutdown: impl Future<Output = ()>,
     http: &Arc<Http>,
@@ -64,7 +64,7 @@ fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut J
     }
 }
 
-/// Returns the reply to a connection above the limit.
+/// Returns the reply to a connection above the limit `max_connections`.
 fn no_room() -> String {
     const BODY: &str =
         "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
@@ -141,7 +141,7 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
     }
 }
 
-/// The service of one connection: the router, and the connection's activity.
+/// Service of one connection: the router, and the connection's activity counters.
 struct PerConnection {
     router: Router,
     activity: Arc<Activity>,
@@ -158,7 +158,7 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
 }
 
 pin_project! {
-    /// Future of a request. The connection counts as busy until the future is dropped.
+    /// Future that handles a request. The connection counts as busy until the future is dropped.
     struct Handling {
         #[pin]
         inner: RouteFuture<Infallible>,

@@ -20,26 +20,26 @@ use thalweg_serving::{
 };
 use thalweg_types::Durability;
 
-/// Number of values of a level: all levels, and none for requests that show and store nothing.
+/// Number of values that the durability label of a request can have: all levels, and one for requests without a level.
 const LEVELS: usize = Durability::ALL.len() + 1;
 const CLASSES: usize = 5;
 
-/// Counters and histograms of requests.
+/// Counters and latency histograms of HTTP requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
     shards: Shards,
-    /// Names of operations, by number.
+    /// Names of the operations, by number.
     operations: Vec<&'static str>,
 }
 
 impl Requests {
-    /// Creates counters at zero.
+    /// Creates counters at zero for operations with these names.
     #[must_use]
     pub(crate) fn new(operations: Vec<&'static str>) -> Self {
         Self { shards: Shards::new(operations.len() * LEVELS, operations.len() * CLASSES), operations }
     }
 
-    /// Counts a request of the operation with this number. `level` is the level that the reply states.
+    /// Counts a request of the operation with this number. `level` is the durability level that the reply states.
     pub(crate) fn record(&self, operation: usize, level: Option<Durability>, status: StatusCode, took: Duration) {
         let level = level.map_or(0, |level| level as usize + 1);
         let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES) - 1;
@@ -51,7 +51,7 @@ fn level_name(at: usize) -> &'static str {
     at.checked_sub(1).and_then(|at| Durability::ALL.get(at)).map_or("", |level| level.name())
 }
 
-/// Collects the figures of requests, and those of the bounds that they share with other protocols.
+/// Collector of the metrics of HTTP requests, and of the limits that HTTP shares with other protocols.
 #[derive(Debug)]
 pub(crate) struct RequestCollector {
     requests: Arc<Requests>,
@@ -59,7 +59,7 @@ pub(crate) struct RequestCollector {
 }
 
 impl RequestCollector {
-    /// Creates the collector of these requests and of the bounds in `admission`.
+    /// Creates the collector of these requests' metrics and of the limits in `admission`.
     #[must_use]
     pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
         let bounds = [

@@ -1,4 +1,4 @@
-//! Lookup of the names in a commit or a transaction.
+//! Lookup of the keyspaces, streams and groups that a commit or a transaction names.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,23 +8,23 @@ use thalweg_types::{GroupId, KeyspaceId, StreamId};
 
 use crate::groups;
 
-/// Object that an operation refers to.
+/// Object whose name an operation contains: a keyspace, stream or group.
 pub(crate) enum Target<'a> {
-    /// A keyspace.
+    /// A keyspace, by its name.
     Keyspace(&'a str),
-    /// A stream.
+    /// A stream, by its name.
     Stream(&'a str),
     /// A consumer group: the name of its stream, and its own name.
     Group(&'a str, &'a str),
 }
 
-/// Ids of the names in a commit or transaction. Missing keyspaces and streams are created before the commit. That is
-/// not part of the atomic commit, and harmless if the commit then fails.
+/// Ids of the names in a commit or transaction. Missing keyspaces and streams are created before the commit. Creating
+/// them is not part of the atomic commit, and is harmless if the commit then fails.
 #[derive(Default)]
 pub(crate) struct Names {
     keyspaces: HashMap<String, KeyspaceId>,
     streams: HashMap<String, StreamId>,
-    /// Ids of groups, by the name of the stream and the name of the group.
+    /// Ids of consumer groups, by the name of the stream and the name of the group.
     groups: HashMap<(String, String), GroupId>,
 }
 
@@ -53,17 +53,17 @@ impl Names {
         Ok(())
     }
 
-    /// Returns a keyspace's id.
+    /// Returns the id of the keyspace with this name.
     pub(crate) fn keyspace(&self, name: &str) -> Result<KeyspaceId, ApiError> {
         self.keyspaces.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_keyspace(name))
     }
 
-    /// Returns a stream's id.
+    /// Returns the id of the stream with this name.
     pub(crate) fn stream(&self, name: &str) -> Result<StreamId, ApiError> {
         self.streams.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_stream(name))
     }
 
-    /// Returns a consumer group's id.
+    /// Returns the id of the consumer group with this name on the stream.
     pub(crate) fn group(&self, stream: &str, group: &str) -> Result<GroupId, ApiError> {
         let found = self.groups.get(&(stream.to_owned(), group.to_owned())).copied();
         found.ok_or_else(|| groups::no_such_group(stream, group))

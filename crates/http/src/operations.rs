@@ -1,7 +1,7 @@
-//! JSON of conditions and operations, which commits and transactions share.
+//! JSON of the conditions and operations that commits and transactions contain.
 //!
-//! Owns: their JSON form, and the command that each becomes. Does not own: the lookup of ids by name (`names`), and
-//! answers (`commit`, `transaction`).
+//! Owns: their JSON form, and the database command that each becomes. Does not own: the lookup of ids by name
+//! (`names`), and replies (`commit`, `transaction`).
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -50,7 +50,7 @@ impl JsonCondition {
         object
     }
 
-    /// Calls `add` with the key and the expectation on it.
+    /// Calls `add` with the key and the state that the condition expects of the key.
     pub(crate) fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
         let (value, end);
@@ -89,7 +89,7 @@ enum JsonExpect {
     Unchanged(JsonUnchanged),
 }
 
-/// Result of an earlier read of the range that begins at the key.
+/// Result of an earlier read of a range of keys. The condition holds if the range has not changed since then.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = UnchangedRange)]
@@ -186,9 +186,9 @@ pub(crate) enum JsonOperation {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum JsonExpected {
-    /// The stream's next offset.
+    /// The stream's next offset must be this number.
     Offset(u64),
-    /// The word `none` or `any`.
+    /// The word `none` or `any`, instead of an offset.
     Word(String),
 }
 
@@ -200,7 +200,7 @@ described_as! {
     );
 }
 
-/// A producer's stamp: its id, epoch and sequence number.
+/// Id, epoch and sequence number of a producer, by which the stream recognises a repeated append.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ProducerStamp)]
@@ -227,19 +227,19 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
     })
 }
 
-/// A list of writes that is being built: of a commit, or of a branch of a transaction.
+/// A list of writes that is being built, for a commit or for one of a transaction's two lists.
 pub(crate) trait Writes {
-    /// Puts a value. Its terms determine how long it lives.
+    /// Adds a put of a value to the list. `terms` determine how long the value lives.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: PutLifetime) -> Result<(), CommandError>;
-    /// Changes a key's deadline.
+    /// Adds a change of a key's deadline to the list.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
-    /// Removes a key.
+    /// Adds a delete of a key to the list.
     fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
-    /// Appends records to a stream.
+    /// Adds an append of records to the list.
     fn append(&mut self, stream: StreamId, terms: &AppendConditions<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
-    /// Acks delivered records.
+    /// Adds an ack of delivered records to the list.
     fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
-    /// Nacks delivered records.
+    /// Adds a nack of delivered records to the list.
     fn nack(
         &mut self,
         group: GroupId,
@@ -326,7 +326,7 @@ impl JsonOperation {
         }
     }
 
-    /// Adds the operation as a write. An operation that only transactions support is an error.
+    /// Adds the operation to `list` as a write. An operation that only transactions support is an error.
     pub(crate) fn write(&self, list: &mut impl Writes, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
@@ -373,7 +373,7 @@ impl JsonOperation {
         Ok(())
     }
 
-    /// Adds the operation to a branch of a transaction.
+    /// Adds the operation to one of a transaction's two lists.
     pub(crate) fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Add { keyspace, key, key_base64, delta } => {
@@ -425,13 +425,13 @@ pub(crate) fn targets<'o>(
     of_conditions.chain(operations.map(JsonOperation::target))
 }
 
-/// Returns the level that a body names, or else the level of its request.
+/// Returns the durability level that the request's body states, or else the level of the request's header.
 pub(crate) fn level_of(named: Option<&String>, asked: Durability) -> Result<Durability, ApiError> {
     let Some(name) = named else { return Ok(asked) };
     name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
 }
 
-/// Converts an error. If a condition failed, the error names its key.
+/// Converts a write error to an API error. If a condition failed, the error names the condition's key.
 pub(crate) fn failed(error: WriteError, conditions: &[JsonCondition]) -> ApiError {
     let culprit = match error {
         WriteError::ConditionFailed { condition, .. } => conditions.get(condition as usize).map(|found| {

@@ -1,8 +1,9 @@
-//! Reply bodies made page by page, so that a reply of any length needs bounded memory.
+//! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: the pull from a [`PageSource`] on a blocking thread. The next page is made after the client has taken the last
-//! one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or record. Such a page
-//! counts in `max_reply_bytes_in_flight` until it is sent; without room the reply ends there.
+//! Owns: requesting pages from a [`PageSource`] on a blocking thread. The next page is made after the client has
+//! received the last one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or
+//! record. Such a page counts in the limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the
+//! reply ends there.
 
 use std::{
     collections::VecDeque,
@@ -21,32 +22,33 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::reply;
 
-/// A part of a reply body.
+/// A page: one part of a reply body.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    /// Data frames; each becomes one chunk in HTTP/1.
+    /// Data frames of the page; each becomes one chunk in HTTP/1.
     pub frames: Vec<Bytes>,
-    /// True for the last page.
+    /// True for the last page of the body.
     pub last: bool,
 }
 
-/// Source of pages. It may block while it makes one.
+/// Source of the pages of a reply body. It may block the thread while it makes a page.
 pub(crate) trait PageSource: Send + Unpin + 'static {
-    /// Makes the next page.
+    /// Makes the next page of the body.
     fn page(&mut self) -> Result<Page, ApiError>;
-    /// Returns the server whose bounds count large pages. `None`: pages of this source are bounded in another way.
+    /// Returns the server state whose limits count large pages. `None` means that the pages of this source are bounded
+    /// in another way.
     fn app(&self) -> Option<&Arc<App>>;
     /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
     /// client does not mistake a partial body for a complete one.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
 }
 
-/// Thread on which the first page is made.
+/// Thread on which the first page of a body is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
     /// The calling thread: the page is small.
     Inline,
-    /// A blocking thread.
+    /// A thread for blocking work.
     Blocking,
 }
 
@@ -55,7 +57,7 @@ pub(crate) enum FirstPageThread {
 pub(crate) enum Framing {
     /// A short body may be sent with its length.
     Any,
-    /// The client depends on chunks.
+    /// The body must be sent in chunks, because the client depends on them.
     Chunks,
 }
 
@@ -92,7 +94,7 @@ async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiE
     task.await.map_err(io::Error::other)
 }
 
-/// Makes the next page, and counts it if it is large.
+/// Makes the next page of a source, and counts the page in the limit on reply bytes if it is large.
 fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();
@@ -103,7 +105,7 @@ fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     Ok(Page { frames, last: page.last })
 }
 
-/// Converts a page's bytes. Releases the unused capacity of a large page.
+/// Converts the bytes of a page for sending. Releases the unused capacity of a large page.
 pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
     if bytes.len() > COUNTED_PAGE_BYTES {
         bytes.shrink_to_fit();
@@ -133,20 +135,20 @@ fn next_page<S: PageSource>(source: S) -> Running<S> {
     })
 }
 
-/// Result of one step: frames, and the state for the next step if there is one.
+/// Result of one step of a body: frames to send, and the state for the next step if there is one.
 pub(crate) type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
-/// Future of a step.
+/// Future of one step of a body.
 pub(crate) type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
 
 /// A body that is produced from a state, step by step.
 pub(crate) struct Unfold<S> {
     /// Frames that are ready to be sent.
     pub frames: VecDeque<Bytes>,
-    /// State for the next step.
+    /// State for the next step; `None` while a step runs and after the last step.
     pub state: Option<S>,
-    /// Step in progress.
+    /// Step of the body that is in progress.
     pub running: Option<Running<S>>,
-    /// Function that starts a step.
+    /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,
 }
 

@@ -4,7 +4,7 @@ use thalweg_types::{Offset, SpaceTime, record::Record};
 
 use crate::json::{push_bytes, push_number, push_text};
 
-/// Appends a record as a JSON object.
+/// Appends a record of a stream as a JSON object.
 pub(crate) fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Record<'_>) {
     out.push(b'{');
     push_number(out, "offset", offset.0);
@@ -14,7 +14,7 @@ pub(crate) fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, reco
     out.push(b'}');
 }
 
-/// Appends the fields that records and messages share. Each is preceded by a comma.
+/// Appends the JSON fields that records and messages share. Each field is preceded by a comma.
 pub(crate) fn push_content<'a>(
     out: &mut Vec<u8>,
     key: Option<&[u8]>,

@@ -97,8 +97,8 @@ async fn stream_pages(app: &Arc<App>, stream: Stream, query: RecordsQuery, media
     Ok(reply::shown(media, pages::body(reading, first, Framing::Any).await?, level))
 }
 
-/// A read in progress. `next <= end`: records that are appended later are not shown, so that the level in the head is
-/// valid for every record.
+/// A read in progress. `next <= end`: records that are appended after the read began are not sent, so that the
+/// durability level in the reply's head is valid for every sent record.
 struct Reading {
     stream: Stream,
     next: Offset,
@@ -109,7 +109,7 @@ struct Reading {
     level: Durability,
     count: u64,
     _held: Reservation,
-    /// Number of records sent and the offset after the last one, without the page that is being made.
+    /// Number of records sent and the offset after the last of them, without the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,
 }

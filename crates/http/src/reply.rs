@@ -1,4 +1,4 @@
-//! Construction of replies: headers with revisions and levels, and bodies of known size.
+//! Construction of replies: headers with revisions and durability levels, and bodies of known size.
 
 use axum::{
     body::Body,
@@ -13,7 +13,7 @@ use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
 
-/// Header with the level that a request names, or that a reply states.
+/// Header with the durability level that a request states, or that a reply states.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
 /// Header with a key's revision.
 const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
@@ -58,7 +58,7 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Creates a reply of a media type. States the level of the data that it shows.
+/// Creates a reply with a body of a media type. The reply states the durability level of the data in its body.
 #[must_use]
 pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
     let mut response = Response::new(body);
@@ -68,13 +68,13 @@ pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Bod
     response
 }
 
-/// Creates a reply with one line of JSON.
+/// Creates a reply whose body is one line of JSON.
 #[must_use]
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
     json_of(status, value)
 }
 
-/// Creates a reply with one line of JSON from a value whose serialization cannot fail.
+/// Creates a reply whose body is one line of JSON, from a value whose serialization cannot fail.
 #[must_use]
 pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     let mut text = serde_json::to_vec(value).expect("keys are text, and nothing refuses");
@@ -85,18 +85,19 @@ pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Bo
     response
 }
 
-/// Creates a body, whose bytes count until they are sent. Returns an error if too many bytes are waiting for clients.
+/// Creates a reply body. The server's limit on reply bytes counts the body until it is sent. Returns an error if too
+/// many bytes are waiting for clients.
 pub(crate) fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
     app.admission.reply(bytes).map(Body::from).ok_or_else(no_room)
 }
 
-/// Creates a body for the result of a change that has happened. Its bytes count like those of [`counted_body`], but it
-/// is never rejected.
+/// Creates the reply body for the result of a change that has already happened. The limit on reply bytes counts the
+/// body as in [`counted_body`], but the reply is never rejected.
 pub(crate) fn body_after_effect(app: &App, bytes: Bytes) -> Body {
     Body::from(app.admission.count_reply(bytes))
 }
 
-/// Returns error 503 for a large reply without room in the bound on reply bytes.
+/// Returns error 503 for a large reply that does not fit into the limit on reply bytes.
 pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")
 }
@@ -125,13 +126,14 @@ pub(crate) fn last(first: Offset, count: u32) -> u64 {
     first.0 + u64::from(count.saturating_sub(1))
 }
 
-/// Returns the status of an ack: `status`, or 202 at level `none`, where the outcome is still unknown.
+/// Returns the HTTP status for an acknowledged write: `status`, or 202 at level `none`, where the outcome is still
+/// unknown.
 #[must_use]
 fn ack_status(ack: &Ack, status: StatusCode) -> StatusCode {
     if ack.durability == Durability::None { StatusCode::ACCEPTED } else { status }
 }
 
-/// Adds the headers of an ack.
+/// Adds the headers that describe an acknowledged write: revision and durability level.
 pub(crate) fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
     headers.insert(DURABILITY, level_value(ack.durability));
     if let Some(revision) = ack.revision {
@@ -139,7 +141,7 @@ pub(crate) fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
     }
 }
 
-/// Creates the reply for an ack without a body.
+/// Creates the reply to an acknowledged write, without a body.
 #[must_use]
 pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     let mut response = empty(ack_status(ack, status));
@@ -147,7 +149,7 @@ pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Creates the reply for an ack with a JSON object, to which revision and level are added.
+/// Creates the reply to an acknowledged write with a JSON object, to which revision and durability level are added.
 #[must_use]
 pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
     let mut response = json(ack_status(ack, status), &with_ack(ack, object));
@@ -155,7 +157,7 @@ pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Respon
     response
 }
 
-/// Adds the level and revision of an ack to an object.
+/// Adds the durability level and the revision of an acknowledged write to a JSON object.
 pub(crate) fn with_ack(ack: &Ack, mut object: Value) -> Value {
     object["durability"] = json!(ack.durability.name());
     object["revision"] = json!(ack.revision.map(Revision::get));

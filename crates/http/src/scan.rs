@@ -1,4 +1,4 @@
-//! Pairs of a keyspace as a streamed reply, in the three shapes of the routes that scan.
+//! Scans of a keyspace as streamed replies, in the three formats of the routes that scan.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::{
     reply,
 };
 
-/// Form in which pairs are written.
+/// Format of the pairs in the reply to a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One JSON object per line. The last line has the cursor at which the client can resume.
+    /// One JSON object per line. The last line has the cursor at which the client can resume the scan.
     Ndjson(Values),
     /// One JSON object for all pairs: `{"items": [...], "count": n}`.
     Object,
@@ -51,7 +51,8 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::shown(Media::Ndjson, body, level))
 }
 
-/// Creates the body of a scan, and returns the level of the data that it shows. A missing keyspace has no pairs.
+/// Creates the reply body of a scan, and returns the durability level of the data that it shows. A missing keyspace has
+/// no pairs.
 pub(crate) async fn body(
     app: &Arc<App>,
     keyspace: Option<&Keyspace>,
@@ -121,7 +122,7 @@ fn begin(
     Ok(keyspace.resume(range, &cursor)?)
 }
 
-/// A scan in progress.
+/// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
     shape: Shape,
@@ -136,7 +137,7 @@ struct Scan {
     app: Arc<App>,
 }
 
-/// State of the range after the pairs that were sent: with or without further pairs.
+/// State of a scanned range after the pairs that were sent: it has further pairs, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remainder {
     None,
@@ -189,7 +190,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the cursor after the last pair that was written.
+    /// Returns the cursor after the last pair that was encoded.
     fn cursor(&self) -> Result<Option<String>, ReadError> {
         let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
         Ok(cursor.as_ref().map(key_history::cursor_text))
@@ -247,8 +248,8 @@ impl PageSource for Scan {
 }
 
 impl Scan {
-    /// Writes some pairs, and adds the end of each to `cuts`. If the scan ends here, returns the state of the remaining
-    /// range.
+    /// Encodes some pairs, and adds the end position of each to `cuts`. If the scan ends here, returns whether the
+    /// range has further pairs.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Remainder>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

@@ -20,8 +20,8 @@ pub(crate) struct Error {
     message: String,
     retry: NextStep,
     request_id: Option<String>,
-    /// Of a commit: number of the first condition that failed, from 0. The keyspace and key of the condition are beside
-    /// it.
+    /// Number of the first condition that failed, from 0, if the failed request is a commit. The keyspace and key of
+    /// the condition are beside it.
     condition: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct KeyValues {
     count: u64,
     durability: Durable,
     revision: Option<u64>,
-    /// Present if the range has more pairs.
+    /// Cursor for the next page, present if the range has more pairs.
     cursor: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Delivered {
 /// Records that a fetch returned.
 #[derive(ToSchema)]
 pub(crate) struct Delivery {
-    /// Number with which the member settles the records.
+    /// Number of the delivery, with which the member acks or nacks the records.
     attempt: Option<u64>,
     deadline_micros: Option<u64>,
     messages: Vec<DeliveredRecord>,
@@ -107,7 +107,7 @@ pub(crate) struct Delivery {
 pub(crate) struct Message {
     subject: Option<String>,
     subject_base64: Option<String>,
-    /// Subject for answers.
+    /// Subject to which answers should be published.
     reply: Option<String>,
     reply_base64: Option<String>,
     key: Option<String>,
@@ -153,7 +153,7 @@ pub(crate) struct Versions {
     versions: Vec<Version>,
     /// Revision from which on all versions of the key are kept.
     oldest: u64,
-    /// Present if there are older versions: `before` of the request for them.
+    /// Present if there are older versions: the value of `before` for the request for them.
     next: Option<u64>,
     durability: Durable,
 }
@@ -169,7 +169,7 @@ struct Version {
     state: VersionState,
     /// First revision at which the key did not have the value any more.
     until: Option<u64>,
-    /// Time of that revision in microseconds since 1970; null while an expired value waits to be removed.
+    /// Time of the revision `until` in microseconds since 1970; null while an expired value waits to be removed.
     until_micros: Option<u64>,
 }
 
@@ -215,28 +215,28 @@ struct CacheKey {
 #[derive(ToSchema)]
 pub(crate) struct CacheKeys {
     keys: Vec<CacheKey>,
-    /// Present if the cache has more keys.
+    /// Cursor for the next page, present if the cache has more keys.
     cursor: Option<String>,
 }
 
 /// Result of a put of several entries.
 #[derive(ToSchema)]
 pub(crate) struct Put {
-    /// Number of entries.
+    /// Number of entries that were put.
     put: u64,
 }
 
 /// Result of adding to a counter of a cache.
 #[derive(ToSchema)]
 pub(crate) struct EntryAdded {
-    /// New value.
+    /// New value of the counter.
     value: i64,
 }
 
 /// Result of adding to a counter.
 #[derive(ToSchema)]
 pub(crate) struct Added {
-    /// New value.
+    /// New value of the counter.
     value: i64,
     revision: u64,
     durability: Durable,
@@ -262,9 +262,9 @@ pub(crate) struct LeaseKeyName {
 /// Result of an append.
 #[derive(ToSchema)]
 pub(crate) struct Appended {
-    /// Offset of the first record.
+    /// Offset of the first appended record.
     first: Option<u64>,
-    /// Offset of the last record.
+    /// Offset of the last appended record.
     last: Option<u64>,
     count: u32,
     /// True if the producer's append happened before.

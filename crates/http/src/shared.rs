@@ -14,7 +14,7 @@ use crate::{
 /// State of the HTTP server.
 #[derive(Debug)]
 pub struct Http {
-    /// State that all protocols share.
+    /// State that all protocols of the server share.
     pub app: Arc<App>,
     /// Counters and histograms of requests.
     pub(crate) requests: Arc<Requests>,
@@ -27,7 +27,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// Creates the state of HTTP over an app. `operations` are the names under which requests are counted.
+    /// Creates the state of the HTTP server. `app` is the state that all protocols share; `operations` are the names
+    /// under which requests are counted.
     pub(crate) fn with_operations(
         app: &Arc<App>,
         operations: Vec<&'static str>,

@@ -41,7 +41,7 @@ const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
 /// Header with the LSN up to which a snapshot is applied. The next increment begins there.
 const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 
-/// Snapshots that are being sent or kept, by their names.
+/// Snapshots that are being sent, or kept for clients to resume them, by their names.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     table: Mutex<Table>,
@@ -50,7 +50,7 @@ pub(crate) struct Snapshots {
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<u64, SnapshotSlot>,
-    /// True while the task that expires kept snapshots exists.
+    /// True while the background task that removes expired snapshots runs.
     is_swept: bool,
 }
 
@@ -66,12 +66,12 @@ enum SnapshotSlot {
 struct KeptSnapshot {
     snapshot: Box<Snapshot>,
     since: Instant,
-    /// True if the server handed all of the snapshot to the connection.
+    /// True if the server has handed all bytes of the snapshot to the connection.
     is_sent: bool,
 }
 
 impl KeptSnapshot {
-    /// Returns the time at which the snapshot expires.
+    /// Returns the time at which the kept snapshot expires.
     fn until(&self) -> Instant {
         self.since + if self.is_sent { SENT_SNAPSHOT_KEEP } else { SNAPSHOT_KEEP }
     }
@@ -82,7 +82,7 @@ impl Snapshots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases all kept snapshots. Called when the server stops.
+    /// Releases all kept snapshots. The server calls this when it stops.
     pub(crate) fn clear(&self) {
         self.table().slots.retain(|_, place| matches!(place, SnapshotSlot::Sending));
     }
@@ -96,8 +96,8 @@ impl Snapshots {
         });
     }
 
-    /// Returns the time at which the next snapshot expires. If none is kept, returns `None`, and the sweeping task
-    /// ends.
+    /// Returns the time at which the next kept snapshot expires. If no snapshot is kept, returns `None`, and the task
+    /// that removes expired snapshots ends.
     fn next_end(&self) -> Option<Instant> {
         let mut table = self.table();
         let next = table.kept().map(|(_, kept)| kept.until()).min();
@@ -135,8 +135,8 @@ impl Snapshots {
         }
     }
 
-    /// Keeps a snapshot until it expires. Without a runtime the server is shutting down, and drops the snapshot with
-    /// the table.
+    /// Keeps a snapshot until it expires. Without an async runtime the server is shutting down, and the snapshot is
+    /// dropped with the table.
     fn keep(self: &Arc<Self>, name: u64, kept: KeptSnapshot) {
         let mut table = self.table();
         table.slots.insert(name, SnapshotSlot::Kept(kept));
@@ -158,7 +158,7 @@ impl Table {
     }
 }
 
-/// Expires kept snapshots until none is left.
+/// Removes expired snapshots until none is kept.
 async fn sweep(snapshots: Weak<Snapshots>) {
     while let Some(end) = snapshots.upgrade().and_then(|snapshots| snapshots.next_end()) {
         tokio::time::sleep_until(end).await;
@@ -212,7 +212,7 @@ async fn body(sending: Sending) -> Result<Body, ApiError> {
     pages::body(sending, FirstPageThread::Blocking, Framing::Chunks).await
 }
 
-/// Takes a snapshot on a blocking thread, because it waits for the log's sync.
+/// Takes a snapshot on a thread for blocking work, because taking it waits for the log's sync.
 async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -> Result<Snapshot, ApiError> {
     let (db, snapshots) = (app.db.blocking().clone(), Arc::clone(snapshots));
     let taken = tokio::task::spawn_blocking(move || {
@@ -235,11 +235,11 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
     }
 }
 
-/// A snapshot that is being sent. If it is dropped early, the rest of it stays available for a while.
+/// A snapshot that is being sent. If it is dropped before its end, clients can resume it for a while.
 struct Sending {
     snapshots: Arc<Snapshots>,
     name: u64,
-    /// Set to `None` after the snapshot failed.
+    /// The engine's snapshot; `None` after it has failed.
     snapshot: Option<Box<Snapshot>>,
     is_sent: bool,
 }

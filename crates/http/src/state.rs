@@ -1,4 +1,5 @@
-//! Handlers for the state as a whole: digests by which replicas are compared, and the version of the state machine.
+//! Handlers for the database state as a whole: digests by which replicas are compared, and the version of the state
+//! machine.
 
 use std::sync::Arc;
 
@@ -94,22 +95,22 @@ pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Digest)]
 struct DigestShown {
-    /// Entry after which the digest was computed.
+    /// Index of the log entry after which the digest was computed.
     index: u64,
     term: u64,
     revision: u64,
     space_time_micros: u64,
-    /// Hash of the outcomes and replicated writes of all entries, in hexadecimal.
+    /// Hash of the outcomes and replicated writes of all log entries, in hexadecimal.
     running_hash: String,
-    /// XXH3-128 of all replicated rows, in hexadecimal.
+    /// XXH3-128 hash of all replicated rows, in hexadecimal.
     digest: String,
     /// Number of replicated rows.
     rows: u64,
-    /// Rows and digest of each first byte.
+    /// Number of rows and digest for each first byte of a row's key.
     kinds: Vec<KindShown>,
 }
 
-/// Digest of the rows with one first byte.
+/// Digest of the rows whose keys have one first byte.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DigestKind)]
 struct KindShown {
@@ -123,13 +124,13 @@ struct KindShown {
 #[derive(Serialize, ToSchema)]
 #[schema(as = StateVersion)]
 struct VersionShown {
-    /// Version in force.
+    /// Version of the state machine in force.
     in_force: u16,
     /// Highest version that this node supports.
     known: u16,
 }
 
-/// Returns a digest in the JSON of the API and the command line.
+/// Returns a digest as JSON, in the form that the API and the command line share.
 #[must_use]
 pub fn digest_json(report: &DigestReport) -> Value {
     let state = &report.state;

@@ -105,8 +105,8 @@ struct JsonList<'a> {
     cursor: Option<String>,
 }
 
-/// A stream in JSON. Serialized directly, because a list may have thousands, and a tree of values for each would be
-/// costly.
+/// A stream in JSON. It is serialized directly, because a list may have thousands of streams, and a tree of JSON values
+/// for each would be costly.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stream)]
 struct JsonStream<'a> {
@@ -296,7 +296,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 #[serde(deny_unknown_fields)]
 #[schema(as = Trim)]
 struct JsonTrim {
-    /// New log start offset.
+    /// New log start offset: all records before it are removed.
     before: u64,
 }
 

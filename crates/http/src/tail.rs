@@ -49,7 +49,7 @@ pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQu
     Ok(Format::Events.reply(tail, step))
 }
 
-/// Returns the offset at which a read or a tail begins.
+/// Returns the offset at which a read or a tail of a stream begins.
 pub(crate) fn begin(stream: &Stream, since: StartPosition) -> Result<Offset, ReadError> {
     match since {
         StartPosition::Start => Ok(stream.info()?.start),
@@ -73,7 +73,7 @@ struct Tail {
     behind: bool,
 }
 
-/// Result of a read for a tail.
+/// Result of a read of new records for a tail.
 enum TailRead {
     Events(Vec<u8>),
     Nothing,
@@ -115,8 +115,8 @@ fn step(tail: Tail) -> Running<Tail> {
     })
 }
 
-/// Reads a page. At the end of the stream, where records are still in memory, it reads on the current thread, and
-/// otherwise on a blocking thread.
+/// Reads a page of records. At the end of the stream, where records are still in memory, the read runs on the current
+/// thread, and otherwise on a thread for blocking work.
 async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
     if !tail.behind {
         return Ok((tail.read(), tail));
@@ -132,7 +132,7 @@ async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Ta
 }
 
 impl Tail {
-    /// Waits for records. The result is `false` if the stream was deleted.
+    /// Waits for new records. The result is `false` if the stream was deleted.
     async fn wait(&mut self) -> WakeReason<bool> {
         let records = self.follower.app.db.wait_for(self.stream.id(), self.next);
         self.follower.wait(records).await

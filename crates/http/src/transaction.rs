@@ -45,7 +45,7 @@ impl JsonTransaction {
         self.then.iter().chain(&self.otherwise)
     }
 
-    /// Builds the transaction, with the ids of all names.
+    /// Builds the transaction, using the ids of all names that it contains.
     fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
         let mut builder = TransactionBuilder::new();
         for condition in &self.conditions {

@@ -33,17 +33,17 @@ const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
 const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 
-/// Lifetime of the value of a put.
+/// How long the value of a put lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PutLifetime {
-    /// Deadline of the value itself.
+    /// Deadline of the value, apart from that of its lease.
     pub deadline: Deadline,
     /// Lease of the value; it lives no longer than the lease.
     pub lease: Option<LeaseId>,
 }
 
 impl PutLifetime {
-    /// Parses the headers and the query of a request. The query must have no other parameters.
+    /// Parses the lifetime in the headers and the query of a request. The query must have no other parameters.
     pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
         let (mut ttl, mut lease) = (None, None);
         if let Some(given) = call.header(&TTL) {
@@ -71,12 +71,12 @@ impl PutLifetime {
         Ok(Self { deadline: ttl.unwrap_or_default().check()?, lease })
     }
 
-    /// Returns true if the terms are the default, so that a plain put is enough.
+    /// Returns true if the lifetime is the default, so that a plain put is enough.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Converts the terms to the options of the engine's put.
+    /// Converts the lifetime to the options of the engine's put.
     pub(crate) fn options(self, expect: Option<Expect<'_>>) -> PutOptions<'_> {
         PutOptions { deadline: self.deadline, lease: self.lease, expect }
     }
@@ -86,7 +86,7 @@ fn set_once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(),
     if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
 }
 
-/// Parses a deadline from a header, a parameter or a word in JSON.
+/// Parses a deadline from the text of a header, a query parameter or a word in JSON.
 pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     match text.trim_ascii() {
         b"never" => Some(Deadline::Never),
@@ -99,7 +99,7 @@ pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     }
 }
 
-/// Parses the digits of a lease's id. 0 is not an id.
+/// Parses the decimal id of a lease. The id 0 is invalid.
 pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
     let text = text.trim_ascii();
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
@@ -120,7 +120,7 @@ pub(crate) enum JsonTtl {
 described_as! { JsonTtl: "Ttl", describe::ttl(); }
 
 impl JsonTtl {
-    /// Returns the deadline that the field states.
+    /// Returns the deadline that the JSON field states.
     pub(crate) fn deadline(&self) -> Result<Deadline, ApiError> {
         let bad = || ApiError::bad_request("bad_json", format!("ttl_seconds is {TTL_EXPECTED}"));
         let deadline = match self {
@@ -131,7 +131,7 @@ impl JsonTtl {
     }
 }
 
-/// Returns the terms of a put in JSON.
+/// Returns the lifetime that a put in JSON states.
 pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<PutLifetime, ApiError> {
     let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
     if lease == Some(0) {

@@ -48,7 +48,7 @@ struct WatchStream {
     follower: Follower,
     watch: Watch,
     format: Format,
-    /// Revision below which the client was told that it missed nothing.
+    /// Revision below which the client was told that it has missed no change.
     reported: Revision,
     left: u64,
 }
@@ -84,7 +84,8 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Takes queued changes on the current thread, or reads the log on a blocking thread.
+/// Takes the changes that are queued in memory on the current thread, or reads changes from the log on a thread for
+/// blocking work.
 async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<WatchBatch>, WatchError>, WatchStream)> {
     if !following.watch.is_behind() {
         return Ok((following.watch.try_next(), following));
@@ -125,8 +126,8 @@ impl WatchStream {
         out.into()
     }
 
-    /// Returns a message with the revision up to which the client missed nothing. As an event it carries the revision
-    /// as its id, or is only a comment if the client has that revision already.
+    /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries
+    /// the revision as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
         let done = self.watch.position().0 - 1;
         let known = std::mem::replace(&mut self.reported, self.watch.position()) >= self.watch.position();
@@ -138,7 +139,7 @@ impl WatchStream {
     }
 }
 
-/// Appends a change as a JSON object.
+/// Appends a change of a key as a JSON object.
 fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability) {
     out.push(b'{');
     push_number(out, "revision", event.revision.0);

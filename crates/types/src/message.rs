@@ -15,12 +15,12 @@ pub(crate) const HEADERS: u8 = 2;
 /// Flag of a tombstone.
 pub(crate) const TOMBSTONE: u8 = 4;
 
-/// A borrowed message or record.
+/// A borrowed message of a subject, or record of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Key of the message.
+    /// Key of the message, if it has one.
     pub key: Option<&'a [u8]>,
-    /// Headers of the message.
+    /// Headers of the message, each a name and a value.
     pub headers: Headers<'a>,
     /// Payload of the message.
     pub payload: &'a [u8],
@@ -48,13 +48,13 @@ impl<'a> Headers<'a> {
         self.count == 0
     }
 
-    /// Iterates over names and values.
+    /// Iterates over the headers as pairs of name and value.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| header(&mut reader).ok())
     }
 
-    /// Returns the first value with the given name.
+    /// Returns the value of the first header with the given name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)

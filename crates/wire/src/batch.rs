@@ -24,7 +24,7 @@ use crate::{
     header::{Fields, put_open_frame},
 };
 
-/// Bytes of the checksum, which covers everything behind it.
+/// Size in bytes of the checksum of a batch. The checksum covers all bytes after it.
 const CRC_BYTES: usize = 4;
 const COUNT_AT: usize = 4;
 const SUBJECT_AT: usize = 8;
@@ -38,12 +38,12 @@ pub enum BatchError {
     /// The batch contains another number of messages than its head states.
     #[error("the head of a batch states {stated} messages, but the batch contains {found}")]
     WrongCount {
-        /// Number of messages that the head states.
+        /// Number of messages that the batch's head states.
         stated: u32,
-        /// Number of messages found.
+        /// Number of messages that the batch contains.
         found: u32,
     },
-    /// The batch has no messages.
+    /// The batch contains no messages.
     #[error("a batch has at least one message")]
     Empty,
     /// The batch states more than [`MAX_PUBLISH_MESSAGES`] messages.
@@ -51,7 +51,7 @@ pub enum BatchError {
         "a batch has at most {MAX_PUBLISH_MESSAGES} messages, and this one states {stated}: publish several batches"
     )]
     TooManyMessages {
-        /// Number of messages that the head states.
+        /// Number of messages that the batch's head states.
         stated: u32,
     },
     /// The batch is larger than [`MAX_PUBLISH_BYTES`].
@@ -63,9 +63,9 @@ pub enum BatchError {
     /// The checksum does not match: the bytes changed after the publisher encoded them.
     #[error("batch checksum mismatch: stated {stated:#010x}, computed {found:#010x}; the bytes changed in transit")]
     Checksum {
-        /// Checksum that the batch states.
+        /// Checksum that the batch's head states.
         stated: u32,
-        /// Checksum computed from the bytes.
+        /// Checksum computed from the received bytes.
         found: u32,
     },
 }
@@ -101,7 +101,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Decodes the head. The cost does not depend on the number of messages.
+    /// Decodes the head of a batch. The cost does not depend on the number of messages.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, BatchError> {
         let mut reader = Reader::at(bytes, 0);
@@ -120,7 +120,7 @@ impl<'a> Batch<'a> {
         Ok(Self { bytes, crc, count, subject, reply, records: reader.rest() })
     }
 
-    /// Number of messages that the head states; [`check`](Self::check) verifies it.
+    /// Number of messages that the batch's head states; [`check`](Self::check) verifies this number.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -138,14 +138,14 @@ impl<'a> Batch<'a> {
         self.reply
     }
 
-    /// Iterates over the messages in order.
+    /// Iterates over the messages of the batch in order.
     #[inline]
     #[must_use]
     pub fn messages(&self) -> Messages<'a> {
         Messages::new(self.records)
     }
 
-    /// The encoded messages, without the head.
+    /// The encoded messages of the batch, without its head.
     #[must_use]
     pub fn records(&self) -> &'a [u8] {
         self.records
@@ -157,14 +157,14 @@ impl<'a> Batch<'a> {
         self.bytes
     }
 
-    /// Decodes all messages and compares their number with the head. The server does this before it sends a batch to
-    /// subscribers, so subscribers need not do it.
+    /// Decodes all messages of the batch and compares their number with the head. The server does this before it sends
+    /// a batch to subscribers, so subscribers need not do it.
     pub fn check(&self) -> Result<(), BatchError> {
         let found = self.messages().check()?;
         if found == self.count { Ok(()) } else { Err(BatchError::WrongCount { stated: self.count, found }) }
     }
 
-    /// Verifies the checksum. A batch without a checksum passes.
+    /// Verifies the checksum of the batch. A batch without a checksum passes.
     pub fn check_crc(&self) -> Result<(), BatchError> {
         if self.crc == 0 {
             return Ok(());
@@ -192,9 +192,9 @@ pub enum Checksum {
 /// An encoded batch that is cheap to clone. The queues of subscriptions hold this type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBatch {
-    /// Bytes of the batch, head included.
+    /// Bytes of the encoded batch, head included.
     pub bytes: Bytes,
-    /// Number of messages.
+    /// Number of messages in the batch.
     pub count: u32,
 }
 
@@ -204,12 +204,13 @@ pub struct BatchWriter {
     bytes: Vec<u8>,
     count: u32,
     head_len: usize,
-    /// Buffer for encoding messages that have more than a payload.
+    /// Buffer for encoding messages that have a key or headers besides the payload.
     scratch: RecordBatch,
 }
 
 impl BatchWriter {
-    /// Creates an empty batch for `subject`. Answers go to `reply`, which may be empty.
+    /// Creates an empty batch for `subject`. Subscribers publish their answers to the subject `reply`, which may be
+    /// empty.
     pub fn new(subject: &[u8], reply: &[u8]) -> Result<Self, EncodeError> {
         Self::with_capacity(subject, reply, 0)
     }
@@ -224,7 +225,7 @@ impl BatchWriter {
         Ok(Self { bytes: head, count: 0, head_len, scratch: RecordBatch::new() })
     }
 
-    /// Number of messages added so far.
+    /// Number of messages added to the batch so far.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -236,7 +237,7 @@ impl BatchWriter {
         self.bytes.len()
     }
 
-    /// Adds a message that has only a payload. On error the batch is unchanged.
+    /// Adds a message that has only a payload to the batch. On error the batch is unchanged.
     #[inline]
     pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
         let len = payload.len() + 1;
@@ -253,7 +254,7 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Adds a message. On error the batch is unchanged.
+    /// Adds a message to the batch. On error the batch is unchanged.
     pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
         self.scratch.clear();
         self.scratch.push(record)?;
@@ -278,7 +279,8 @@ impl BatchWriter {
         if fits { Ok(()) } else { Err(RecordError::BatchTooLarge) }
     }
 
-    /// Returns the encoded batch, valid until the next call; `None` if the batch has no messages.
+    /// Returns the encoded batch, which is valid until the next call of the builder; `None` if the batch has no
+    /// messages.
     pub fn encoded(&mut self, checksum: Checksum) -> Option<&[u8]> {
         if self.count == 0 {
             return None;
@@ -303,7 +305,7 @@ impl BatchWriter {
         Some(SharedBatch { count: self.count, bytes: self.bytes.into() })
     }
 
-    /// Removes the messages. The subjects and the allocation stay.
+    /// Removes the messages from the builder, and keeps the subjects and the allocation.
     pub fn clear(&mut self) {
         self.bytes.truncate(self.head_len);
         self.count = 0;
@@ -357,16 +359,16 @@ fn put_prefix(
     put
 }
 
-/// Error returned when a batch cannot be delivered in one frame.
+/// Error returned when a batch cannot be delivered to subscriptions in one frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliverError {
     /// The frame lists no subscriptions, or more than [`MAX_DELIVER_SUBSCRIPTIONS`].
     #[error("a frame has 1 to {MAX_DELIVER_SUBSCRIPTIONS} subscriptions, not {got}: send another frame for the others")]
     Subscriptions {
-        /// Number of subscriptions.
+        /// Number of subscriptions in the frame.
         got: usize,
     },
-    /// The frame is too large.
+    /// The frame exceeds the size limit of the protocol.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }

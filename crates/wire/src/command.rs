@@ -1,9 +1,9 @@
 //! Checks of the commands that clients send.
 //!
 //! Owns: the check of a [`Write`](crate::Write)'s payload, and what the server must know about the command before it
-//! proposes it. The server proposes a command that passes the check byte for byte as it was received; such a command
-//! never turns out to be malformed later. Does not own the encoding (`thalweg_types::command`), nor the existence of
-//! the ids in a command.
+//! proposes the command to the log. The server proposes a checked command byte for byte as it was received; such a
+//! command never turns out to be malformed later. Does not own the encoding (`thalweg_types::command`), nor the
+//! existence of the ids in a command.
 
 use thalweg_types::{
     Action, Classified, Durability,
@@ -22,11 +22,11 @@ pub enum CommandRefused {
     /// The command does not decode.
     #[error("malformed command: {0}")]
     Malformed(#[from] Malformed),
-    /// Only nodes issue this command: it belongs to maintenance, or it is a fetch, which needs facts that only the
-    /// node has.
+    /// Clients may not send this command. Nodes issue it for maintenance, or it is a fetch, which needs facts that only
+    /// the node has.
     #[error("clients cannot send commands of kind {kind}")]
     NotForClients {
-        /// First byte of the command.
+        /// First byte of the command, which identifies its kind.
         kind: u8,
     },
     /// The command, a key or a value exceeds its limit.
@@ -35,13 +35,14 @@ pub enum CommandRefused {
     /// An append has no records.
     #[error("an append needs at least one record")]
     EmptyBatch,
-    /// A record of an append does not decode or is too large, or their number is not the stated one.
+    /// A record of an append cannot be decoded or is too large, or the number of records differs from the stated one.
     #[error("bad records: {what}")]
     BadRecords {
-        /// Description of the error.
+        /// Description of what is wrong with the records.
         what: &'static str,
     },
-    /// The outcome of the command matters, and at level `none` it would remain unknown.
+    /// The client requested durability level `none`, at which the server does not report outcomes, but the outcome of
+    /// this command matters.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     OutcomeUnknown,
 }
@@ -65,30 +66,31 @@ impl Classified for CommandRefused {
     }
 }
 
-/// Effect of durability level `none` on a command.
+/// Treatment of a command whose client requests durability level `none`, at which the server reports no outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtNone {
-    /// The server carries the command out and reports no outcome.
+    /// The server executes the command and reports no outcome.
     Allowed,
-    /// The server carries the command out at `os`, because the client needs the answer, such as an id or a deadline.
+    /// The server executes the command at level `os` instead, because the client needs the answer, such as an id or a
+    /// deadline.
     Raised,
-    /// The server rejects the command, because the state decides whether it is carried out.
+    /// The server rejects the command, because the database's state decides whether the command has an effect.
     Refused,
 }
 
 /// A command that a client may send. It has been checked completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientCommand<'a> {
-    /// Bytes of the command, ready to be proposed.
+    /// Bytes of the command, ready to be proposed to the log.
     pub bytes: &'a [u8],
-    /// Effect of level `none` on this command.
+    /// Treatment of this command at durability level `none`.
     pub at_none: AtNone,
     /// True if the command adds data. On a full disk the server accepts only commands that do not.
     pub brings_data: bool,
 }
 
 impl<'a> ClientCommand<'a> {
-    /// Checks the payload of a [`Write`](crate::Write). The check is one pass and allocates nothing.
+    /// Checks the payload of a [`Write`](crate::Write) in one pass, without allocating.
     pub fn check(bytes: &'a [u8]) -> Result<Self, CommandRefused> {
         if bytes.len() > MAX_COMMAND_BYTES {
             return Err(CommandError::CommitTooLarge.into());
@@ -148,13 +150,14 @@ impl<'a> ClientCommand<'a> {
         Ok(Self { bytes, at_none, brings_data })
     }
 
-    /// Decodes the command.
+    /// Decodes the checked command.
     #[must_use]
     pub fn command(&self) -> Command<'a> {
         Command::decode(unwrap(self.bytes).bytes).expect("check() decoded these bytes")
     }
 
-    /// Returns the level to propose the command at if the client requested `wanted`.
+    /// Returns the durability level at which the server proposes the command if the client requested the level
+    /// `wanted`.
     pub fn level(&self, wanted: Durability) -> Result<Durability, CommandRefused> {
         match (wanted, self.at_none) {
             (Durability::None, AtNone::Refused) => Err(CommandRefused::OutcomeUnknown),
@@ -180,7 +183,7 @@ fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
     Ok((at_none, seen.brings_data))
 }
 
-/// Summary of the writes checked so far.
+/// Summary of the writes of a command that were checked so far.
 #[derive(Debug, Default)]
 struct CheckedWrites {
     count: usize,

@@ -19,7 +19,7 @@ use thalweg_types::{Action, Classified};
 
 use crate::frames::{Credit, Permit};
 
-/// A permit without limits.
+/// A permit to send any number of messages and bytes.
 pub const UNLIMITED: Permit = Permit { messages: u64::MAX, bytes: u64::MAX };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Amount {
     }
 }
 
-/// Account of the sender.
+/// Sender's count of the messages and bytes that it has sent, and that it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCredit {
     permitted: Amount,
@@ -49,7 +49,7 @@ pub struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the account from the permit in the request that began the subscription.
+    /// Creates the sender's account from the permit in the request that began the subscription.
     #[must_use]
     pub fn new(permit: &Permit) -> Self {
         let permitted = Amount { messages: permit.messages, bytes: permit.bytes };
@@ -74,27 +74,28 @@ impl SendCredit {
         self.sent.messages < self.permitted.messages && self.sent.bytes < self.permitted.bytes
     }
 
-    /// Messages and bytes that are left. A batch of this size stays within the permitted totals.
+    /// Returns how many more messages and bytes the sender may send. A batch of this size stays within the permitted
+    /// totals.
     #[must_use]
     pub fn left(&self) -> (u64, u64) {
         let messages = self.permitted.messages.saturating_sub(self.sent.messages);
         (messages, self.permitted.bytes.saturating_sub(self.sent.bytes))
     }
 
-    /// Counts a batch that was sent.
+    /// Counts a batch that the sender has sent.
     #[inline]
     pub fn sent(&mut self, messages: u64, bytes: u64) {
         self.sent.add(messages, bytes);
     }
 }
 
-/// Error returned when the sender has exceeded its credit.
+/// Error returned when the sender has sent more than the receiver permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the sender has sent more than its credit: {messages} messages and {bytes} bytes were permitted")]
 pub struct Overrun {
-    /// Total of messages permitted.
+    /// Total of messages that the receiver permitted since the subscription began.
     pub messages: u64,
-    /// Total of bytes permitted.
+    /// Total of bytes that the receiver permitted since the subscription began.
     pub bytes: u64,
 }
 
@@ -108,7 +109,7 @@ impl Classified for Overrun {
     }
 }
 
-/// Account of the receiver.
+/// Receiver's count of the messages and bytes that have arrived, and of those that the application has finished with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveCredit {
     window: Amount,
@@ -126,7 +127,7 @@ impl ReceiveCredit {
         Self { window, permitted: window, received: none, consumed: none }
     }
 
-    /// Permit for the request that begins the subscription.
+    /// Returns the permit for the request that begins the subscription.
     #[must_use]
     pub fn permit(&self) -> Permit {
         Permit { messages: self.permitted.messages, bytes: self.permitted.bytes }
@@ -143,8 +144,8 @@ impl ReceiveCredit {
         if might { Ok(()) } else { Err(Overrun { messages: self.permitted.messages, bytes: self.permitted.bytes }) }
     }
 
-    /// Counts messages and bytes that the application has finished with. Returns the credit frame to send, if one is
-    /// due.
+    /// Counts messages and bytes that the application has finished with. Returns the credit frame that the receiver
+    /// must send, if one is due.
     #[inline]
     pub fn consumed(&mut self, messages: u64, bytes: u64) -> Option<Credit> {
         self.consumed.add(messages, bytes);
@@ -159,7 +160,7 @@ impl ReceiveCredit {
         Some(Credit { messages: next.messages, bytes: next.bytes })
     }
 
-    /// Messages and bytes that have arrived and are not consumed.
+    /// Returns the messages and bytes that have arrived and that the application has not finished with.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
         let messages = self.received.messages.saturating_sub(self.consumed.messages);
@@ -232,8 +233,8 @@ mod tests {
         assert_eq!(receiver.received(1, 1), Err(Overrun { messages: 2, bytes: 100 }));
     }
 
-    /// Any window, any batches, and credit frames delayed by any number of batches: everything arrives, no credit is
-    /// exceeded, and the receiver never holds more than its window and one batch.
+    /// Tests with any window, any batches, and credit frames delayed by any number of batches: everything arrives, no
+    /// credit is exceeded, and the receiver never holds more than its window and one batch.
     #[test]
     fn nothing_stalls_and_nothing_overruns() {
         let mut random = 0x9e37_79b9_u64;

@@ -26,19 +26,20 @@ pub const READ_BYTES: usize = 64 * 1024;
 /// copied while it arrives.
 const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
-/// Error after which the channel cannot go on. Close it, with a goodbye if the peer still reads.
+/// Error after which the channel cannot continue. The caller closes the channel, with a goodbye if the peer still
+/// reads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is larger than the agreed limit.
     #[error("frame of {got} bytes (kind {kind:#06x}) is above the limit of {max}")]
     TooLarge {
-        /// Announced bytes behind the header.
+        /// Number of bytes after the header that the frame announces.
         got: u32,
-        /// Most bytes accepted.
+        /// Maximum number of bytes after the header that this side accepts.
         max: u32,
         /// Kind of the frame.
         kind: u16,
-        /// Id of the frame: its request may be answered with `frame_too_large` before the goodbye.
+        /// Id of the oversized frame. The caller may answer its request with `frame_too_large` before the goodbye.
         id: u32,
     },
 }
@@ -58,17 +59,17 @@ impl Classified for FrameError {
 pub struct RawFrame<'a> {
     /// Header of the frame.
     pub header: Header,
-    /// All bytes behind the header: the optional fields, then the body.
+    /// All bytes after the header: the optional fields, then the body.
     pub payload: &'a [u8],
 }
 
-/// A frame that shares the decoder's buffer. It stays valid after the next call of the decoder.
+/// A frame that shares the decoder's buffer. The frame stays valid after the next call of the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFrame {
     /// Header of the frame.
     pub header: Header,
-    /// All bytes behind the header. A slice of them keeps the whole receive buffer alive, so copy small parts that
-    /// must live long.
+    /// All bytes after the header. A slice of them keeps the whole receive buffer alive, so callers copy small parts
+    /// that must live long.
     pub payload: Bytes,
 }
 
@@ -89,16 +90,16 @@ impl SharedFrame {
     }
 }
 
-/// Takes received bytes and returns frames. See the module's documentation.
+/// Decoder that takes received bytes and returns frames. The module's documentation describes its invariants.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: BytesMut,
     /// Bytes at the start of the buffer that belong to a borrowed frame already returned.
     used: usize,
     max_bytes: u32,
-    /// Bytes still to come of a frame that is being skipped.
+    /// Number of bytes that have not arrived yet of a frame that is being skipped.
     skipping: usize,
-    /// True if the buffer has been asked to hold more than two reads.
+    /// True if the buffer has grown beyond the size of two reads; it is then dropped instead of reused.
     is_large: bool,
     failed: Option<FrameError>,
 }
@@ -125,7 +126,8 @@ impl Decoder {
         }
     }
 
-    /// Sets the largest number of bytes behind the header, from the next frame on. The maximum is [`MAX_FRAME_BYTES`].
+    /// Sets the maximum number of bytes after the header, from the next frame on. The limit is at most
+    /// [`MAX_FRAME_BYTES`].
     pub fn set_max_bytes(&mut self, max_bytes: u32) {
         self.max_bytes = max_bytes.min(MAX_FRAME_BYTES as u32);
     }
@@ -152,8 +154,8 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// Received bytes that are not part of a returned frame. If this is above 0 at the end of a connection, the
-    /// connection ended within a frame.
+    /// Returns the number of received bytes that are not part of a returned frame. If this is above 0 at the end of a
+    /// connection, the connection ended within a frame.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.used
@@ -206,8 +208,8 @@ impl Decoder {
         self.buffer()
     }
 
-    /// Returns the buffer if it contains no part of a frame, and drops it if it has become large. A channel that waits
-    /// for its peer gives up its buffer this way.
+    /// Removes the buffer from a decoder whose channel waits for its peer, to save memory. Returns the buffer for reuse
+    /// if it contains no part of a frame; a buffer that has become large is dropped instead.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 {
             return None;

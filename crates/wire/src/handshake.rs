@@ -19,9 +19,9 @@ use crate::{
     frames::{ClientFrame, DecodeError, Goodbye, Hello, Kind, Magic, Reason, Space, Welcome},
 };
 
-/// Lowest version that this crate speaks.
+/// Lowest protocol version that this crate supports.
 pub const MIN_VERSION: u16 = 1;
-/// Highest version that this crate speaks.
+/// Highest protocol version that this crate supports.
 pub const MAX_VERSION: u16 = 1;
 
 /// Name of the protocol in TLS and QUIC (ALPN).
@@ -38,7 +38,7 @@ pub enum HandshakeError {
         "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
     )]
     NotHello {
-        /// Kind of the first frame.
+        /// Kind number of the first frame.
         kind: u16,
     },
     /// The first frame is malformed.
@@ -50,15 +50,15 @@ pub enum HandshakeError {
         {MAX_VERSION}"
     )]
     NoCommonVersion {
-        /// Lowest version of the peer.
+        /// Lowest protocol version that the peer supports.
         min: u16,
-        /// Highest version of the peer.
+        /// Highest protocol version that the peer supports.
         max: u16,
     },
     /// The peer's limit on the size of frames is below [`MIN_FRAME_BYTES`].
     #[error("the peer accepts frames of at most {got} bytes: its limit must be at least {MIN_FRAME_BYTES}")]
     FrameTooSmall {
-        /// Limit of the peer in bytes.
+        /// The peer's limit on the size of frames, in bytes.
         got: u32,
     },
 }
@@ -89,31 +89,31 @@ impl HandshakeError {
     }
 }
 
-/// Creates a goodbye of this version.
+/// Creates a goodbye that states this crate's protocol versions.
 #[must_use]
 pub fn goodbye(reason: Reason, class: Action, message: &str) -> Goodbye<'_> {
     Goodbye { reason, class, min_version: MIN_VERSION, max_version: MAX_VERSION, message }
 }
 
-/// Parameters that both sides use from the welcome on.
+/// Parameters of a connection that both sides use after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Version of the protocol.
+    /// Protocol version that both sides use.
     pub version: u16,
-    /// Largest frame that the peer accepts, in bytes behind the header.
+    /// Size of the largest frame that the peer accepts, in bytes after the header.
     pub max_send_bytes: u32,
-    /// Interval of [`KeepAlive`].
+    /// Keep-alive interval of the connection, see [`KeepAlive`].
     pub keep_alive: Duration,
-    /// Features that both sides have. None is defined yet.
+    /// Optional protocol features that both sides support. No feature is defined yet.
     pub features: Vec<u16>,
 }
 
 /// Parameters that a server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerParameters<'a> {
-    /// Largest frame that the server accepts, in bytes behind the header.
+    /// Size of the largest frame that the server accepts, in bytes after the header.
     pub max_frame_bytes: u32,
-    /// Keep-alive interval. A client may request a shorter one.
+    /// Keep-alive interval that the server wants. A client may request a shorter one.
     pub keep_alive: Duration,
     /// Maximum number of concurrent requests on a channel.
     pub max_requests: u32,
@@ -123,18 +123,18 @@ pub struct ServerParameters<'a> {
     pub durability: Durability,
     /// Id of the node.
     pub node: NodeId,
-    /// Number of this run of the node.
+    /// Number of this run of the node; each start has another number.
     pub run: u64,
     /// Version of the server, for people.
     pub server: &'a str,
-    /// Features that the server has.
+    /// Optional protocol features that the server supports.
     pub features: &'a [u16],
-    /// Spaces of the server.
+    /// Spaces that the server offers. A space is the unit of order and of atomic commit.
     pub spaces: &'a [Space<'a>],
 }
 
 impl ServerParameters<'_> {
-    /// Evaluates a hello and returns the parameters of the connection.
+    /// Checks a client's hello and returns the parameters of the connection.
     pub fn accept(&self, hello: &Hello<'_>) -> Result<Agreed, HandshakeError> {
         let version = common_version(hello.min_version, hello.max_version)?;
         check_frame_limit(hello.max_frame_bytes)?;
@@ -148,7 +148,7 @@ impl ServerParameters<'_> {
         })
     }
 
-    /// Creates the welcome that announces the agreed parameters.
+    /// Creates the welcome frame that announces the agreed parameters to the client.
     #[must_use]
     pub fn welcome<'a>(&'a self, agreed: &'a Agreed) -> Welcome<'a> {
         Welcome {
@@ -178,7 +178,7 @@ pub fn read_hello(raw: RawFrame<'_>) -> Result<Hello<'_>, HandshakeError> {
     }
 }
 
-/// Creates a hello of this version.
+/// Creates a hello frame that states this crate's protocol versions.
 #[must_use]
 pub fn hello<'a>(name: &'a str, max_frame_bytes: u32, keep_alive: Duration, features: &'a [u16]) -> Hello<'a> {
     Hello {
@@ -192,7 +192,7 @@ pub fn hello<'a>(name: &'a str, max_frame_bytes: u32, keep_alive: Duration, feat
     }
 }
 
-/// Evaluates the server's welcome and returns the parameters of the connection.
+/// Checks the server's welcome and returns the parameters of the connection.
 pub fn check_welcome(welcome: &Welcome<'_>) -> Result<Agreed, HandshakeError> {
     Ok(Agreed {
         version: common_version(welcome.version, welcome.version)?,
@@ -202,7 +202,7 @@ pub fn check_welcome(welcome: &Welcome<'_>) -> Result<Agreed, HandshakeError> {
     })
 }
 
-/// Returns the highest version that both sides speak.
+/// Returns the highest protocol version that both sides support.
 fn common_version(min: u16, max: u16) -> Result<u16, HandshakeError> {
     let highest = max.min(MAX_VERSION);
     if highest < min.max(MIN_VERSION) { Err(HandshakeError::NoCommonVersion { min, max }) } else { Ok(highest) }
@@ -212,14 +212,14 @@ fn check_frame_limit(got: u32) -> Result<u32, HandshakeError> {
     if got < MIN_FRAME_BYTES { Err(HandshakeError::FrameTooSmall { got }) } else { Ok(got) }
 }
 
-/// Action that the silence on a connection requires now.
+/// Action that a side of a connection must take now, given the time since it last sent and received a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAliveAction {
-    /// Look again after this time.
+    /// Nothing yet: check again after this time.
     Wait(Duration),
-    /// Send a ping, since this side has sent nothing for the interval.
+    /// Send a ping, since this side has sent nothing for one keep-alive interval.
     Ping,
-    /// Give the peer up: this side has heard nothing for three intervals.
+    /// Treat the peer as gone: this side has received nothing for three keep-alive intervals.
     PeerLost,
 }
 
@@ -239,17 +239,17 @@ impl KeepAlive {
         Self { interval: interval.max(MIN_KEEP_ALIVE), heard: now, sent: now }
     }
 
-    /// Records that something was received.
+    /// Records that this side received something at the time `now`.
     pub fn record_receipt(&mut self, now: Duration) {
         self.heard = now;
     }
 
-    /// Records that something was sent.
+    /// Records that this side sent something at the time `now`.
     pub fn sent(&mut self, now: Duration) {
         self.sent = now;
     }
 
-    /// Returns the action that is due.
+    /// Returns what this side must do at the time `now`: wait, ping, or treat the peer as gone.
     #[must_use]
     pub fn due_action(&self, now: Duration) -> KeepAliveAction {
         let (ping_at, gone_at) = (self.sent + self.interval, self.heard + 3 * self.interval);

@@ -19,16 +19,18 @@ use thalweg_types::{
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 12;
 
-/// Header that precedes every frame.
+/// Header of a frame. Every frame begins with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Number of bytes behind the header.
+    /// Number of bytes after the header, which is the length of optional fields and body.
     pub len: u32,
-    /// Kind of the frame, see [`Kind`](crate::Kind). It may be one that this version does not know.
+    /// Kind of the frame, see [`Kind`](crate::Kind). A newer peer may send a kind that this version does not know.
     pub kind: u16,
-    /// Number of these bytes that are optional fields, which come first. `fields <= len`, else the frame is malformed.
+    /// Length in bytes of the optional fields, which are the first of the bytes after the header. `fields <= len`, else
+    /// the frame is malformed.
     pub fields: u16,
-    /// Id of the request or subscription that the frame belongs to; 0 for none, or for a request that wants no reply.
+    /// Id of the request or subscription that the frame belongs to; 0 if there is none, or for a request that wants no
+    /// reply.
     pub id: u32,
 }
 
@@ -87,26 +89,26 @@ pub struct Fields<'a> {
     pub timeout_micros: Option<u64>,
     /// Number of messages, records or changes after which the server ends the subscription.
     pub limit: Option<u64>,
-    /// Space that the request is about; the default space (0) if left out.
+    /// Id of the space that the request uses; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
 
 /// Error returned when the optional fields of a frame cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
-    /// The fields do not follow the format.
+    /// The bytes of the optional fields do not follow the format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The receiver must understand a field and does not know it.
+    /// The frame has an optional field that the receiver must understand, but this version does not know the field.
     #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     Unknown {
-        /// Tag of the field.
+        /// Tag of the unknown field.
         tag: u16,
     },
 }
 
 impl<'a> Fields<'a> {
-    /// Appends the encoded fields. A trace longer than 64 bytes is truncated.
+    /// Appends the encoded optional fields to `out`. A trace longer than 64 bytes is truncated.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let mut field = |tag: u16, bytes: &[u8]| {
             let len = u16::try_from(bytes.len()).map_err(|_| EncodeError::FieldsTooLong { got: bytes.len() })?;
@@ -130,7 +132,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Decodes all of `bytes`.
+    /// Decodes all of `bytes` as optional fields.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FieldsError> {
         if bytes.is_empty() { Ok(Self::default()) } else { Self::decode_some(bytes) }

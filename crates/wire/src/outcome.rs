@@ -1,4 +1,4 @@
-//! Replies to commands, built from their outcomes.
+//! Replies to commands, built from the commands' outcomes.
 //!
 //! Owns: the mapping of outcomes to frames. Does not own rejections: their codes and classes are those of the engine's
 //! errors, see [`Failed::of`](crate::Failed::of).
@@ -173,7 +173,7 @@ mod tests {
         command::{Got, ScanPage, ScannedItem, groups::OffsetRun},
     };
 
-    /// Encodes the reply to an outcome and returns it as text; `None` if there is no reply.
+    /// Encodes the reply to a command's outcome and returns it as text; `None` if there is no reply.
     fn reply(outcome: Option<&Outcome>) -> Option<String> {
         let mut out = Vec::new();
         if !put_outcome(&mut out, 7, Durability::Disk, outcome).unwrap() {

@@ -22,13 +22,13 @@ pub enum SessionFull {
     /// The channel has as many requests in progress as the server accepts.
     #[error("{limit} requests are in progress on this channel: wait for one to finish, or open another channel")]
     Requests {
-        /// Maximum number of requests.
+        /// Maximum number of requests in progress that the server accepts.
         limit: usize,
     },
     /// The channel has as many subscriptions as the server accepts.
     #[error("there are {limit} subscriptions on this channel: end one, or open another channel")]
     Subscriptions {
-        /// Maximum number of subscriptions.
+        /// Maximum number of subscriptions that the server accepts.
         limit: usize,
     },
 }
@@ -46,20 +46,21 @@ impl Classified for SessionFull {
 /// Error returned when the server violates the protocol. The channel is unusable afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The frame's id belongs to no request or subscription in progress, or the frame does not fit it.
+    /// The frame's id belongs to no request or subscription in progress, or the kind of the frame does not fit the
+    /// request.
     #[error("the server sent a {} frame for id {id}, which does not expect it", kind.name())]
     Unexpected {
-        /// Kind of the frame.
+        /// Kind of the unexpected frame.
         kind: Kind,
-        /// Id in the frame.
+        /// Id in the unexpected frame.
         id: u32,
     },
-    /// The server sent a subscription more than its credit permits.
+    /// The server sent more data for a subscription than the subscription's credit permits.
     #[error("subscription {id}: {overrun}")]
     Overrun {
-        /// Id of the subscription.
+        /// Id of the subscription whose credit the server exceeded.
         id: u32,
-        /// Permitted totals.
+        /// Permitted totals that the server exceeded.
         overrun: Overrun,
     },
 }
@@ -77,20 +78,20 @@ impl Classified for RouteError {
     }
 }
 
-/// Receiver of a frame.
+/// Receiver of a frame that arrived from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'s, T> {
-    /// The frame answers a request or rejects a subscription. It is the last frame of its id.
+    /// The frame answers a request, or rejects a subscription. It is the last frame with this id.
     Reply(T),
-    /// The subscription has begun.
+    /// The frame reports that the subscription has begun.
     Begun(&'s mut T),
-    /// The frame is a push to a subscription.
+    /// The frame carries data for a subscription.
     Push(&'s mut T),
     /// The frame is the last one of a subscription.
     Ended(T),
-    /// The frame reports the failure of a request without an id, for which no caller waits.
+    /// The frame reports the failure of a request that was sent without an id, so no caller waits for it.
     FailureWithoutId,
-    /// The frame is about the connection, or for several subscriptions: see [`Session::delivered`].
+    /// The frame is about the connection itself, or belongs to several subscriptions: see [`Session::delivered`].
     Channel,
 }
 
@@ -102,10 +103,10 @@ enum Slot<T> {
     Subscription(T, ReceiveCredit),
 }
 
-/// Table of the requests and subscriptions in progress on a channel. See the module's documentation.
+/// Table of the requests and subscriptions in progress on a channel, which matches received frames to them.
 #[derive(Debug)]
 pub struct Session<T> {
-    /// Slots by id: slot 0 has id 1.
+    /// Slots of requests and subscriptions by id: the first slot has id 1.
     slots: Vec<Slot<T>>,
     free: Option<u32>,
     requests: usize,
@@ -115,7 +116,7 @@ pub struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// Creates a session with the bounds of a server.
+    /// Creates a session with the server's maximum numbers of requests and subscriptions.
     #[must_use]
     pub fn new(max_requests: u32, max_subscriptions: u32) -> Self {
         let bounded = |limit: u32| (limit as usize).min(MAX_CHANNEL_IDS);
@@ -123,7 +124,7 @@ impl<T> Session<T> {
         Self { slots: Vec::new(), free: None, requests: 0, subscriptions: 0, max_requests, max_subscriptions }
     }
 
-    /// Assigns an id to a request whose reply goes to `waiter`.
+    /// Assigns an id to a new request whose reply goes to `waiter`.
     pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
         if self.requests >= self.max_requests {
             return Err(SessionFull::Requests { limit: self.max_requests });
@@ -132,7 +133,8 @@ impl<T> Session<T> {
         Ok(self.take(Slot::Request(waiter)))
     }
 
-    /// Assigns an id to a subscription with the given window. Also returns the permit that its request must contain.
+    /// Assigns an id to a new subscription with the given credit window. Also returns the permit that its request must
+    /// contain.
     pub fn subscribe(&mut self, waiter: T, window: &Permit) -> Result<(u32, Permit), SessionFull> {
         if self.subscriptions >= self.max_subscriptions {
             return Err(SessionFull::Subscriptions { limit: self.max_subscriptions });
@@ -142,13 +144,13 @@ impl<T> Session<T> {
         Ok((self.take(Slot::Beginning(waiter, credit)), credit.permit()))
     }
 
-    /// Number of requests and of subscriptions in progress.
+    /// Returns the number of requests and the number of subscriptions in progress.
     #[must_use]
     pub fn in_progress(&self) -> (usize, usize) {
         (self.requests, self.subscriptions)
     }
 
-    /// Returns the receiver of a frame of the server, by the kind and the id in its header.
+    /// Returns the receiver of a frame from the server, by the kind and the id in the frame's header.
     pub fn route(&mut self, kind: Kind, id: u32) -> Result<Route<'_, T>, RouteError> {
         let unexpected = RouteError::Unexpected { kind, id };
         match kind.role() {
@@ -247,7 +249,7 @@ impl<T> Session<T> {
     }
 }
 
-/// Returns true if a reply of this kind begins a subscription.
+/// Returns true if a reply of this kind reports that a subscription has begun.
 fn begins_subscription(kind: Kind) -> bool {
     matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed)
 }

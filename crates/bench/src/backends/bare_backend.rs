@@ -1,4 +1,5 @@
-//! A state backend without the engine and its log: each batch is synced before it is acknowledged.
+//! A state backend measured without the engine and its log: the backend syncs each batch before it acknowledges the
+//! batch.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -26,19 +27,19 @@ use crate::{
     engine::{Contender, KvSubject, LookupResult, Pair, StoreOptions, Visit},
 };
 
-/// The first byte of every key, as the state machine has it for keyspaces.
+/// First byte of every key. The engine's state machine uses the same byte for keyspaces.
 const TAG: &[u8] = &[0x10];
-/// The tag byte after those of all keys: the end of a range over everything.
+/// First byte above that of every key: the exclusive end of a range over all keys.
 const AFTER_TAG: &[u8] = &[0x11];
 
-/// A backend without the engine and its log.
+/// A state backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
 pub struct BareBackend {
-    /// Backend that is opened alone.
+    /// Storage backend that is opened.
     pub backend: BackendKind,
 }
 
-/// There is no log to wait for.
+/// Stand-in for the engine's log: there is no log to wait for, since the backend syncs its own writes.
 struct NoLog;
 
 impl LogBarrier for NoLog {
@@ -118,7 +119,8 @@ struct Store {
     backend: Box<dyn Backend>,
     dir: PathBuf,
     name: &'static str,
-    /// `apply` is never called from two threads concurrently.
+    /// Batch that is being built. The mutex only satisfies the type system: `apply` is never called from two threads
+    /// concurrently.
     written: Mutex<WriteBatch>,
     batches: AtomicU64,
 }

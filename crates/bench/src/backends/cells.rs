@@ -1,7 +1,7 @@
-//! Running a group over all stores, and what came out.
+//! Measures one group of operations on all stores.
 //!
-//! The stores take turns sample by sample, in an order that moves on by one each time, so that drift of the
-//! machine falls on all of them alike. The first turn warms up and is not counted.
+//! The stores take turns sample by sample, and the order shifts by one store each time, so that drift of the machine's
+//! speed affects all stores equally. The first turn warms up and is not counted.
 
 use std::time::{Duration, Instant};
 
@@ -19,37 +19,38 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// Nothing is written for this time before a group begins.
+/// Time without writes by this process that must pass before a group is measured.
 const QUIET: Duration = Duration::from_millis(100);
-/// Longest wait for quiet. In a test program other tests write all the time, in the same process.
+/// Longest wait for this process to stop writing. In a test program other tests write all the time, in the same
+/// process.
 const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_secs(20) };
 
-/// A measured cell.
+/// Result of measuring one group of operations on one store.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// The group and its parameter.
+    /// The group of operations, with its parameter.
     pub group: Group,
-    /// The store.
+    /// Name of the store.
     pub store: String,
-    /// Cost of its writes.
+    /// When the store syncs its writes.
     pub mode: Mode,
-    /// Microseconds per operation of each sample.
+    /// Microseconds per operation, one value for each sample.
     pub micros: Vec<f64>,
-    /// Figures of those.
+    /// Statistics of the samples in `micros`.
     pub statistics: Statistics,
-    /// Flushes of the device per operation.
+    /// Number of flushes of the disk's cache per operation; `None` if the device does not count them.
     pub flushes: Option<f64>,
-    /// Bytes written to the device per operation.
+    /// Bytes written to the disk per operation; `None` if the device does not count them.
     pub written_bytes: Option<f64>,
 }
 
 impl Cell {
-    /// Operations per second, of the mean time.
+    /// Returns the operations per second that correspond to the mean time of an operation.
     pub fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
     }
 
-    /// Returns the mean with its interval, for a plot.
+    /// Returns the mean time of an operation with its 95 % interval, as a bar for a plot.
     pub fn bar(&self) -> Bar {
         let is_alone = self.mode != Mode::BehindLog;
         Bar {
@@ -62,12 +63,12 @@ impl Cell {
     }
 }
 
-/// Amount of measuring.
+/// Number of samples and cache size of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuringEffort {
-    /// Samples of each cell.
+    /// Number of samples of each group on each store.
     pub samples: u64,
-    /// Cache of each store.
+    /// Size of each store's cache in bytes.
     pub cache_bytes: u64,
 }
 
@@ -76,14 +77,14 @@ struct RunningSubject<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    /// Counts of the device so far; `None` if the device doesn't count.
+    /// Device counters accumulated over the samples of this store; `None` if the device does not count.
     device: Option<DeviceCounts>,
 }
 
-/// Callback that runs once a turn, before the stores.
+/// Callback that runs once before each turn of the stores; its argument is the number of the turn.
 pub type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
-/// Measures a group for the subjects, in turns.
+/// Measures a group of operations on each store, in turns.
 pub fn measure(
     group: Group,
     subjects: &[&Subject<'_>],
@@ -114,8 +115,8 @@ pub fn measure(
     Ok(cells)
 }
 
-/// Waits until this process writes nothing any more: stores zero-fill what they will need next in the background,
-/// which is setup.
+/// Waits until this process no longer writes. Stores zero-fill segments in the background that they will need next,
+/// which belongs to setup.
 fn wait_until_quiet() {
     let written = || Usage::read(MeasuredProcess::Own).written_bytes;
     let (begun, mut last) = (Instant::now(), written());

@@ -1,25 +1,25 @@
-//! Flushes of the disk and bytes written to it, from the kernel's own counts of the device.
+//! Flushes of the disk and bytes written to it, from the kernel's counters of the block device.
 //!
-//! A store's fsyncs can't be counted in the same way for all stores; flushes that reach the device can. The kernel
-//! charges a process for the folios it dirtied, not for the bytes that reached the disk. The counts are the whole
-//! device's and include other processes': a quiet machine is needed. One fsync is at most one flush, and none if
-//! several are merged or nothing was dirty.
+//! Fsyncs cannot be counted in the same way for all stores; flushes that reach the device can. The kernel charges a
+//! process for the pages it dirtied, not for the bytes that reached the disk. The counters are those of the whole
+//! device and include other processes: measurements need a quiet machine. One fsync causes at most one flush, and none
+//! if several fsyncs are merged or nothing was dirty.
 
 use std::{fs, os::linux::fs::MetadataExt as _, path::Path};
 
-/// Bytes of a sector in the kernel's counts, whatever the device has.
+/// Bytes of a sector in the kernel's counters, independent of the device's own sector size.
 const SECTOR_BYTES: u64 = 512;
 
-/// Counts of a device since the machine was started.
+/// Counters of a block device since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Flushes of the device's cache.
+    /// Number of flushes of the device's cache.
     pub flushes: u64,
-    /// Bytes written.
+    /// Bytes written to the device.
     pub written_bytes: u64,
 }
 
-/// The device under a directory.
+/// The block device that holds a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     major: u64,
@@ -27,14 +27,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// The device that holds `dir`; `None` if the filesystem has none of its own, or it doesn't count.
+    /// Returns the device that holds `dir`; `None` if the filesystem has no device of its own, or the device has no
+    /// counters.
     pub fn below(dir: &Path) -> Option<Self> {
         let number = fs::metadata(dir).ok()?.st_dev();
         let device = Self { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) };
         device.counts().map(|_| device)
     }
 
-    /// The counts so far.
+    /// Reads the device's counters; `None` if they cannot be read.
     pub fn counts(&self) -> Option<DeviceCounts> {
         let text = fs::read_to_string("/proc/diskstats").ok()?;
         text.lines().find_map(|line| {
@@ -50,7 +51,7 @@ impl Device {
 }
 
 impl DeviceCounts {
-    /// Returns the counts since an earlier look.
+    /// Returns the difference from the earlier counters `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }
     }

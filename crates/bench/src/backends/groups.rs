@@ -1,7 +1,8 @@
-//! The groups of row A, one sample at a time.
+//! Groups of operations that the backends suite measures, one sample at a time. Most are those of *row A*, a published
+//! benchmark of another system whose figures are goals.
 //!
-//! Owns: the setup, the timed part, and the comparison of the content. Does not own: the order of samples of several
-//! stores.
+//! Owns: the setup of a store, the timed part, and the comparison of the content. Does not own: the order of samples of
+//! several stores.
 
 use std::{
     ops::Range,
@@ -17,49 +18,49 @@ use crate::{
     random::generator,
 };
 
-/// Entries written at a time while a store is set up.
+/// Number of entries in each write batch while a store is filled during setup.
 const LOAD_BATCH: u64 = 1000;
-/// Entries that row A's reads choose from.
+/// Number of entries in the store for groups that read random entries.
 const LOADED: u64 = 10_000;
-/// A hundred reads are over before a clock says much: they are repeated within a sample.
+/// Factor on the reads of a sample: a hundred reads are too short to time, so they are repeated within the sample.
 const REPEATS: u64 = 50;
-/// Transactions of one sample.
+/// Number of transactions in one sample.
 const TRANSACTIONS: u64 = 20;
 
-/// A group with its parameter.
+/// A group of operations that is measured together, with a parameter that sets its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Sets, one after the other; their number.
+    /// Sets made one after the other; the value is their number in a sample.
     Writes(u64),
-    /// Threads that set concurrently; their number.
+    /// Threads that set entries concurrently; the value is the number of threads.
     Writers(u64),
-    /// Tasks of one thread that set concurrently; their number.
+    /// Tasks of one thread that set entries concurrently; the value is the number of tasks.
     Tasks(u64),
-    /// Random reads of 10,000 entries; their number.
+    /// Random reads among 10,000 entries; the value is the number of reads.
     Reads(u64),
-    /// A consistent copy of all entries; their number.
+    /// A consistent copy of all entries of the store; the value is the number of entries.
     Copy(u64),
-    /// Operations, 70 % reads and 30 % sets, over 10,000 entries; their number.
+    /// Operations on random keys among 10,000, of which 70 % read and 30 % set; the value is their number in a sample.
     Mixed(u64),
-    /// Transactions; the number of sets of each.
+    /// Transactions that set entries; the value is the number of sets in one transaction.
     Transaction(u64),
-    /// Random reads; the number of entries of the store.
+    /// Random reads in a store of a given size; the value is the number of entries in the store.
     ReadsOf(u64),
-    /// Threads that read 10,000 entries concurrently; their number.
+    /// Threads that read random entries among 10,000 concurrently; the value is the number of threads.
     Readers(u64),
 }
 
-/// Parameters of all groups.
+/// Values and seed that all groups use.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Values of one length.
+    /// Values that the groups write, all of one length.
     pub values: Values,
-    /// Seed of the orders.
+    /// Seed of the random order in which keys are read.
     pub seed: u64,
 }
 
 impl Group {
-    /// Returns the group's name in row A; the sweeps have names of their own.
+    /// Returns the group's name as in row A, the published benchmark; groups of the sweeps have names of their own.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -73,7 +74,7 @@ impl Group {
         }
     }
 
-    /// Describes the group's work, with its parameter.
+    /// Describes the operations of the group, with its parameter.
     pub fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
@@ -88,7 +89,7 @@ impl Group {
         }
     }
 
-    /// Returns the number behind the group's name, which a sweep varies.
+    /// Returns the group's parameter, such as the number of threads, which a sweep varies.
     pub const fn parameter(self) -> u64 {
         match self {
             Self::Writes(number)
@@ -103,7 +104,7 @@ impl Group {
         }
     }
 
-    /// Returns the unit of one operation.
+    /// Returns the name of one operation of the group, such as "set" or "read".
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
@@ -121,7 +122,8 @@ impl Group {
         }
     }
 
-    /// Before the timed part: loads the entries and moves them to where the store keeps them for long.
+    /// Prepares a store before the timed part: loads the entries, flushes them to disk and waits for background work to
+    /// end.
     pub fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
         let loaded = self.loaded();
         let mut from = 0;
@@ -137,7 +139,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the number of operations of a sample.
+    /// Returns the number of operations in one sample.
     pub const fn operations(self) -> u64 {
         match self {
             Self::Writes(count) | Self::Mixed(count) | Self::Copy(count) => count,
@@ -149,12 +151,12 @@ impl Group {
         }
     }
 
-    /// Returns the entries that a sample writes, where it writes entries of its own.
+    /// Returns the indices of the entries that the given sample writes, if the group writes new entries.
     fn indices(self, sample: u64) -> Range<u64> {
         sample * self.operations()..(sample + 1) * self.operations()
     }
 
-    /// One sample, the timed part.
+    /// Runs one sample, which is the timed part.
     pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let mut rng = generator(workload.seed ^ (sample << 32));
         let mut indices = self.indices(sample);
@@ -187,7 +189,7 @@ impl Group {
         }
     }
 
-    /// Checks after the timed part that a sample of the written entries is there.
+    /// Checks after the timed part that every 17th entry that the given sample wrote can be read.
     pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         if self.unit() != "set" {
             return Ok(());
@@ -196,13 +198,14 @@ impl Group {
     }
 }
 
-/// Fewer in a debug build, whose figures mean nothing: there it is a test.
+/// Number of sets of each writer in a sample. It is lower in a debug build, whose figures mean nothing: there the
+/// sample only serves as a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-/// Reads of a sample: enough that a disturbance of a millisecond is not most of it.
+/// Number of reads in a sample of a sweep: enough that a disturbance of a millisecond is not most of the sample.
 const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
-/// Runs one closure per thread; the first error wins.
+/// Runs `work` on each of `threads` threads concurrently; returns the error of the first thread that fails.
 fn run_threads(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -229,7 +232,7 @@ fn get(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), Ben
     }
 }
 
-/// Every pair in order from one consistent view, its bytes copied.
+/// Copies every pair in key order from one consistent view of the store, and checks their number.
 fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<(), BenchError> {
     let pair_bytes = KEY_BYTES + workload.values.len();
     let mut copied = Vec::with_capacity(entries as usize * pair_bytes);

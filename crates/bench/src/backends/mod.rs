@@ -1,8 +1,9 @@
-//! The backends suite: row A's groups over every backend, behind the log and synced per batch, and sweeps over
-//! data size and readers.
+//! The backends suite: the same groups of operations on every storage backend, behind the engine's log and alone with a
+//! sync for each batch, and sweeps over data size and number of readers. Most groups are those of *row A*, a published
+//! benchmark of another system.
 //!
-//! Owns: which groups run with which stores (`subjects`, `groups`, `cells`), their statistics, tables, plots and
-//! the words under them. Other stores can be put beside them (`peers/`).
+//! Owns: which groups run on which stores (`subjects`, `groups`, `cells`), their statistics, tables, plots and
+//! conclusions. The caller can have other stores measured beside the backends (`peers/`).
 
 mod bare_backend;
 mod cells;
@@ -34,7 +35,7 @@ use crate::{
     stats::median,
 };
 
-/// Bytes of a probe's write: about the size of one set's batch in the log.
+/// Bytes of each write of the disk probe: about the size of the log batch of a single set.
 const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
@@ -44,42 +45,43 @@ pub struct BackendsOptions {
     /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
-    /// Behind the log, synced per batch, or both.
+    /// When writes are synced: by the engine's log, by the backend after each batch, or both measured.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     pub modes: Vec<Mode>,
-    /// Samples of each cell, after one that warms up.
+    /// Samples of each measurement, after one that warms up.
     #[arg(long, default_value_t = 10)]
     pub samples: u64,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     #[arg(long, default_value_t = 100)]
     pub value_bytes: usize,
-    /// Cache of each store, MiB.
+    /// Size of each store's cache in MiB.
     #[arg(long, default_value_t = 64)]
     pub cache_mib: u64,
-    /// Only these of row A's groups: for profiles and second looks.
+    /// Run only these groups of row A, a published benchmark, for example to profile them.
     #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = group, conflicts_with = "no_groups")]
     pub only: Vec<&'static str>,
-    /// Leave out row A's groups: for sweeps alone.
+    /// Leave out the groups of row A, a published benchmark, to run the sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
-    /// Also random reads over stores of 100 entries up to this many, in steps of ten times (1000000: all).
+    /// Also measure random reads in stores of 100 entries up to this number, in steps of ten times (1000000: all
+    /// steps).
     #[arg(long, value_name = "ENTRIES")]
     pub sweep_size: Option<u64>,
-    /// Also reads by 1, 2, 4 ... up to this many threads (16: all).
+    /// Also measure reads by 1, 2, 4 ... up to this number of threads (16: all steps).
     #[arg(long, value_name = "THREADS")]
     pub sweep_readers: Option<u64>,
     /// Write plots as SVG files to this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
-    /// Directory below which the stores are made; decides which disk is measured.
+    /// Directory below which the stores are created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Seed of values and orders.
+    /// Seed of the random values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// The name of a group of row A.
+/// Checks that `text` is the name of a group of row A, the published benchmark, and returns it.
 pub fn group(text: &str) -> Result<&'static str, String> {
     let mut names: Vec<_> = GROUPS.map(Group::name).to_vec();
     names.dedup();
@@ -119,12 +121,12 @@ impl BackendsOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the backends suite on the backends alone, without other stores, and returns its report.
 pub fn run(options: &BackendsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     run_beside(options, &[], progress)
 }
 
-/// Runs the suite with other stores, which sync each write, beside the backends.
+/// Runs the suite on the backends and on other stores, which sync each write.
 pub fn run_beside(
     options: &BackendsOptions,
     peers: &[&dyn Contender],
@@ -173,7 +175,7 @@ fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Re
     report.condition("samples", format!("{} of each cell in turns, after one that warms up", options.samples));
 }
 
-/// The disk's own rate, a round at a time.
+/// Probe of the disk's raw write rate, measured in rounds of 100 ms.
 struct WarmProbe(Probe);
 
 impl WarmProbe {
@@ -191,7 +193,7 @@ struct Suite<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// The groups of row A, with those that the row's targets need beside them.
+/// Groups of operations of row A, the published benchmark, with further ones that Thalweg's goals need.
 const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),
@@ -207,7 +209,7 @@ const GROUPS: [Group; 11] = [
 ];
 
 impl Suite<'_> {
-    /// Measures all groups, or those of the names in `only`.
+    /// Measures all groups, or only those whose names are in `only`.
     fn groups(&mut self, only: &[&str]) -> Result<(), BenchError> {
         let mut probe = self.probe()?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
@@ -278,7 +280,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Sweeps read: how writes are synced doesn't matter to them, so one mode of each store is enough.
+    /// Measures a sweep of reads on each store. Syncing of writes does not affect reads, so each store is measured in
+    /// one mode only.
     fn sweep(&mut self, groups: impl Iterator<Item = Group>) -> Result<Vec<Cell>, BenchError> {
         let mut seen = Vec::new();
         let subjects: Vec<&Subject<'_>> = self
@@ -307,7 +310,7 @@ fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
     plots::bars(&name, &title, &bars)
 }
 
-/// Draws a figure over the parameter of the cells' groups, a line per store.
+/// Draws a plot of a figure over the parameter of the cells' groups, with one line for each store.
 fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f64) -> Result<Plot, BenchError> {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
@@ -320,7 +323,7 @@ fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f6
     plots::lines(name, name, axes, &lines)
 }
 
-/// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
+/// Creates the table of rates, with a row for each group and mode. A column for each store would not fit.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
     table! {
         format!("every cell ({} stores)", subjects.len()); cell in cells;

@@ -1,7 +1,8 @@
 //! Statistics of repeated samples: mean, standard deviation, 95 % interval of the mean, outliers.
 //!
-//! The interval is a bootstrap's (resampled means, seeded): times are not normally distributed. Outliers are
-//! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
+//! The interval comes from a seeded bootstrap (means of resampled values), since times are not normally distributed.
+//! Outliers are Tukey's: a sample beyond 1.5 interquartile ranges is a mild outlier, beyond 3 a severe one. Outliers
+//! are counted, never left out.
 
 use rand::RngExt as _;
 
@@ -9,29 +10,29 @@ use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
-/// Statistics of the samples of one cell.
+/// Statistics of the samples of one group on one store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// How many samples.
+    /// Number of samples.
     pub samples: usize,
-    /// Mean.
+    /// Mean of the samples.
     pub mean: f64,
-    /// Median.
+    /// Median of the samples.
     pub median: f64,
     /// Standard deviation of the samples.
     pub deviation: f64,
-    /// Lower end of the mean's 95 % interval.
+    /// Lower end of the 95 % interval of the mean.
     pub low: f64,
-    /// Upper end of the mean's 95 % interval.
+    /// Upper end of the 95 % interval of the mean.
     pub high: f64,
-    /// Samples beyond 1.5, but not beyond 3 interquartile ranges.
+    /// Number of samples beyond 1.5, but not beyond 3 interquartile ranges from the quartiles.
     pub mild_outliers: usize,
-    /// Samples beyond 3 interquartile ranges.
+    /// Number of samples beyond 3 interquartile ranges from the quartiles.
     pub severe_outliers: usize,
 }
 
 impl Statistics {
-    /// Creates the statistics of at least one sample; NaN throughout if there is none.
+    /// Computes the statistics of the samples; all are NaN if there is no sample.
     pub fn of(samples: &[f64], seed: u64) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -76,7 +77,7 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&means, 0.025), quantile(&means, 0.975))
 }
 
-/// Interpolates between the two nearest of sorted values.
+/// Returns the quantile `at` (from 0 to 1) of sorted values, interpolated between the two nearest values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = at * last as f64;

@@ -1,4 +1,5 @@
-//! The compared stores: each backend behind the log, each backend alone, and peers.
+//! The stores that the backends suite compares: each backend behind the log, each backend alone, and other systems'
+//! stores.
 
 use std::path::Path;
 
@@ -10,20 +11,21 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// Cost of a write before it is acknowledged.
+/// Two ways in which a store makes a write durable before it acknowledges the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
-    /// An fsync of the log, shared by concurrent writers; the backend is not synced, and replayed after a crash.
+    /// The engine's log is synced before a write is acknowledged, with one fsync for concurrent writers. The backend is
+    /// not synced; after a crash the engine replays the log into it.
     BehindLog,
-    /// The backend alone, which syncs each batch; nothing is shared.
+    /// The backend runs without the engine, and syncs each batch of writes; concurrent writers share no fsync.
     PerBatch,
 }
 
 impl Mode {
-    /// Both modes.
+    /// All modes: behind the log, and synced for each batch.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 
-    /// Returns the mode's name in reports.
+    /// Returns the name under which reports show the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BehindLog => "behind the log",
@@ -32,11 +34,11 @@ impl Mode {
     }
 }
 
-/// A store to be measured.
+/// A store that the suite measures, with its mode.
 pub struct Subject<'a> {
-    /// The backend's name, or the peer's.
+    /// Name of the backend, or of the other system's store.
     pub name: String,
-    /// Cost of its writes.
+    /// When the store syncs its writes.
     pub mode: Mode,
     contender: SubjectKind<'a>,
 }
@@ -47,11 +49,12 @@ enum SubjectKind<'a> {
     Peer(&'a dyn Contender),
 }
 
-/// Small segments: a fresh store is prepared quickly, and its zeroes don't run into the timed part.
+/// Size of a log segment in bytes. Small segments let a new store be prepared quickly, so that its zero-filling does
+/// not run into the timed part.
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
-    /// Creates a subject of one of our backends.
+    /// Creates the subject for one of Thalweg's own backends.
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
             Mode::BehindLog => SubjectKind::Engine(backend),
@@ -60,12 +63,12 @@ impl<'a> Subject<'a> {
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
-    /// Creates a subject of another store, which syncs each write.
+    /// Creates the subject for another system's store, which syncs each write.
     pub fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: SubjectKind::Peer(contender) }
     }
 
-    /// Describes the store's make.
+    /// Describes how the store works, for the head of the report.
     pub fn describe(&self) -> String {
         match &self.contender {
             SubjectKind::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),
@@ -74,7 +77,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Opens a new store in an empty directory.
+    /// Opens a new store in the empty directory `dir`.
     pub fn open(&self, dir: &Path, cache_bytes: u64) -> Result<Box<dyn KvSubject>, BenchError> {
         let compaction = Compaction::Automatic;
         let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None, compaction };

@@ -1,4 +1,4 @@
-//! Conclusions that a reader may draw, in words made from the figures, and their limits.
+//! Conclusions from the figures of the backends suite, as sentences for the reader, and checks of the required figures.
 
 use super::{cells::Cell, groups::Group, subjects::Mode};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     stats::ratio,
 };
 
-/// Returns sentences about the cells that were measured.
+/// Returns sentences that compare the measured stores; `probe` holds the raw disk rates in writes per second.
 pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
@@ -75,7 +75,7 @@ pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     said
 }
 
-/// Returns sentences about reads of stores of growing size.
+/// Returns sentences about how the read times of each store change as its data grows.
 pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for (first, last) in ends(cells) {
@@ -98,7 +98,7 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     said
 }
 
-/// Returns sentences about a growing number of readers.
+/// Returns sentences about how the read rate of each store changes with the number of reading threads.
 pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for store in ends(cells).map(|(first, _)| first) {
@@ -121,7 +121,7 @@ pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     said
 }
 
-/// Returns the first and the last cell of each store.
+/// Returns for each store its first and its last measured cell.
 fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     cells.iter().enumerate().filter_map(|(at, first)| {
         let is_first = cells[..at].iter().all(|other| other.store != first.store);
@@ -130,7 +130,7 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     })
 }
 
-/// Compares the figures with those that must hold.
+/// Compares the measured figures with the required ones.
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();
     let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);

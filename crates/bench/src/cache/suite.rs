@@ -1,4 +1,4 @@
-//! `thalweg bench cache`: options in, report out.
+//! `thalweg bench cache`: goes from the command's options to its report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,35 +22,37 @@ use crate::{
 pub struct CacheOptions {
     #[command(flatten)]
     server: ServerOptions,
-    /// Operations under way at a time, over all connections.
+    /// Number of operations in progress at a time, over all connections.
     #[arg(long, default_value_t = 32)]
     pub concurrency: usize,
-    /// Connections.
+    /// Number of connections to the server.
     #[arg(long, default_value_t = 8)]
     pub connections: usize,
-    /// Streams of each; over TCP each is a connection of its own.
+    /// Number of streams on each connection. Over TCP each stream is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub streams: usize,
     /// Number of different keys.
     #[arg(long, default_value_t = 10_000)]
     pub keys: u64,
-    /// Only operations whose name holds this, such as "get" or "256 B".
+    /// Run only operations whose name contains this text, such as "get" or "256 B".
     #[arg(long)]
     pub only: Option<String>,
-    /// Operations per second, whatever the server does; without it as fast as it answers.
+    /// Operations per second by a schedule, independent of the server's replies. Without it the next operation follows
+    /// a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Spread of the operations over time.
+    /// Distribution of the scheduled operations over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Bytes that the cache may hold.
+    /// Capacity of the cache in bytes.
     #[arg(long, default_value_t = 128 << 20)]
     pub cache_bytes: u64,
     #[command(flatten)]
     load: LoadOptions,
 }
 
-/// A line of row F's table: its rate is that of 8 × 4 streams over QUIC at concurrency 32.
+/// One operation of row F, a published benchmark of another system. The rate is its published one: 8 connections × 4
+/// streams over QUIC at concurrency 32, in operations per second.
 struct Row {
     name: &'static str,
     operation: Operation,
@@ -66,7 +68,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// Factor of row F's rates that TCP should reach.
+/// Multiple of another system's published rates (row F of the goals) that Thalweg should reach over TCP.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {
@@ -79,7 +81,7 @@ impl CacheOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the cache suite and returns its report.
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
@@ -141,7 +143,7 @@ fn rounds(
     Ok(rounds)
 }
 
-/// Opens a cache for values of a size.
+/// Creates a cache on the server for values of a given size, and returns its id.
 fn open(place: &NativeEndpoint, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
     let name = format!("bench-{}-{value_bytes}", std::process::id());
     let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
@@ -158,7 +160,7 @@ fn drop_cache(place: &NativeEndpoint, cache: u32) -> Result<(), BenchError> {
     })
 }
 
-/// Puts each key once: setup.
+/// Puts each key once, as setup.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
     let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, |channel| work(channel).each(0..keys))?;

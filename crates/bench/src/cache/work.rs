@@ -1,4 +1,4 @@
-//! Requests to a cache, and the judgement of their answers.
+//! Requests to a cache, and the check of their replies.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Kind of an operation.
+/// Kind of a cache operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sets an entry.
     Put,
-    /// Reads an entry that is there.
+    /// Reads an entry that the cache holds.
     Hit,
-    /// Reads an entry that is not there.
+    /// Reads an entry that the cache does not hold.
     Miss,
 }
 
-/// Index of the first missing key: misses lie beyond all keys that are put.
+/// Index of the first key that is never put, from which reads that must miss take their keys.
 const MISSING: u64 = 5_000_000_000;
 
-/// Puts or gets of keys chosen at random.
+/// Puts or gets of keys chosen at random, for one channel of the native protocol.
 #[derive(Debug)]
 pub struct CacheWork {
     cache: u32,
@@ -36,20 +36,20 @@ pub struct CacheWork {
     keys: u64,
     values: Arc<Values>,
     rng: Generator,
-    /// Key index of each request under way, by slot.
+    /// Key index of each outstanding request, by the request's slot.
     asked: Vec<u64>,
-    /// Each key once, from here on, if it is set: how a cache is filled.
+    /// Keys that are still to be put once each, if the work fills a cache; `None` for random keys.
     each: Option<std::ops::Range<u64>>,
 }
 
 impl CacheWork {
-    /// Creates the work of one channel, on an opened cache.
+    /// Creates the requests of one channel to a cache that is already open.
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
         let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
-    /// Puts each of these keys once.
+    /// Makes the work put each of these keys once, instead of random keys.
     pub fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }

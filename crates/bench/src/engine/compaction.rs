@@ -1,12 +1,12 @@
-//! Row P's compaction tests: small memtables make many tables. Reads, ranges and space are measured as the writes left
-//! them, and again when everything has been compacted.
+//! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Reads,
+//! ranges and space are measured as the writes left the tables, and again after everything has been compacted.
 //!
-//! As in the system that published them, nothing is compacted before a compaction is requested: our engine gets
-//! [`Compaction::WhenAsked`]. Peers without such an option compact by their own schedule, which improves their
-//! *before*. A flush is requested after as many changes as fitted into a memtable of 64 KB, because stores count a
-//! memtable's bytes differently: 250 of 5 × 1000 made 20 tables, 200 of 10 × 2000 made 100. The published sizes of the
-//! tests with 1,000 and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same
-//! overhead, values of 100.
+//! As in the system that published them, no compaction runs before the test requests one: Thalweg's engine gets
+//! [`Compaction::WhenAsked`]. Other stores without such an option compact by their own schedule, which improves their
+//! figures *before* the compaction. The test requests a flush after as many changes as fitted into a memtable of 64 KB,
+//! because stores count a memtable's bytes differently: 250 of 5 × 1000 made 20 tables, 200 of 10 × 2000 made 100. The
+//! published sizes of the tests with 1,000 and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000
+//! keys, with the same overhead, values of 100.
 
 use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
@@ -27,14 +27,15 @@ use crate::{
 
 const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × 1000 keys × 200 B", "");
 const READS_AFTER: Test = Test::new("compaction: reads after", "5 × 1000 keys × 200 B", "+2 % / +33 %");
-/// Ranges over all the tables that 5 passes have left.
+/// Test that reads ranges over all the tables that 5 passes of overwrites have left.
 const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "1000 queries", "92 / 345 q/s");
-/// Ranges over one table.
+/// Test that reads ranges over the one table that compaction has left.
 const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "1000 queries", "561 / 1,998 q/s");
 const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × 1000 × 200 B", "");
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "2500 of 5000 × 100 B deleted", "");
 const LARGE: Test = Test::new("compaction: large, until done", "10 × 2000 × 200 B", "0.69 s / 0.38 s in all");
-/// Ratio of the published bytes to those of the pairs that are alive.
+/// Goal of the tombstones test: bytes on disk that the other system published, divided by the bytes of the pairs that
+/// are not deleted.
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
 const LARGE_LEFT: f64 = 576e3 / (2000.0 * (KEY_BYTES + VALUE_BYTES) as f64);
 const MEMTABLE_BYTES: u64 = 1 << 20;
@@ -45,7 +46,7 @@ const FLUSHED_LARGE: usize = 200;
 const VALUE_BYTES: usize = 200;
 const VALUE_BYTES_OF_TOMBSTONES: usize = 100;
 
-/// Runs all three.
+/// Runs the tests of overwrites, of tombstones and of a large store.
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     overwrites(context)?;
     tombstones(context)?;
@@ -56,7 +57,8 @@ fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
     context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// Compares our engine in the last round with the figures that row P's system published.
+/// Compares Thalweg's figures of the last round with those that another system published for the same tests (row P of
+/// the goals).
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);
@@ -84,13 +86,13 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// Returns the values that the keys hold after a pass.
+/// Returns the values that the keys have after the given pass of overwrites.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }
 
 /// Writes all keys `passes` times, each time with other values, and flushes after every `flushed` keys. Returns the
-/// last values.
+/// values of the last pass.
 fn overwrite(
     context: &Context<'_>,
     subject: &dyn KvSubject,
@@ -112,7 +114,8 @@ fn footprint(subject: &dyn KvSubject) -> Footprint {
     Footprint { tables: subject.tables(), bytes: subject.data_bytes() }
 }
 
-/// Compacts and records what came of it. `alive` are the bytes of the keys and values that are left.
+/// Runs a compaction and records its time, and the tables before and after. `alive` is the number of bytes of keys and
+/// values that are not deleted.
 fn compact(
     context: &mut Context<'_>,
     subject: &dyn KvSubject,
@@ -145,7 +148,7 @@ fn overwrites(context: &mut Context<'_>) -> Result<(), BenchError> {
     store.ranges(RANGES_AFTER, 50, count)
 }
 
-/// 5000 keys, every second one deleted: the space comes back, and no deleted key does.
+/// Tests with 5000 keys, every second one deleted, that a compaction frees the space and no deleted key reappears.
 fn tombstones(context: &mut Context<'_>) -> Result<(), BenchError> {
     let count = context.count(5000);
     let values = Values::new(VALUE_BYTES_OF_TOMBSTONES, context.seed);

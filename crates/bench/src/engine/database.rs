@@ -1,4 +1,4 @@
-//! Our own engine as a contender.
+//! Thalweg's own engine as a store that the engine suite measures.
 
 use std::{
     ops::{Bound, ControlFlow, Range},
@@ -17,10 +17,10 @@ use crate::{
     tasks::{self, NextStep},
 };
 
-/// The engine with one of its backends.
+/// The engine with one of its storage backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Thalweg {
-    /// Backend of the state.
+    /// Storage backend that the engine uses for its state.
     pub backend: BackendKind,
 }
 
@@ -45,14 +45,14 @@ impl Contender for Thalweg {
     }
 }
 
-/// A database with one keyspace, as a subject.
+/// Opens a database with one keyspace, as a store for the suite to measure.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Box<dyn KvSubject>, BenchError> {
     let database = Database::open(dir, options).map_err(BenchError::subject(NAME, "opening"))?;
     let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
     Ok(Box::new(Store { database, keyspace }))
 }
 
-/// The engine's options for a benchmark; all else is the default.
+/// Returns the engine's options for a benchmark; options that are not set here have their defaults.
 pub(crate) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
     let defaults = Options::default();
     Options {
@@ -74,7 +74,7 @@ struct Store {
     keyspace: Keyspace,
 }
 
-/// Compaction has ended when nothing has changed for this time.
+/// Time without changes to the tables after which compaction is considered finished.
 const QUIET: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
@@ -154,7 +154,7 @@ impl KvSubject for Store {
     }
 }
 
-/// Waits until flushes and compactions have ended.
+/// Waits until flushes and compactions of the database have ended.
 pub(crate) fn settle(database: &Database) -> Result<(), BenchError> {
     let (begun, mut last, mut since) = (Instant::now(), None, Instant::now());
     while begun.elapsed() < LONGEST_WAIT {

@@ -1,9 +1,9 @@
-//! The engine suite: row P's whole suite and what DESIGN.md promises beyond it, for our engine and,
-//! with the same code in the same process, for other stores (`peers/`).
+//! The engine suite: all tests of *row P*, a published benchmark of another system, and further tests that Thalweg's
+//! goals need, for Thalweg's engine and, with the same code in the same process, for other stores (`peers/`).
 //!
-//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds.
-//! Stores are reached through [`KvSubject`] alone. Within a round the contenders take turns test group
-//! by test group, the first one last in every second round; ratios are medians over rounds.
+//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds. Stores are reached through
+//! [`KvSubject`] alone. Within a round the compared stores take turns test group by test group, the first one last in
+//! every second round; ratios are medians over rounds.
 
 mod compaction;
 mod database;
@@ -38,66 +38,66 @@ use crate::{
     usage::{self, Cost, MeasuredProcess, Usage},
 };
 
-/// Part of the suite.
+/// Part of the engine suite to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Row P's reads, writes, ranges and mixes, in memory and flushed.
+    /// Reads, writes, ranges and mixes of row P, a published benchmark, in memory and flushed to tables.
     #[default]
     Quick,
-    /// The quick part, then 2 million pairs in random order, stream appends, and compaction.
+    /// The tests of quick, then 2 million pairs in random order, stream appends, and compaction.
     Full,
-    /// Only compaction, before and after.
+    /// Only the compaction tests.
     Compaction,
 }
 
 /// A group of tests that share their stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Group {
-    /// 50k × 100 B: writes, and reads and ranges in memory.
+    /// Small data, 50k × 100 B: writes, and reads and ranges in memory.
     Small,
-    /// 200k × 200 B: writes, and reads and ranges of flushed tables.
+    /// Flushed data, 200k × 200 B: writes, and reads and ranges of tables on disk.
     Flushed,
-    /// 70/30 and 90/10 over 50k × 100 B.
+    /// Mixed reads and writes over 50k × 100 B: 70 % and 90 % reads.
     Mixed,
-    /// 2 M × 200 B in random order, gets, misses.
+    /// Large data, 2 M × 200 B: writes in random order, reads of present and of missing keys.
     Large,
-    /// Reads, ranges and space before and after compaction.
+    /// Reads, ranges and disk space before and after compaction.
     Compaction,
-    /// Appends of 100 × 1 KB to a stream.
+    /// Appends to a stream, in batches of 100 × 1 KB.
     Stream,
 }
 
 /// Options of the engine suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
-    /// Part of the suite.
+    /// Part of the suite to run.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
-    /// Only these groups, whatever the mode: for profiles and second looks.
+    /// Run only these groups of tests, whatever the mode, for example to profile them.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Group>,
-    /// Durability of the writes.
+    /// Durability level of the writes.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Level::Interval, Level::Disk])]
     pub level: Vec<Level>,
-    /// Directory below which the stores are made; decides which disk is measured.
+    /// Directory below which the stores are created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Rounds of each test; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Multiplies all counts: 1 is row P's suite, less is a quick look.
+    /// Factor on all counts of operations: 1 runs the published benchmark's counts, less is a quick look.
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
-    /// Block cache of each store, MiB.
+    /// Size of each store's block cache in MiB.
     #[arg(long, default_value_t = 1024)]
     pub cache_mib: u64,
-    /// MiB of memory touched before, so that the machine's first touch is not measured.
+    /// MiB of memory to touch before the run, so that a virtual machine's slow first touch is not measured.
     #[arg(long, default_value_t = 2048)]
     pub warm_mib: u64,
-    /// Also run the memory backend.
+    /// Also measure the backend that holds all data in memory.
     #[arg(long)]
     pub memory_backend: bool,
-    /// Seed of keys, values and orders.
+    /// Seed of the random keys, values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -109,13 +109,13 @@ impl EngineOptions {
     }
 }
 
-/// Batches of the stream test: 2 GB.
+/// Number of batches that the stream test appends, 2 GB in all.
 const STREAM_BATCHES: u64 = 20_000;
 const PROBE_BYTES: u64 = 64 << 20;
-/// The raw probe's name among the contenders.
+/// Name under which the report lists the raw disk probe beside the stores.
 pub const PROBE: &str = "raw probe (pwrite + fdatasync)";
 
-/// Runs the suite for our engine.
+/// Runs the engine suite on Thalweg's own engine alone, and returns its report.
 pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let lsm = Thalweg { backend: BackendKind::Lsm };
     let memory = Thalweg { backend: BackendKind::Memory };
@@ -126,7 +126,7 @@ pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Repor
     run_all("engine", options, &contenders, progress).map(|(report, _)| report)
 }
 
-/// Runs the suite for all contenders in turn; ratios are those of the first to the others.
+/// Runs the suite for all compared stores in turn. The report gives the ratios of the first store to each other store.
 pub fn run_all(
     suite: &'static str,
     options: &EngineOptions,
@@ -211,7 +211,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures the disk's own rate for the bytes of one small put, as a contender of the sequential write.
+    /// Measures the disk's rate of raw writes with the bytes of one small put, and records it beside the stores'
+    /// sequential write.
     fn probe(&mut self) -> Result<(), BenchError> {
         let dir = self.scratch.fresh("probe")?;
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
@@ -252,7 +253,8 @@ impl Suite<'_> {
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// Returns the workload of a contender; the stream test has no contenders.
+    /// Returns the function that runs this group on one store. The stream test has none, since it only runs on
+    /// Thalweg's engine.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -265,7 +267,8 @@ impl Group {
     }
 }
 
-/// Returns the groups of a level. Reads are the same at both levels, so `disk` repeats only the writes.
+/// Returns the test groups to run at a durability level. Reads are the same at both levels, so level `disk` repeats
+/// only the writes.
 fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     if !options.only.is_empty() {
         return options.only.clone();

@@ -1,4 +1,4 @@
-//! Measurements by test, level and contender; and the tables made of them.
+//! Measurements of the engine suite by test, durability level and store, and the tables made of them.
 
 use super::{subject::Level, timing::Measure};
 use crate::{
@@ -7,39 +7,40 @@ use crate::{
     stats::{Summary, median, median_of, ratio},
 };
 
-/// A line of the suite.
+/// A test of the suite, which is one line of its report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Name of the operation.
+    /// Name of the measured operation.
     pub name: &'static str,
-    /// Count and size of the operations.
+    /// Number and size of the test's operations, as text for the report.
     pub parameters: &'static str,
-    /// Figures that row P's system published / reached on a machine like ours; empty if it has no such test.
+    /// Figures of row P, a published benchmark: the other system's published figure / its figure on a machine like
+    /// ours. Empty if row P has no such test.
     pub published: &'static str,
 }
 
 impl Test {
-    /// A test of row P.
+    /// Creates a test of row P, the published benchmark.
     pub const fn new(name: &'static str, parameters: &'static str, published: &'static str) -> Self {
         Self { name, parameters, published }
     }
 }
 
-/// All rounds of a test for one contender.
+/// All rounds of a test for one store, at one durability level.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The test.
+    /// The test that was run.
     pub test: Test,
-    /// The level.
+    /// Durability level of the writes.
     pub level: Level,
-    /// Name of the contender.
+    /// Name of the measured store.
     pub contender: String,
-    /// Measures of the rounds, in order.
+    /// Measurements of the rounds, in order.
     pub rounds: Vec<Measure>,
 }
 
 impl Row {
-    /// Rates of the rounds.
+    /// Returns the operations per second of each round.
     pub fn rates(&self) -> Vec<f64> {
         self.rounds.iter().map(Measure::rate).collect()
     }
@@ -49,75 +50,76 @@ impl Row {
     }
 }
 
-/// Space used after a group of tests.
+/// Disk space that a store used after a group of tests.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// The group of tests before.
+    /// Name of the group of tests that had just run.
     pub after: &'static str,
-    /// Name of the contender.
+    /// Name of the measured store.
     pub contender: String,
-    /// Bytes of keys and values that are alive.
+    /// Bytes of the keys and values that are not deleted.
     pub payload_bytes: u64,
-    /// Bytes of tables or of the data file.
+    /// Bytes of the store's tables, or of its data file.
     pub data_bytes: Option<u64>,
-    /// Bytes of all files, journals and prepared segments included.
+    /// Bytes of all files of the store, including journals and prepared log segments.
     pub allocated_bytes: u64,
-    /// Number of tables.
+    /// Number of the store's tables; `None` if it has no tables.
     pub tables: Option<u64>,
 }
 
-/// Number and size of the tables.
+/// Number and size of a store's tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
-    /// Number of tables.
+    /// Number of tables; `None` if the store has no tables.
     pub tables: Option<u64>,
-    /// Bytes of them, or of the data file.
+    /// Bytes of the tables, or of the store's data file.
     pub bytes: Option<u64>,
 }
 
-/// Effect of a compaction that was asked for.
+/// Effect of a compaction that the test requested.
 #[derive(Clone, Debug)]
 pub struct CompactionEffect {
-    /// The test.
+    /// The test that requested the compaction.
     pub test: Test,
-    /// Name of the contender.
+    /// Name of the measured store.
     pub contender: String,
-    /// Tables before the compaction.
+    /// Number and size of the store's tables before the compaction.
     pub before: Footprint,
-    /// Tables after the compaction.
+    /// Number and size of the store's tables after the compaction.
     pub after: Footprint,
-    /// Bytes of the keys and values that are left.
+    /// Bytes of the keys and values that are not deleted.
     pub alive: u64,
-    /// Figures that row P's system published.
+    /// Figures of the same compaction that another system published (row P of the goals), as text.
     pub published: &'static str,
 }
 
 impl CompactionEffect {
-    /// Returns the share of the space that the compaction freed.
+    /// Returns the share of the disk space, from 0 to 1, that the compaction freed.
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
         1.0 - after as f64 / before as f64
     }
 
-    /// Returns the bytes that are left, divided by those alive.
+    /// Returns the bytes on disk after the compaction, divided by the bytes of the keys and values that are not
+    /// deleted.
     pub fn per_alive(&self) -> f64 {
         self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
     }
 }
 
-/// All measurements so far.
+/// All measurements of the suite so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// Rows in the order of first measurement.
+    /// Rows of tests and stores, in the order in which they were first measured.
     pub rows: Vec<Row>,
-    /// Space by group and contender, of the last round.
+    /// Disk space by test group and store, from the last round.
     pub space: Vec<Space>,
-    /// Compactions by test and contender, of the last round.
+    /// Compactions by test and store, from the last round.
     pub compacted: Vec<CompactionEffect>,
 }
 
 impl Results {
-    /// Adds a round; returns a line for the progress.
+    /// Adds the measurement of one round; returns a line that describes it, for the progress output.
     pub fn record(&mut self, test: Test, level: Level, contender: &str, measure: Measure) -> String {
         let line = format!(
             "{contender} {level}: {} ({}): {}/s, p50 {}, p99 {}",
@@ -137,26 +139,27 @@ impl Results {
         line
     }
 
-    /// Records the space after a group; replaces an earlier round's.
+    /// Records a store's disk space after a group of tests; replaces the record of an earlier round.
     pub fn record_space(&mut self, space: Space) {
         self.space.retain(|other| (other.after, &other.contender) != (space.after, &space.contender));
         self.space.push(space);
     }
 
-    /// Records a compaction; replaces an earlier round's.
+    /// Records the effect of a compaction; replaces the record of an earlier round.
     pub fn record_compacted(&mut self, compacted: CompactionEffect) {
         self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
         self.compacted.push(compacted);
     }
 
-    /// Returns the row of a test at a level.
+    /// Returns the measurements of a test for one store at a durability level.
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.test.name == name && row.level == level && row.contender.split(' ').next() == Some(contender)
         })
     }
 
-    /// The tables of figures and of space. `first` is whom the others are compared with.
+    /// Creates the tables of figures and of disk space. `first` is the name of the store that the other stores are
+    /// compared with.
     pub fn tables(&self, first: &str) -> Vec<Table> {
         let mut tables = Vec::new();
         for level in [Level::Interval, Level::Disk] {

@@ -1,5 +1,5 @@
-//! Appends to a stream through the engine: batches of 100 × 1 KB, and how often their bytes were
-//! written.
+//! Appends to a stream through the engine, in batches of 100 × 1 KB. The test measures their rate, and how many bytes
+//! were written to disk for each byte of payload.
 
 use std::{ops::ControlFlow, path::Path, time::Instant};
 
@@ -17,13 +17,13 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Records of a batch.
+/// Number of records in a batch.
 pub(super) const BATCH: u64 = 100;
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub(super) const RECORD_BYTES: usize = 1024;
 const NAME: &str = "thalweg";
 
-/// Figures of one round.
+/// Figures of one round of stream appends.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
     /// Payload bytes per second until the last ack.
@@ -32,15 +32,16 @@ pub(super) struct StreamRound {
     pub(super) synced_bytes_per_second: f64,
     pub(super) payload_bytes: u64,
     pub(super) quantiles: Quantiles,
-    /// Resources of the process, from before the first append until after the last sync.
+    /// Resources that the process used from before the first append until after the last sync.
     pub(super) cost: Cost,
-    /// Zeroes among the written bytes, which prepared segments.
+    /// Bytes of zeroes that the log wrote to prepare new segments.
     pub(super) zeroed_bytes: u64,
-    /// Bytes written by the log's own account.
+    /// Bytes that the log counted as written.
     pub(super) log_bytes: u64,
 }
 
-/// Appends `batches` batches one after the other at `interval`, reads all back and compares.
+/// Appends `batches` batches one after the other at durability level `interval`, reads all records back and compares
+/// them.
 pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Result<StreamRound, BenchError> {
     let compaction = Compaction::Automatic;
     let options = StoreOptions { level: Level::Interval, cache_bytes, memtable_bytes: None, compaction };

@@ -1,4 +1,4 @@
-//! The traits of a key-value store that the engine suite measures, so that other stores can run the same workloads.
+//! Traits of a key-value store that the engine suite measures, so that other stores can run the same workloads.
 
 use std::{fmt, ops::Range, path::Path};
 
@@ -9,7 +9,7 @@ use crate::{BenchError, data::Values};
 /// The moment at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// A put is acknowledged when the kernel has it; an fsync follows at most a second later.
+    /// A put is acknowledged after the write to the kernel; an fsync follows at most a second later.
     Interval,
     /// A put is acknowledged after its fsync.
     Disk,
@@ -27,72 +27,75 @@ impl fmt::Display for Level {
 /// Options of a new store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
-    /// Level of every write.
+    /// Durability level of every write.
     pub level: Level,
-    /// Block or page cache.
+    /// Size of the block or page cache in bytes.
     pub cache_bytes: u64,
-    /// Memtable; `None` for the store's default. Stores without one ignore it.
+    /// Size of the memtable in bytes; `None` for the store's default. Stores without a memtable ignore this option.
     pub memtable_bytes: Option<u64>,
-    /// When tables are merged. A store that does not let [`KvSubject::compact`] decide merges them by its own schedule.
+    /// When the store merges tables. A store that does not let [`KvSubject::compact`] decide this merges tables by its
+    /// own schedule.
     pub compaction: Compaction,
 }
 
-/// Result of a get.
+/// Result of reading a key and comparing its value with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupResult {
-    /// The key has no value.
+    /// The store has no value for the key.
     Missing,
     /// The key has the expected value.
     Right,
-    /// The key has another value.
+    /// The store has another value for the key than the expected one.
     Wrong,
 }
 
-/// A store that can be measured.
+/// A kind of store that the suite can open and measure.
 pub trait Contender: Sync {
-    /// Its name in reports, with its version if it is not ours.
+    /// Name of the store in reports; for other systems' stores it includes the version.
     fn name(&self) -> &str;
-    /// Describes the store's make, for the report's head.
+    /// Describes how the store works, for the head of the report.
     fn describe(&self) -> String;
-    /// Opens a new store in an empty directory.
+    /// Opens a new store in the empty directory `dir`.
     fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError>;
 }
 
-/// A pair to be written.
+/// Key and value of a pair that is written.
 pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// Callback of a range for each pair, in order.
+/// Callback that receives key and value of each pair of a range, in key order.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// An open store with one map. Its files go away with the directory, not with it.
+/// An open store with one map from keys to values. Dropping it does not remove its files; the caller removes the
+/// directory.
 pub trait KvSubject: Send + Sync {
-    /// Writes one pair at the store's level.
+    /// Writes one pair at the durability level that the store was opened with.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
-    /// Writes pairs atomically.
+    /// Writes several pairs atomically.
     fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
-    /// Writes the pairs of the indices from concurrent tasks on this thread. Returns `None` if the store can only
-    /// block.
+    /// Writes the pairs with the given indices from concurrent tasks on the calling thread. Returns `None` if the store
+    /// has only blocking writes.
     fn put_by_tasks(&self, _tasks: usize, _indices: Range<u64>, _values: &Values) -> Option<Result<(), BenchError>> {
         None
     }
-    /// Removes a key.
+    /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<(), BenchError>;
-    /// Reads a key and compares its value.
+    /// Reads a key and compares its value with `expected`.
     fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError>;
-    /// Visits the pairs with `start <= key < end` in order.
+    /// Calls `visit` for each pair with `start <= key < end`, in key order.
     fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError>;
-    /// Puts everything written so far into tables on disk.
+    /// Flushes everything written so far into tables on disk.
     fn flush(&self) -> Result<(), BenchError>;
-    /// Waits until flushes and compactions that go on by themselves have ended.
+    /// Waits until the store's background flushes and compactions have ended.
     fn settle(&self) -> Result<(), BenchError>;
-    /// Compacts as far as the store does when asked; one that goes by its own schedule only settles.
+    /// Compacts the store as far as a requested compaction does. A store that compacts only by its own schedule just
+    /// waits as [`settle`](Self::settle) does.
     fn compact(&self) -> Result<(), BenchError> {
         self.settle()
     }
-    /// Number of tables, where there are such.
+    /// Returns the number of tables; `None` if the store has no tables.
     fn tables(&self) -> Option<u64>;
-    /// Bytes of the tables or of the data file.
+    /// Returns the bytes of the tables, or of the data file.
     fn data_bytes(&self) -> Option<u64>;
-    /// Returns the fsyncs since the store was opened, if it counts them.
+    /// Returns the number of fsyncs since the store was opened; `None` if the store does not count them.
     fn fsyncs(&self) -> Option<u64>;
 }

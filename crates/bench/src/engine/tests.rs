@@ -19,7 +19,7 @@ fn options(flags: &str) -> EngineOptions {
     Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
 }
 
-/// A map that can be told to lie.
+/// A store in memory that can be told to return wrong data.
 #[derive(Default)]
 struct Model {
     lies_in_ranges: bool,

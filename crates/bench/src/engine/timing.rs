@@ -1,8 +1,8 @@
-//! The timed loop.
+//! The loop that times operations.
 //!
-//! An operation of 200 ns is not timed by clocks that take 25 ns each: of fast operations one in
-//! [`FAST_STRIDE`] is timed, and the rate comes from the whole loop. The longest time is that of a
-//! stride, so no stall is missed between two samples.
+//! A clock takes 25 ns to read, too long for timing each operation of 200 ns. Of fast operations the loop therefore
+//! times one in [`FAST_STRIDE`], and computes the rate from the duration of the whole loop. The reported longest time
+//! is that of a whole stride of operations, so no stall between two timed operations is missed.
 
 use std::time::{Duration, Instant};
 
@@ -14,44 +14,44 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// Operations that take well below 10 µs are timed one in this many.
+/// Number of operations of which one is timed, for operations that take well below 10 µs.
 pub const FAST_STRIDE: u64 = 16;
 
-/// One round of one test.
+/// Measurement of one round of one test.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// Number of operations.
+    /// Number of operations in the round.
     pub operations: u64,
-    /// Seconds that all operations took.
+    /// Duration of all operations in seconds.
     pub seconds: f64,
-    /// CPU time of the thread that called: on a machine shared with others it says more than `seconds`
-    /// about operations that do not wait.
+    /// CPU time of the calling thread. On a machine shared with other programs it is more reliable than `seconds` for
+    /// operations that do not wait.
     pub thread_cpu: Duration,
-    /// Times of the sampled operations.
+    /// Durations of the operations that were timed singly.
     pub times: Latencies,
-    /// The longest time of a stride of operations.
+    /// Longest duration of a stride of consecutive operations.
     pub longest: Duration,
     /// Bytes of keys and values written, or of values read.
     pub payload_bytes: u64,
-    /// Reads that found their key, if there were reads.
+    /// Number of reads that found their key; `None` if there were no reads.
     pub hits: Option<u64>,
-    /// Resources used.
+    /// Resources that the process used during the round.
     pub cost: Cost,
 }
 
 impl Measure {
-    /// Operations per second.
+    /// Returns the operations per second of the round.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
 
-    /// CPU nanoseconds of the calling thread per operation.
+    /// Returns the CPU nanoseconds of the calling thread per operation.
     pub fn thread_nanos(&self) -> f64 {
         self.thread_cpu.as_nanos() as f64 / self.operations as f64
     }
 }
 
-/// Runs `operation` for `0..operations` and times it.
+/// Calls `operation` with each number of `0..operations` and measures the calls.
 pub fn timed(
     subject: &dyn KvSubject,
     operations: u64,

@@ -1,4 +1,4 @@
-//! Row P's workloads and those of flushed, large and missing data, for any store.
+//! Workloads of row P, a published benchmark, and further ones over flushed, large and missing data, for any store.
 //!
 //! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
 //! clock runs, and the same queries are compared pair by pair afterwards.
@@ -38,19 +38,19 @@ const LARGE_WRITE: Test = Test::new("random write, large", "2 M × 200 B", "");
 const LARGE_READ: Test = Test::new("random read, large", "200k of 2 M", "");
 const LARGE_MISS: Test = Test::new("miss, large", "200k beside 2 M", "");
 
-/// Bytes of the values of the small tests.
+/// Size of the values of the small tests in bytes.
 pub(super) const SMALL_VALUE_BYTES: usize = 100;
 const LARGE_VALUE_BYTES: usize = 200;
 
-/// Parameters of all workloads.
+/// Parameters of all workloads, and the results so far.
 pub(super) struct Context<'a> {
-    /// Multiplies every count; 1 but in tests and quick looks.
+    /// Factor on every count of operations; other than 1 only in tests and quick looks.
     pub(super) scale: f64,
     pub(super) seed: u64,
     pub(super) cache_bytes: u64,
     pub(super) level: Level,
     pub(super) contender: &'a dyn Contender,
-    /// An empty directory.
+    /// Directory in which each store is created; it is emptied before a store is opened.
     pub(super) dir: &'a Path,
     pub(super) results: &'a mut Results,
     pub(super) progress: &'a mut dyn Progress,
@@ -61,13 +61,13 @@ impl<'a> Context<'a> {
         ((full as f64 * self.scale) as u64).max(1)
     }
 
-    /// Opens a new store with the default memtable and values of this size.
+    /// Opens a new store with the default memtable size, for values of `value_bytes` bytes.
     fn store(&mut self, value_bytes: usize) -> Result<Store<'_, 'a>, BenchError> {
         let subject = self.open(None, Compaction::Automatic)?;
         Ok(Store { subject, values: Values::new(value_bytes, self.seed), context: self })
     }
 
-    /// Opens a new store in an empty directory.
+    /// Empties the directory and opens a new store in it.
     pub(super) fn open(
         &self,
         memtable_bytes: Option<u64>,
@@ -101,7 +101,8 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// One in how many puts is timed: each one that waits for the disk, few of the others.
+    /// Returns how many puts there are for each timed put: 1 if puts wait for the disk, more if they are too fast to
+    /// time each.
     fn put_stride(&self) -> u64 {
         if self.level == Level::Disk { 1 } else { FAST_STRIDE }
     }
@@ -111,7 +112,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Key indices in the order of their use, and the keys, so that making them costs nothing later.
+/// Key indices in the order of their use, together with the keys, so that making keys costs nothing in the timed part.
 pub(super) struct Keys {
     indices: Vec<u64>,
     keys: Vec<[u8; KEY_BYTES]>,
@@ -154,8 +155,8 @@ pub(super) struct Store<'c, 'a> {
     pub(super) values: Values,
 }
 
-/// 50k × 100 B: writes in order, reads and ranges of what is still in memory; then writes in random order and in
-/// batches, each into a store of its own.
+/// Runs the tests of 50k × 100 B: writes in order, reads and ranges of data that is still in memory, then writes in
+/// random order and in batches, each into a new store.
 pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, seed) = (context.count(50_000), context.seed);
     let mut store = context.store(SMALL_VALUE_BYTES)?;
@@ -172,7 +173,7 @@ pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
     context.store(SMALL_VALUE_BYTES)?.batches(&Keys::sequential(count))
 }
 
-/// 200k × 200 B: writes in order, then reads and ranges of what has been flushed into tables.
+/// Runs the tests of 200k × 200 B: writes in order, then reads and ranges of data that has been flushed into tables.
 pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, half, seed) = (context.count(200_000), context.count(100_000), context.seed);
     let mut store = context.store(LARGE_VALUE_BYTES)?;
@@ -192,7 +193,7 @@ pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// 100k operations over 50k keys, 70 % and 90 % of them reads.
+/// Runs 100k mixed operations over 50k keys, once with 70 % reads and once with 90 %.
 pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (keys, seed, stride) = (context.count(50_000), context.seed, context.put_stride());
     let Store { context, subject, values } = context.store(SMALL_VALUE_BYTES)?;
@@ -223,7 +224,7 @@ pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// 2 M × 200 B in random order, then gets of present and of missing keys.
+/// Runs the tests of 2 M × 200 B: writes in random order, then gets of present and of missing keys.
 pub(super) fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, reads, seed) = (context.count(2_000_000), context.count(200_000), context.seed);
     let mut store = context.store(LARGE_VALUE_BYTES)?;
@@ -247,7 +248,7 @@ fn missing_keys(beside: &Keys) -> Vec<[u8; KEY_BYTES + 1]> {
     beside.keys.iter().map(lengthen).collect()
 }
 
-/// Writes without timing.
+/// Writes all keys without timing.
 pub(super) fn fill(subject: &dyn KvSubject, keys: &Keys, values: &Values) -> Result<(), BenchError> {
     let all: Vec<(u64, &[u8])> = (0..keys.len()).map(|number| keys.at(number)).collect();
     for chunk in all.chunks(1000) {
@@ -328,7 +329,7 @@ impl Store<'_, '_> {
         Ok(())
     }
 
-    /// Reads every key once and compares, untimed.
+    /// Reads every key once and compares its value, without timing.
     pub(super) fn check_all(&self, keys: &Keys) -> Result<(), BenchError> {
         for number in 0..keys.len() {
             let (index, key) = keys.at(number);

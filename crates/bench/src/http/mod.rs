@@ -1,10 +1,10 @@
-//! The HTTP suite: an open-loop load generator that a slow server does not slow down.
+//! The HTTP suite: an open-loop load generator, whose request rate does not fall when the server is slow.
 //!
 //! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see `crate::load::pace`
-//! for what that means for response times.
+//! for how response times are measured.
 //!
-//! Parts: `request` builds the bytes and judges replies, `run` gives both to the load generator (`crate::load`),
-//! `scenario` has the options and the presets, `suite` puts it together.
+//! Parts: `request` builds the bytes of requests and checks replies, `run` passes both to the load generator
+//! (`crate::load`), `scenario` has the options and the presets, `suite` runs the scenarios.
 
 mod request;
 mod run;

@@ -1,7 +1,7 @@
-//! The bytes of requests.
+//! The bytes of HTTP requests.
 //!
-//! Owns: how an operation on a key looks in each of the server's APIs, and which answers are right.
-//! Everything that does not depend on the key is built once; making a request is a few copies.
+//! Owns: how an operation on a key is encoded in each of the server's APIs, and which replies are right. All parts of a
+//! request that do not depend on the key are built once; making a request copies a few pieces.
 
 use thalweg_types::Durability;
 
@@ -10,25 +10,25 @@ use crate::{
     server::Reply,
 };
 
-/// API of the server.
+/// API of the server that the requests use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// `/v1/kv/{keyspace}/{key}`.
+    /// Key-value API: `/v1/kv/{keyspace}/{key}`.
     Kv {
-        /// The keyspace.
+        /// Name of the keyspace.
         keyspace: String,
     },
-    /// `/v0/entity?id={key}`.
+    /// Entity API: `/v0/entity?id={key}`.
     Entity,
-    /// A route that reads the request, stores nothing, and answers. It is posted to: with the value in
-    /// place of a put, and with an empty body in place of a get.
+    /// A route that reads the request, stores nothing, and replies. The generator sends a POST to it: with the value
+    /// for each put, and with an empty body for each get.
     Echo {
-        /// Path of the route.
+        /// Path of the route on the server.
         path: String,
     },
 }
 
-/// Operation of a request.
+/// Operation that a request performs on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Stores a key's value.
@@ -37,20 +37,20 @@ pub enum Operation {
     Get,
 }
 
-/// Judgement of an answer.
+/// Result of comparing a reply with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The answer is right.
+    /// The reply is right.
     Right,
-    /// The key has no value; right only if it was never stored.
+    /// The key has no value. This is right only if the benchmark never stored the key.
     Missing,
-    /// The status is not one of the operation's.
+    /// The status code is not one that the operation can have.
     BadStatus,
-    /// The status is right, the bytes are wrong.
+    /// The status code is right, but the body is wrong.
     WrongBytes,
 }
 
-/// Builds requests and judges answers. Shared by all workers.
+/// Builds requests and checks replies. All workers share one instance.
 #[derive(Clone, Debug)]
 pub struct Requests {
     api: Api,
@@ -67,7 +67,8 @@ struct Template {
 }
 
 impl Requests {
-    /// Requests to `host`; without a durability the server's default holds.
+    /// Creates the requests to `host`. If `durability` is `None`, requests state no level and the server uses its
+    /// default.
     pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
         let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
         let put_tail = format!("Host: {host}\r\n{level}Content-Length: {}\r\n\r\n", values.len());
@@ -90,7 +91,7 @@ impl Requests {
         Self { api, values, put, get }
     }
 
-    /// Appends a request's bytes.
+    /// Appends the bytes of one request to `out`.
     #[inline]
     pub fn write(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
         let template = match operation {
@@ -109,7 +110,7 @@ impl Requests {
         }
     }
 
-    /// Holds an answer against what it should be; `buffer` is what the reply was parsed from.
+    /// Compares a reply with the expected one; `buffer` holds the bytes that `reply` was parsed from.
     pub fn judge(&self, operation: Operation, index: u64, reply: &Reply, buffer: &[u8]) -> Judgement {
         match (operation, reply.status) {
             (Operation::Put, 200 | 201 | 204) => Judgement::Right,

@@ -1,7 +1,7 @@
 //! HTTP as a protocol of the load generator.
 //!
-//! A connection that breaks is counted as an error and opened again; replies are compared with what must have been
-//! stored.
+//! A connection that breaks is counted as an error and opened again; replies are compared with the values that must
+//! have been stored.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
@@ -16,40 +16,40 @@ use crate::{
     server::{Body, Incomplete, parse},
 };
 
-/// Requests to one server.
+/// Requests to one HTTP server.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// Address of the server.
+    /// Address of the server's HTTP port.
     pub address: SocketAddr,
-    /// Makes requests and judges replies.
+    /// Builder of requests, which also checks replies.
     pub requests: Arc<Requests>,
-    /// Share of gets in per cent; the other requests are puts.
+    /// Percentage of requests that are gets; the other requests are puts.
     pub get_percent: u8,
-    /// Meaning of a get that finds nothing (keys may not have been loaded before).
+    /// Judgement of a get that finds no value for its key: right or wrong.
     pub missing: MissingKeyPolicy,
 }
 
-/// Meaning of a get of a key without a value.
+/// Judgement of a get that finds no value for its key: right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingKeyPolicy {
-    /// The key may never have been stored.
+    /// The reply is right: the benchmark may never have stored the key.
     Allowed,
-    /// The key was stored: data is lost.
+    /// The reply is wrong: the benchmark stored the key before, so the server has lost data.
     Lost,
 }
 
-/// Counts of one run; only of requests of the counted time.
+/// Counts of one run. They include only requests that were due after the warm-up and before the end of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Service times of right replies: from the moment of sending.
+    /// Service times of right replies, counted from the moment at which a request was sent.
     pub service: Latencies,
-    /// Replies by status.
+    /// Number of replies by status code.
     pub statuses: BTreeMap<u16, u64>,
-    /// Gets of keys that have no value.
+    /// Number of gets of keys that have no value.
     pub missing: u64,
-    /// Replies with the wrong status.
+    /// Number of replies with a wrong status code.
     pub bad_status: u64,
-    /// Replies with the wrong bytes.
+    /// Number of replies with a wrong body.
     pub wrong_bytes: u64,
 }
 
@@ -65,22 +65,22 @@ impl Merge for Counts {
     }
 }
 
-/// A run's figures.
+/// Figures of a run over HTTP.
 pub type Outcome = load::Outcome<Counts>;
 
-/// A reply's status, and its judgement.
+/// Status code of a reply, and the result of checking the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     status: u16,
     judgement: Judgement,
 }
 
-/// A wrong reply.
+/// Fault of a wrong reply.
 #[derive(Debug)]
 pub enum Fault {
-    /// Bytes that are not HTTP.
+    /// The received bytes are not HTTP.
     Malformed(&'static str),
-    /// A status that the operation does not have, or bytes that were never stored.
+    /// The operation cannot have this status, or the body was never stored.
     Wrong(Operation, Answer),
 }
 

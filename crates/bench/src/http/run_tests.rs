@@ -1,4 +1,4 @@
-//! The generator against small servers of our own, one of which stalls on purpose.
+//! Tests of the load generator against small HTTP servers, one of which stalls on purpose.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Chooses what a test server does with the n-th request of a connection, besides storing and answering.
+/// Function that chooses what a test server does with the n-th request of a connection, besides storing and replying.
 pub(in crate::http) type Trick = fn(u64) -> Act;
 
 pub(in crate::http) enum Act {
@@ -27,7 +27,7 @@ pub(in crate::http) enum Act {
     HangUp,
 }
 
-/// Serves the entity API from a map until the test process ends.
+/// Starts a test server that serves the entity API from a map in memory until the test process ends.
 pub(in crate::http) fn serve(trick: Trick) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -111,9 +111,9 @@ fn open(rate: f64) -> Pace {
     Pace::Open { rate, arrivals: Arrivals::Constant }
 }
 
-/// Coordinated omission: one stall of 300 ms in a run of 600 ms at 1000/s. About 300 of the 600
-/// requests were due while the server stalled, so the 90th percentile must show most of the stall;
-/// a generator that waits for replies before it goes on would see one slow request of hundreds.
+/// Tests for coordinated omission with one stall of 300 ms in a run of 600 ms at 1000 requests/s. About 300 of the 600
+/// requests were due while the server stalled, so the 90th percentile must show most of the stall. A generator that
+/// waits for each reply before the next request would see one slow request among hundreds.
 #[test]
 fn one_stall_shows_in_the_percentiles() {
     let address = serve(|number| if number == 100 { Act::Stall(Duration::from_millis(300)) } else { Act::Answer });

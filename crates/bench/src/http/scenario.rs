@@ -1,4 +1,4 @@
-//! Options of `thalweg bench http`, and the presets: each scenario is a name and options of its own.
+//! Options of `thalweg bench http`, and its presets, each of which is a list of scenarios with fixed options.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -19,9 +19,9 @@ pub enum Mix {
     /// Only puts.
     #[default]
     Put,
-    /// Only gets, of keys that were loaded before.
+    /// Only gets, of keys that the benchmark stored before the run.
     Get,
-    /// Gets and puts in equal number, of keys that were loaded before.
+    /// Gets and puts in equal number, of keys that the benchmark stored before the run.
     Mixed,
 }
 
@@ -39,104 +39,105 @@ impl Mix {
 /// API that carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum ApiChoice {
-    /// `/v1/kv/{keyspace}/{key}`.
+    /// Key-value API: `/v1/kv/{keyspace}/{key}`.
     #[default]
     Kv,
-    /// `/v0/entity?id={key}`.
+    /// Entity API: `/v0/entity?id={key}`.
     Entity,
 }
 
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// Row H: one connection at fixed rates, then 1 and 64 connections as fast as they go.
+    /// Row H, a published benchmark: one connection at fixed rates, then 1 and 64 connections in a closed loop.
     RowH,
-    /// 64 connections as fast as they go, 100 B, against the route that stores nothing.
+    /// 64 connections in a closed loop with values of 100 B, compared with the route that stores nothing.
     Ratios,
 }
 
 /// Options of the HTTP suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HttpOptions {
-    /// Server to load, as http://host:port. Without it one is started in a process of its own.
+    /// Address of a running server, as http://host:port. Without it the benchmark starts a server of its own.
     #[arg(long)]
     pub target: Option<String>,
-    /// The command to start as `COMMAND serve` when no target is given; this one by default.
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for the started server.
+    /// Additional arguments for the started server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data; decides which disk is measured.
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Requests per second, whatever the server does.
+    /// Requests per second by a schedule, independent of the server's replies.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
-    /// Spread of the requests over time.
+    /// Distribution of the scheduled requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Connections.
+    /// Number of connections to the server.
     #[arg(long, default_value_t = 64)]
     pub connections: usize,
-    /// Load threads; each takes up to a core from the server if they share a machine.
+    /// Number of load threads. Each uses up to a core that a server on the same machine then lacks.
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
-    /// Requests under way per connection; 1 waits for each reply.
+    /// Number of unanswered requests per connection; 1 waits for each reply.
     #[arg(long, default_value_t = 1)]
     pub pipeline: usize,
-    /// Counted time of each run.
+    /// Duration of each run, without its warm-up.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Time before it that is not counted.
+    /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
     /// Runs of each scenario; the median is reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     #[arg(long, default_value_t = 100)]
     pub value_size: usize,
     /// Number of different keys.
     #[arg(long, default_value_t = DEFAULT_KEYS)]
     pub keys: u64,
-    /// Kind of the requests.
+    /// Kind of the requests: puts, gets or both.
     #[arg(long, value_enum, default_value_t)]
     pub mix: Mix,
-    /// Spread of the requests over the keys.
+    /// Distribution of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
-    /// Durability asked of each put; the server's default without it.
+    /// Durability level that each put requests; without it the server's default.
     #[arg(long)]
     pub durability: Option<Durability>,
-    /// API that carries the requests.
+    /// API of the server that the requests use.
     #[arg(long, value_enum, default_value_t)]
     pub api: ApiChoice,
-    /// Keyspace of the key-value API.
+    /// Keyspace for requests to the key-value API.
     #[arg(long, default_value = "bench")]
     pub keyspace: String,
-    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
     #[arg(long, conflicts_with_all = ["closed", "preset"])]
     pub search: Option<Objective>,
-    /// Rate above which the search does not go.
+    /// Highest rate that the search tries, in requests per second.
     #[arg(long, default_value_t = 1e6)]
     pub max_rate: f64,
-    /// Send as fast as replies come. This hides stalls: use it for throughput, never for latency.
+    /// Closed loop: send the next request after a reply. This hides stalls; use it to measure throughput, never
+    /// latency.
     #[arg(long)]
     pub closed: bool,
-    /// A fixed set of scenarios instead of one.
+    /// A fixed set of scenarios to run, instead of the one scenario of the options.
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
-    /// Do not load the keys before gets; then a key may be missing.
+    /// Do not store the keys before runs with gets; a get may then find no value.
     #[arg(long)]
     pub no_load: bool,
-    /// Route that stores nothing, measured in the same run for comparison; empty for none.
+    /// Route that stores nothing, measured in the same run for comparison; empty for no comparison.
     #[arg(long, default_value = "/v1/echo")]
     pub echo_path: String,
-    /// The generator's own lateness (99th percentile) above which a run is void.
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Seed of keys, values and arrivals.
+    /// Seed of the random keys, values and arrival times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -158,17 +159,17 @@ impl HttpOptions {
     }
 }
 
-/// One line of the report.
+/// A scenario: one line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub(super) name: String,
     pub(super) options: HttpOptions,
-    /// Share of the echo route's rate that should be reached.
+    /// Required share of the rate of the route that stores nothing; `None` if nothing is required.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// Returns the scenario of the options, or those of the preset that they name.
+    /// Returns the one scenario of the options, or those of the preset that the options select.
     pub(super) fn all(options: &HttpOptions) -> Vec<Self> {
         match options.preset {
             None => vec![Self::new(&format!("{:?}", options.mix).to_lowercase(), options.clone())],
@@ -189,8 +190,9 @@ impl Scenario {
     }
 }
 
-/// The published figures of row H were made with writes that were not synced: `interval` is the level
-/// to compare them with; `disk` is what we promise by default, so each put is made at both.
+/// Returns the scenarios of row H, a published benchmark of another system. Its figures were measured with writes that
+/// were not synced: level `interval` is comparable with them, while `disk` is Thalweg's default promise. So each
+/// scenario with puts runs at both levels.
 fn row_h(options: &HttpOptions) -> Vec<Scenario> {
     let base = HttpOptions { api: ApiChoice::Entity, ..options.clone() };
     let scheduled = |mix: Mix, rate: f64, bytes: usize| HttpOptions {

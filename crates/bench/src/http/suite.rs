@@ -1,4 +1,4 @@
-//! `thalweg bench http`: options in, report out.
+//! `thalweg bench http`: goes from the command's options to its report.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     stats::ratio,
 };
 
-/// Time after which a run is given up as overloaded.
+/// Longest wait for a reply, after which a run ends as overloaded.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Runs the suite.
@@ -57,7 +57,7 @@ fn target_name(options: &HttpOptions, target: &Target) -> String {
     }
 }
 
-/// Rounds of a scenario, and those of the route that stores nothing before each.
+/// Rounds of a scenario, and the rounds of the route that stores nothing, which precede them one by one.
 #[derive(Default)]
 struct Rounds {
     subject: load::Rounds<Counts>,
@@ -67,7 +67,7 @@ struct Rounds {
 struct Suite<'a> {
     options: &'a HttpOptions,
     target: &'a Target,
-    /// Key sets that are in the server already: API, keys, bytes of a value.
+    /// Key sets that the server already holds, by API, number of keys and bytes of a value.
     loaded: HashSet<(ApiChoice, u64, usize)>,
     progress: &'a mut dyn Progress,
 }
@@ -146,7 +146,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Puts every key of a scenario with gets into the server once, at level `os`: that is setup.
+    /// Puts every key of a scenario with gets into the server once, at durability level `os`, as setup.
     fn load_keys(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let HttpOptions { api, keys, value_size, mix, no_load, .. } = scenario.options;
         if mix == Mix::Put || no_load || !self.loaded.insert((api, keys, value_size)) {
@@ -197,7 +197,7 @@ impl Suite<'_> {
         !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| matches!(status, 200 | 405))
     }
 
-    /// Returns the server's fsyncs since its start, from its metrics.
+    /// Returns the number of fsyncs since the server started, from the server's metrics.
     fn fsyncs(&self) -> Option<u64> {
         self.target.metric("thalweg_log_syncs_total").map(|count| count as u64)
     }

@@ -1,4 +1,4 @@
-//! The address of a server.
+//! The address of a server, which is a TCP port or a socket in the file system.
 
 use std::{
     fmt, io,
@@ -43,8 +43,8 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Connects, over TCP without delay. A `TcpStream` serves for a socket in the file system as well: it is read and
-    /// written with the same calls.
+    /// Connects to the server, over TCP with `TCP_NODELAY`. A socket in the file system is returned as a `TcpStream`
+    /// too, since it is read and written with the same system calls.
     pub fn connect(&self) -> io::Result<TcpStream> {
         match self {
             Self::Tcp(address) => {

@@ -1,4 +1,4 @@
-//! A socket with its buffers: requests are gathered in one and replies in the other.
+//! A socket with one buffer for outgoing requests and one for received replies.
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
@@ -9,14 +9,14 @@ use super::address::Address;
 
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Bytes of replies that are kept at most until the first of them is complete.
+/// Maximum number of received bytes that a connection buffers while the first reply among them is incomplete.
 pub const MAX_INPUT_BYTES: usize = 64 << 20;
 
 /// A socket with buffers for both directions.
 #[derive(Debug)]
 pub struct Connection {
     socket: TcpStream,
-    /// True if the kernel took less than everything at the last send.
+    /// True if the kernel accepted fewer bytes than were offered at the last send.
     pub is_blocked: bool,
     out: Vec<u8>,
     out_at: usize,
@@ -25,17 +25,17 @@ pub struct Connection {
     to: usize,
 }
 
-/// Chance that another read yields bytes immediately.
+/// Result of a read: tells whether another read may return bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoreInput {
-    /// The read filled the buffer: there may be more.
+    /// The read filled the buffer: the kernel may have more bytes.
     Maybe,
-    /// The kernel had less than the buffer takes: there is no more.
+    /// The read did not fill the buffer: the kernel has no more bytes now.
     No,
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to the server.
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self {
             socket: address.connect()?,
@@ -48,17 +48,17 @@ impl Connection {
         })
     }
 
-    /// The socket, for a [`Poller`](super::poller::Poller).
+    /// Returns the socket, so that it can be added to a [`Poller`](super::poller::Poller).
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// The buffer to which the next request is appended.
+    /// Returns the buffer of outgoing bytes, to which the caller appends the next request.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Sends as much of the buffer as the kernel takes.
+    /// Sends as many of the outgoing bytes as the kernel accepts.
     pub fn send(&mut self) -> io::Result<()> {
         while self.out_at < self.out.len() {
             match self.socket.write(&self.out[self.out_at..]) {
@@ -78,7 +78,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once. On a socket that waits, a timeout is an error.
+    /// Reads once from the socket into the input buffer. On a blocking socket, a timeout is an error.
     pub fn receive(&mut self) -> io::Result<MoreInput> {
         self.make_room()?;
         match self.socket.read(&mut self.input[self.to..]) {
@@ -92,12 +92,12 @@ impl Connection {
         }
     }
 
-    /// Bytes that have come and were not consumed.
+    /// Returns the received bytes that were not consumed.
     pub fn input(&self) -> &[u8] {
         &self.input[self.from..self.to]
     }
 
-    /// Drops this many bytes from the start of the input.
+    /// Drops the first `bytes` bytes of the input buffer.
     pub fn consume(&mut self, bytes: usize) {
         assert!(bytes <= self.to - self.from, "only what has come can be consumed");
         self.from += bytes;

@@ -1,28 +1,31 @@
-//! How requests are paced: when each is due, and which arrivals are counted.
+//! How requests are paced: when each request is due, and which requests are counted.
 //!
-//! Owns: open and closed loops, warm-up and counted time. Does not own the shape of arrivals ([`super::schedule`]).
+//! Owns: open loops (requests are sent by a schedule) and closed loops (the next request is sent after a reply), the
+//! warm-up and the counted part of a run. Does not own the distribution of scheduled requests over time
+//! ([`super::schedule`]).
 //!
-//! A request's response time counts from the moment it is due, whether or not a connection was free then. So a stall of
-//! the server shows in every request that was due during it, not only in the one under way (*coordinated omission*).
+//! A request's response time counts from the moment at which the request is due, whether or not a connection was free
+//! then. A stall of the server therefore shows in every request that was due during the stall, not only in the one in
+//! progress. Measuring only from the moment of sending would hide this (*coordinated omission*).
 
 use std::{ops::Range, time::Duration};
 
 use super::schedule::{Arrivals, Schedule};
 use crate::latency::nanos;
 
-/// How requests are paced.
+/// How the requests of a run are paced: by a schedule (open loop) or by the replies (closed loop).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// A schedule sets the pace, whatever the server does.
+    /// Open loop: requests are due by a schedule, independent of the server's replies.
     Open {
-        /// Arrivals per second, over all workers.
+        /// Requests per second, over all workers.
         rate: f64,
-        /// Shape of the arrivals.
+        /// Distribution of the requests over time.
         arrivals: Arrivals,
     },
-    /// Replies set the pace, for the configured duration.
+    /// Closed loop for the configured duration: the next request is due when a reply has arrived.
     Closed,
-    /// Replies set the pace, until each of the keys `0..keys` was used once.
+    /// Closed loop that uses each of the keys `0..keys` once, and then ends.
     Each {
         /// Number of keys.
         keys: u64,
@@ -30,12 +33,12 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Returns the open pace of a rate, or the closed one without a rate.
+    /// Returns an open loop with the given rate in requests per second, or a closed loop if there is no rate.
     pub fn of_rate(rate: Option<f64>, arrivals: Arrivals) -> Self {
         rate.map_or(Self::Closed, |rate| Self::Open { rate, arrivals })
     }
 
-    /// Returns a name for reports; `unit` is what the rate counts, such as `/s` or ` msg/s`.
+    /// Returns the pace in words for reports. `unit` is the unit of the rate, such as `/s` or ` msg/s`.
     pub fn name(self, unit: &str) -> String {
         match self {
             Self::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}{unit} constant"),
@@ -45,7 +48,8 @@ impl Pace {
         }
     }
 
-    /// Returns the times, in nanoseconds since the start, at which arrivals are counted.
+    /// Returns the part of the run in which due requests are counted, in nanoseconds since the start: from the end of
+    /// the warm-up to the end of the run.
     pub fn counted(self, warmup: Duration, duration: Duration) -> Range<u64> {
         match self {
             Self::Each { .. } => 0..u64::MAX,
@@ -54,11 +58,11 @@ impl Pace {
     }
 }
 
-/// One worker's part of the arrivals.
+/// One worker's share of the requests of a run: computes when the worker's next request is due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
-    /// Counted time, in nanoseconds since the start.
+    /// Part of the run in which due requests are counted, in nanoseconds since the start.
     counted: Range<u64>,
 }
 
@@ -70,7 +74,7 @@ enum Source {
 }
 
 impl Pacer {
-    /// Creates the pacer of worker `worker` of `workers`; `counted` is what [`Pace::counted`] returns.
+    /// Creates the pacer of worker number `worker` of `workers`; `counted` is the range that [`Pace::counted`] returns.
     pub fn new(pace: Pace, counted: Range<u64>, worker: usize, workers: usize, seed: u64) -> Self {
         let source = match pace {
             Pace::Open { rate, arrivals } => Source::Open(Schedule::new(arrivals, rate, worker, workers, seed)),
@@ -80,7 +84,8 @@ impl Pacer {
         Self { source, counted }
     }
 
-    /// Returns the time of the next arrival if it is scheduled: it stays the same until it is taken.
+    /// Returns the scheduled time of the next request, in nanoseconds since the start; `None` in a closed loop or at
+    /// the end. The time stays the same until [`take`](Self::take) is called.
     #[inline]
     pub fn scheduled(&self) -> Option<u64> {
         match &self.source {
@@ -89,13 +94,14 @@ impl Pacer {
         }
     }
 
-    /// Returns true if a schedule sets the pace.
+    /// Returns true in an open loop, where a schedule decides when requests are due.
     #[inline]
     pub fn is_open(&self) -> bool {
         matches!(self.source, Source::Open(_))
     }
 
-    /// Returns when the next request is due, which is `now` in a closed loop; `None` when there are no more.
+    /// Returns the time at which the next request is due, in nanoseconds since the start. In a closed loop this is
+    /// `now`. Returns `None` if no more requests follow.
     #[inline]
     pub fn next_due(&self, now: u64) -> Option<u64> {
         match &self.source {
@@ -105,7 +111,7 @@ impl Pacer {
         }
     }
 
-    /// Takes the next arrival; returns its key where the pace sets it.
+    /// Advances to the next request. Returns the current request's key index if the pace decides the key, else `None`.
     #[inline]
     pub fn take(&mut self) -> Option<u64> {
         match &mut self.source {
@@ -121,7 +127,8 @@ impl Pacer {
         }
     }
 
-    /// Returns true if a request that was due then is counted.
+    /// Returns true if a request that was due at `due` is counted, since the time lies after the warm-up and before the
+    /// end.
     #[inline]
     pub fn counts(&self, due: u64) -> bool {
         self.counted.contains(&due)

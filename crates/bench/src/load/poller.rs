@@ -1,9 +1,10 @@
-//! Waiting for many sockets at once, with timeouts in nanoseconds.
+//! Waits for events on many sockets, with timeouts in nanoseconds.
 //!
-//! Owns: an epoll instance. Does not own the sockets: the kernel forgets a socket when it is closed.
+//! Owns: an epoll instance. Does not own the sockets: the kernel removes a socket from the instance when the socket is
+//! closed.
 //!
-//! The generators wait in `epoll_pwait2` rather than in a runtime whose timers tick in milliseconds, and they do not
-//! spin: on a small machine the server needs the cycles.
+//! The load generators wait in `epoll_pwait2` rather than in a runtime whose timers tick in milliseconds. They do not
+//! spin, because on a small machine the server needs the CPU.
 
 use std::{io, num::NonZeroU64};
 
@@ -20,26 +21,26 @@ use rustix::{
 pub struct Poller(OwnedFd);
 
 impl Poller {
-    /// Creates a poller, and asks the kernel to end this thread's waits on time.
+    /// Creates a poller, and asks the kernel to end this thread's waits without the usual timer slack.
     pub fn new() -> io::Result<Self> {
         // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Reports when the socket can be read, as events with this token.
+    /// Starts reporting when the socket becomes readable, in events that carry `token`.
     pub fn add(&self, socket: impl AsFd, token: u64) -> io::Result<()> {
         Ok(epoll::add(&self.0, socket, EventData::new_u64(token), EventFlags::IN)?)
     }
 
-    /// Also reports when the socket can be written to, or stops reporting that.
+    /// Starts or stops reporting when the socket becomes writable.
     pub fn report_writable(&self, socket: impl AsFd, token: u64, is_wanted: bool) -> io::Result<()> {
         let flags = if is_wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         Ok(epoll::modify(&self.0, socket, EventData::new_u64(token), flags)?)
     }
 
-    /// Appends events to the spare capacity of `events`; waits for the first one for at most `nanos` nanoseconds, less
-    /// than a second. A signal ends the wait early.
+    /// Appends events to the spare capacity of `events`; waits for the first event for at most `nanos` nanoseconds,
+    /// less than a second. A signal ends the wait early.
     pub fn wait(&self, events: &mut Vec<Event>, nanos: u64) -> io::Result<()> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: nanos as _ };
         match epoll::wait(&self.0, rustix::buffer::spare_capacity(events), Some(&timeout)) {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// If timeouts were rounded up to milliseconds, no wait could be shorter than one.
+    /// Tests that waits end within a millisecond: timeouts rounded up to milliseconds would make each wait longer.
     #[test]
     fn waits_are_finer_than_a_millisecond() {
         let poller = Poller::new().unwrap();

@@ -1,7 +1,7 @@
-//! The trait of a protocol whose replies come in the order of its requests.
+//! Trait of a protocol in which replies arrive in the order of the requests.
 //!
-//! Implementations provide bytes and judgements; the loop (`load::worker`) provides sockets, pace, times and counts.
-//! All calls on the path of a request are dispatched statically.
+//! Implementations encode requests and check replies; the loop (`load::worker`) provides sockets, pace, times and
+//! counts. All calls on the path of a request are dispatched statically.
 
 use std::{fmt::Display, time::Duration};
 
@@ -15,80 +15,81 @@ use crate::{
     random::{Generator, KeyChooser},
 };
 
-/// How requests share writes.
+/// How requests share write calls on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batching {
-    /// Each request is a write of its own, and each reply makes room for one request.
+    /// Each request is a write call of its own, and each reply makes room for one request.
     PerRequest,
-    /// Requests that are due together share a write. In a closed loop a connection sends its next requests when all of
-    /// its last ones are answered, as redis-benchmark does.
+    /// Requests that are due together share one write call. In a closed loop a connection sends its next requests after
+    /// all of its last requests are answered, as redis-benchmark does.
     Burst,
 }
 
-/// Consequence of losing a connection.
+/// Reaction of a worker to the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
-    /// The worker counts it and connects again.
+    /// The worker counts the lost connection and opens a new one.
     Reconnect,
-    /// The run ends: figures of fewer connections would be another scenario's.
+    /// The run ends, because figures of fewer connections would be those of another scenario.
     End,
 }
 
-/// A complete reply at the start of a connection's input.
+/// A complete, right reply at the start of a connection's input.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded<R> {
-    /// Bytes of the reply.
+    /// Length of the reply in bytes.
     pub bytes: usize,
-    /// Details of the reply, for [`Protocol::count`].
+    /// Details of the reply, which the worker passes to [`Protocol::count`].
     pub reply: R,
     /// True if the server closes the connection after this reply.
     pub closes: bool,
 }
 
-/// A wrong reply, or bytes that are none.
+/// A wrong reply, or input bytes that are not a reply at all.
 #[derive(Debug)]
 pub struct BadReply<R, F> {
-    /// The fault.
+    /// Description of the fault.
     pub fault: F,
-    /// The reply, if the connection can still be used: the run goes on with the next one.
+    /// The decoded reply, if the connection can still be used: the run then goes on with the next reply.
     pub decoded: Option<Decoded<R>>,
 }
 
-/// Makes requests and judges replies. One instance serves all workers of a run.
+/// A protocol over which a load generator sends requests: encodes requests and checks replies. One instance serves all
+/// workers of a run.
 pub trait Protocol: Sync {
-    /// Everything that is remembered of a request until its reply comes.
+    /// Data that the worker stores about a request until the reply arrives.
     type Request: Copy;
-    /// Details of a reply, for [`count`](Self::count).
+    /// Details of a reply, which [`count`](Self::count) receives.
     type Reply: Copy;
-    /// A fault of a reply; it is displayed in words.
+    /// Fault of a reply; its `Display` text describes the fault.
     type Fault: Display;
-    /// State of a connection between its replies.
+    /// State that the protocol keeps for each connection between two replies.
     type State: Default;
-    /// Counts beside those of [`Tally`].
+    /// Counts of the protocol, in addition to those of [`Tally`].
     type Counts: Merge + Send;
 
-    /// How requests share writes.
+    /// How requests share write calls.
     const BATCHING: Batching;
-    /// Consequence of losing a connection.
+    /// Reaction of a worker to the loss of a connection.
     const ON_LOSS: OnLoss;
 
-    /// Opens a connection on which requests can be sent; its socket does not block.
+    /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
-    /// Returns the number of kinds of requests; each has a histogram of its own.
+    /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
-    /// Chooses what the next request does to the key of this index.
+    /// Chooses the operation of the next request, which uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 
-    /// Returns the kind of a request, below [`kinds`](Self::kinds).
+    /// Returns the kind of a request as a number below [`kinds`](Self::kinds).
     fn kind(request: Self::Request) -> usize;
 
-    /// Appends the bytes of a request.
+    /// Appends the bytes of a request to `out`.
     fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
 
-    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete.
-    /// A right reply is the usual case: faults are kept out of its return value.
+    /// Decodes and checks the reply to `request` at the start of `bytes`, which is not empty. Returns `None` if the
+    /// reply is incomplete. A right reply is the usual case, so faults are returned separately from its value.
     #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
     fn decode(
         &self,
@@ -97,39 +98,40 @@ pub trait Protocol: Sync {
         bytes: &[u8],
     ) -> Result<Option<Decoded<Self::Reply>>, BadReply<Self::Reply, Self::Fault>>;
 
-    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds, of a
-    /// right reply.
+    /// Counts a reply to a request that was due after the warm-up. `service` is the time in nanoseconds from sending
+    /// the request to its reply; it is `None` if the reply was wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
-    /// Returns what makes the run's figures void, in words, if anything does.
+    /// Returns a description of the errors that make the run's figures invalid; `None` without such errors.
     fn errors(&self, tally: &Tally<Self::Counts>) -> Option<String>;
 }
 
-/// Everything that a run does.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan<P> {
-    /// Makes requests and judges replies.
+    /// Protocol that encodes requests and checks replies.
     pub protocol: P,
-    /// Connections over all workers.
+    /// Number of connections over all workers.
     pub connections: usize,
-    /// Number of threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// Requests that may be under way on each connection; 1 is no pipelining.
+    /// Maximum number of unanswered requests on each connection; 1 means no pipelining.
     pub pipeline: usize,
-    /// How requests are paced.
+    /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// How requests spread over the keys.
+    /// Chooser of each request's key.
     pub keys: KeyChooser,
-    /// Time in which requests are sent but not counted.
+    /// Duration of the warm-up, in which requests are sent but not counted.
     pub warmup: Duration,
-    /// Time in which requests are counted.
+    /// Time after the warm-up in which requests are counted.
     pub duration: Duration,
-    /// Longest wait for a reply before the run is given up.
+    /// Longest wait for a reply, after which the run is aborted.
     pub give_up: Duration,
-    /// 99th percentile of the generator's own lateness above which a scheduled run is void.
+    /// Maximum lateness of the generator's own sends, as a 99th percentile. Above it the figures of a scheduled run are
+    /// invalid.
     pub max_lag: Duration,
-    /// Seed of keys, operations and arrivals.
+    /// Seed of the random keys, operations and arrival times.
     pub seed: u64,
-    /// The server's process, for its CPU time and memory.
+    /// Id of the server's process, whose CPU time and memory the run measures; `None` if it is not known.
     pub server: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! One run of the worker loop: spawns the workers, merges their counts, and judges.
+//! One run of the worker loop: starts the worker threads, adds up their counts, and judges the validity of the figures.
 
 use super::{
     pace::Pace,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{BenchError, usage::Spent};
 
-/// Runs a plan to its end.
+/// Runs the workers of a plan until the plan ends; returns the figures.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let open = async |number| Worker::open(plan, number, workers);

@@ -1,7 +1,7 @@
-//! The generator's threads: each with a runtime of its own, so that no task of one moves to another.
+//! Threads of the load generator. Each thread has a runtime of its own, so that no task moves to another thread.
 //!
-//! Owns: starting the threads of a run together, on one clock, and what they and the server used. Loops that wait by
-//! themselves (`load::worker`) run on these threads too: they never yield to the runtime.
+//! Owns: starting the threads of a run together, on one clock, and the resources that the threads and the server used.
+//! Event loops without a runtime (`load::worker`) run on these threads too: they never yield to the runtime.
 
 use std::{
     future::Future,
@@ -22,27 +22,28 @@ use crate::{
     usage::{Effort, Meter, Spent},
 };
 
-/// Nanoseconds since the start of a run.
+/// Clock of a run, in nanoseconds since the run started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch: Instant,
 }
 
 impl Clock {
-    /// Starts a clock now.
+    /// Starts a clock at 0 now.
     pub fn start() -> Self {
         Self { epoch: Instant::now() }
     }
 
-    /// Returns the nanoseconds since the start.
+    /// Returns the nanoseconds since the clock was started.
     #[inline]
     pub fn now(&self) -> u64 {
         nanos(self.epoch.elapsed())
     }
 }
 
-/// Runs `setup` on each thread, then `load` on all of them from one moment on, unless a setup failed. `server` is the
-/// server's process, if it is known. Returns the results of the threads in order, and the resources that the run used.
+/// Runs `setup` on each thread. Unless a setup failed, it then starts `load` on all threads at the same moment.
+/// `server` is the id of the server's process, if it is known. Returns the results of the threads in order, and the
+/// resources that the run used.
 pub fn run<S, T: Send>(
     threads: usize,
     server: Option<u32>,
@@ -83,7 +84,7 @@ pub fn run<S, T: Send>(
     Ok((brought, spent))
 }
 
-/// Runs a future on a runtime of this thread.
+/// Runs a future to completion on a new single-threaded runtime on the calling thread.
 pub fn block_on_thread<F: Future>(work: F) -> F::Output {
     // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
     let _ = set_current_timer_slack(NonZeroU64::new(1));

@@ -1,4 +1,5 @@
-//! When requests are due. Decided before any reply is seen, so a slow server cannot thin them out.
+//! Schedule of requests. It is computed before any reply arrives, so a slow server cannot delay the requests that
+//! follow.
 
 use rand::RngExt as _;
 use rand_distr::Exp1;
@@ -8,25 +9,25 @@ use crate::random::{Generator, generator};
 /// The shape of the arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Arrivals {
-    /// Arrivals are evenly spaced.
+    /// Requests are evenly spaced in time.
     #[default]
     Constant,
-    /// Arrivals are those of independent users: gaps are exponentially distributed.
+    /// Requests arrive as from independent users: the gaps between them are exponentially distributed.
     Poisson,
 }
 
-/// One worker's share of the arrivals, in nanoseconds since the start, in order, without end.
+/// One worker's share of the scheduled requests: an endless sequence of due times, in nanoseconds since the start.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     arrivals: Arrivals,
-    /// Nanoseconds between two arrivals of this worker, on average.
+    /// Mean time between two requests of this worker, in nanoseconds.
     gap: f64,
     next: f64,
     rng: Generator,
 }
 
 impl Schedule {
-    /// The share of worker `worker` of `workers` in `rate` arrivals per second.
+    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second.
     pub fn new(arrivals: Arrivals, rate: f64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
         let mut rng = generator(seed.wrapping_add(worker as u64));
@@ -37,13 +38,13 @@ impl Schedule {
         Self { arrivals, gap, next, rng }
     }
 
-    /// Returns the time of the next arrival.
+    /// Returns the due time of the next request, in nanoseconds since the start.
     #[inline]
     pub fn peek(&self) -> u64 {
         self.next as u64
     }
 
-    /// Takes the next arrival; returns its time.
+    /// Advances to the next request; returns the due time of the current one.
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.peek();

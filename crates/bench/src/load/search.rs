@@ -1,8 +1,8 @@
-//! The knee: the highest rate that still meets an objective, and goes on meeting it.
+//! Search for the knee: the highest rate that meets a response-time objective, and meets it again when repeated.
 //!
-//! Climb by doubling until a rate fails, bisect between the last that passed and the first that
-//! failed, then repeat the best one; if a repeat fails, go down a step and repeat there. The search
-//! only sees a function from rate to outcome, so it is tested against a formula.
+//! The search doubles the rate until a run fails, then bisects between the highest rate that passed and the lowest that
+//! failed, and repeats the best rate. If a repeat fails, it lowers the rate by a step and repeats there. The search
+//! only sees a function from rate to result, so tests use a formula instead of a server.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -14,27 +14,29 @@ use crate::{
     report::{self, Check, Verdict},
 };
 
-/// A bound on a percentile of the response time, as in `p99<5ms`.
+/// Upper bound on a percentile of the response time, as in `p99<5ms`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
     /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// Exclusive bound of the percentile.
+    /// Response time that the percentile must stay below.
     pub bound: Duration,
 }
 
 impl Objective {
-    /// Returns true if the times meet the objective. No times meet nothing.
+    /// Returns true if the percentile of `times` is below the bound. Returns false if `times` is empty.
     pub fn is_met(&self, times: &Latencies) -> bool {
         times.count() > 0 && times.percentile(self.percentile) < self.bound
     }
 
-    /// Returns the longest wait for a reply in a trial, which is given up early: the search goes on at another rate.
+    /// Returns the longest wait for a reply before a run of the search is aborted: 20 times the bound, but at least 1
+    /// s. The run then counts as failed, and the search continues at another rate.
     pub fn patience(&self) -> Duration {
         (self.bound * 20).max(Duration::from_secs(1))
     }
 
-    /// Judges a trial against `subject` by its response times. Errors end the search.
+    /// Decides whether a run of the search passed, from the validity of the run and its response times. Returns an
+    /// error if `subject` gave wrong replies, which ends the search.
     pub fn judge(&self, subject: &str, validity: &Validity, times: &Latencies) -> Result<Trial, BenchError> {
         match validity {
             Validity::Good if self.is_met(times) => Ok(Trial::Pass),
@@ -68,19 +70,19 @@ impl FromStr for Objective {
     }
 }
 
-/// Result of a run at one rate.
+/// Result of one run of the search, at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// The run met the objective.
     Pass,
     /// The run missed the objective.
     Fail,
-    /// Says nothing about the server: the generator was saturated, or answers were wrong.
+    /// The run has no valid result: the load generator was saturated, so the run says nothing about the server.
     Void,
 }
 
 impl Trial {
-    /// Returns how a run went, in words for a table.
+    /// Returns the result of a run in words, for a table.
     pub fn name(self, validity: &Validity) -> String {
         match self {
             Self::Pass => "pass".to_owned(),
@@ -89,32 +91,34 @@ impl Trial {
     }
 }
 
-/// Bounds of a search.
+/// Bounds and precision of a search for the knee.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Rate that is tried first.
+    /// Rate at which the search begins.
     pub start: f64,
-    /// Highest rate that is tried.
+    /// Highest rate that the search tries.
     pub max: f64,
-    /// Share of the rate below which the gap ends the bisection.
+    /// The bisection ends when the gap between the highest passed and the lowest failed rate is below this share of the
+    /// rate.
     pub precision: f64,
-    /// Runs that the knee must pass in the end.
+    /// Number of runs that the best rate must pass at the end.
     pub repeats: u32,
 }
 
-/// Result of a search.
+/// Result of a search for the knee, the highest rate that meets the objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knee {
-    /// The highest rate that passed every repeat; `None` if none did.
+    /// Highest rate that passed every repeat; `None` if no rate did.
     pub rate: Option<f64>,
-    /// Reason why the rate is not higher.
+    /// Reason why no higher rate was found.
     pub limited_by: Limit,
-    /// All trials, in order.
+    /// All runs of the search in order, each with its rate and result.
     pub trials: Vec<(f64, Trial)>,
 }
 
 impl Knee {
-    /// Checks that the knee was found and is the server's; `describe` puts a rate in words.
+    /// Creates the check that a knee was found and that the load generator did not limit it. `describe` formats a rate
+    /// as text.
     pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
         let (measured, verdict) = match (self.rate, self.limited_by) {
             (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
@@ -127,19 +131,19 @@ impl Knee {
     }
 }
 
-/// Reason why the knee is not higher.
+/// Reason why a search found no higher rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The server missed the objective above it.
+    /// The server: at a higher rate it missed the objective.
     Server,
-    /// The generator could not offer more: the server may be able to do more.
+    /// The load generator could not send more requests; the server may be able to handle more.
     Generator,
-    /// The search was not allowed a higher rate.
+    /// The search has reached its maximum rate.
     MaxRate,
 }
 
 impl Limit {
-    /// Returns the limit in words.
+    /// Returns the reason why the rate is not higher, in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -149,11 +153,12 @@ impl Limit {
     }
 }
 
-/// Rates below this are not searched: with so few requests percentiles mean nothing.
+/// Lowest rate that the search tries. With fewer requests percentiles mean nothing.
 const LOWEST_RATE: f64 = 10.0;
 const STEP_DOWN: f64 = 0.95;
 
-/// Searches the knee; `trial` runs one rate.
+/// Searches for the knee, the highest rate that meets an objective; `trial` runs the load at one rate and returns the
+/// result.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
     let mut knee = Knee { rate: None, limited_by: Limit::MaxRate, trials: Vec::new() };
     let mut passes = |rate: f64, knee: &mut Knee| {

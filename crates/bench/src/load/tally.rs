@@ -1,10 +1,10 @@
-//! Counts of one run.
+//! Counts of one run, which each worker thread keeps separately.
 
 use crate::latency::Latencies;
 
-/// Counts that several threads keep apart and that are added in the end.
+/// Counts that each thread keeps separately and that are added up at the end of a run.
 pub trait Merge: Default {
-    /// Adds another thread's counts.
+    /// Adds another thread's counts to these counts.
     fn merge(&mut self, other: Self);
 }
 
@@ -12,43 +12,43 @@ impl Merge for () {
     fn merge(&mut self, (): ()) {}
 }
 
-/// Counts of a thread, or of all threads after a merge. Unless said otherwise they are those of requests that were due
-/// in the counted time.
+/// Counts of one thread, or of all threads after a merge. Unless a field states otherwise, only requests that were due
+/// after the warm-up are counted.
 #[derive(Clone, Debug, Default)]
 pub struct Tally<C> {
-    /// Response times by kind of request, from the moment a request was due.
+    /// Response times for each kind of request, counted from the moment at which a request was due.
     pub times: Vec<Latencies>,
-    /// Time by which requests were sent late although a connection was free: the generator's own lateness.
+    /// Time by which the generator sent requests late although a connection was free.
     pub lag: Latencies,
-    /// Replies, right or wrong.
+    /// Number of replies, right or wrong.
     pub replies: u64,
-    /// Right items: replies, or the records and deliveries that a reply carries or acknowledges.
+    /// Number of right items: right replies, or the records and deliveries that such replies carry or acknowledge.
     pub right: u64,
-    /// Right items, those of the warm-up included.
+    /// Number of right items including those of the warm-up.
     pub all_right: u64,
-    /// Wrong replies, those of the warm-up included.
+    /// Number of wrong replies including those of the warm-up.
     pub wrong: u64,
-    /// Connections lost, for example because the server closed them or sent bytes that are not of the protocol.
+    /// Number of lost connections, for example because the server closed them or sent bytes that violate the protocol.
     pub lost: u64,
-    /// Requests that were due and had no reply at the end of the run.
+    /// Number of requests that were due and had no reply at the end of the run.
     pub unanswered: u64,
-    /// Bytes received, where a run counts them.
+    /// Number of bytes received, if the run counts them.
     pub received_bytes: u64,
-    /// When the last right reply came, in nanoseconds since the start.
+    /// Time at which the last right reply arrived, in nanoseconds since the start of the run.
     pub last_reply: u64,
-    /// First problem, in words.
+    /// Description of the first problem of the run.
     pub first_problem: Option<String>,
-    /// Counts of the protocol.
+    /// Additional counts of the protocol.
     pub own: C,
 }
 
 impl<C: Merge> Tally<C> {
-    /// Creates empty counts of this many kinds of requests.
+    /// Creates empty counts for this number of request kinds.
     pub fn new(kinds: usize) -> Self {
         Self { times: vec![Latencies::default(); kinds], ..Self::default() }
     }
 
-    /// Adds the counts of all threads.
+    /// Returns the sum of the counts of all threads.
     pub fn sum(kinds: usize, all: impl IntoIterator<Item = Self>) -> Self {
         let mut sum = Self::new(kinds);
         all.into_iter().for_each(|tally| sum.merge(tally));
@@ -76,12 +76,12 @@ impl<C: Merge> Merge for Tally<C> {
 }
 
 impl<C> Tally<C> {
-    /// Remembers the first problem.
+    /// Stores the description of a problem, unless an earlier problem is stored.
     pub fn problem(&mut self, what: impl FnOnce() -> String) {
         self.first_problem.get_or_insert_with(what);
     }
 
-    /// Counts requests of a kind that were due at once and whose right replies came with one read.
+    /// Counts requests of one kind that were due at the same moment and whose right replies arrived with one read.
     #[inline]
     pub(super) fn replies(&mut self, together: CoalescedReplies, now: u64) {
         if together.count > 0 {
@@ -92,19 +92,19 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts a request that has waited this long, in nanoseconds, and never got its reply.
+    /// Counts a request that never got a reply, and the nanoseconds that it has waited.
     pub(super) fn unanswered(&mut self, kind: usize, waited: u64) {
         self.unanswered += 1;
         self.times[kind].record_nanos(waited);
     }
 
-    /// Returns the response times of all kinds.
+    /// Returns the response times of all kinds of requests in one histogram.
     pub fn response(&self) -> Latencies {
         Latencies::sum(&self.times)
     }
 }
 
-/// Replies that share a record: their requests were of one kind and due at once.
+/// Right replies that are counted together: their requests were of one kind and due at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CoalescedReplies {
     pub(super) due: u64,

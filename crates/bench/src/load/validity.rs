@@ -1,4 +1,4 @@
-//! Validity of a run's figures.
+//! Validity of a run's figures: whether they measure the server or something else.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use crate::{
     report::{Check, Verdict, duration},
 };
 
-/// A worker that uses more than this share of a core may be what limits the rate.
+/// Largest share of a core that a worker may use in a valid run. A busier worker may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
-/// Validity of a run's figures.
+/// Validity of a run's figures. The text in a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// All requests were sent in time, and their right replies arrived.
     Good,
-    /// The server did not keep up: a result, and a bad one.
+    /// The server did not keep up with the requests. This is a valid result, but a bad one.
     Overloaded(String),
-    /// A reply was wrong, or did not come.
+    /// A reply was wrong or did not arrive.
     Errors(String),
-    /// The generator was the bottleneck: the figures say nothing about the server.
+    /// The load generator was the bottleneck: the figures do not measure the server.
     Saturated(String),
 }
 
 impl Validity {
-    /// Returns a short name, for a table.
+    /// Returns a short name of the validity, for a table.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -34,7 +34,7 @@ impl Validity {
         }
     }
 
-    /// Returns the reason in words, and the verdict of a check.
+    /// Returns the reason in words, and the verdict of a check that requires a valid run.
     pub fn verdict(self) -> (String, Verdict) {
         match self {
             Self::Good => ("yes".to_owned(), Verdict::Met),
@@ -43,21 +43,21 @@ impl Validity {
         }
     }
 
-    /// Returns the check of a run that requires it to be good.
+    /// Creates the check that requires the run to be valid.
     pub fn check(self, what: impl Into<String>, required: &str) -> Check {
         let (measured, verdict) = self.verdict();
         Check { what: what.into(), required: required.to_owned(), measured, verdict }
     }
 
-    /// Returns the first validity of several runs that is not good.
+    /// Returns the first of the given validities that is not good; good if all are.
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }
 }
 
-/// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th
-/// percentile of its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this
-/// thread was running.
+/// Returns why a scheduled run does not measure the server: the 99th percentile of the generator's lateness is above
+/// `max_lag`, or the generator's busiest thread had no spare time. `busiest` is the share of its time that this thread
+/// was running. Returns `None` for a valid run.
 pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
     const REMEDY: &str = "lower the rate, or give the generator more threads or cores";
     let lag = lag.percentile(99.0);
@@ -70,7 +70,7 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
     is_busy.then(|| Validity::Saturated(format!("a load thread was {:.0} % busy: {REMEDY}", 100.0 * busiest)))
 }
 
-/// Describes a run in a line, for the progress; `unit` is what the rate counts, such as `/s`.
+/// Describes a run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
 pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
     let at = |percentile| duration(times.percentile(percentile));
     format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())

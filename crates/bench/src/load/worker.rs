@@ -1,12 +1,12 @@
-//! The event loop of one load thread: sends due requests on free connections, and reads replies.
+//! Event loop of one load thread: sends due requests on free connections, and reads replies.
 //!
-//! Owns: its connections, its part of the arrivals, its counts. Does not own bytes and judgements
-//! ([`super::protocol`]).
+//! Owns: the thread's connections, its share of the requests, its counts. Does not own the encoding of requests and the
+//! checking of replies ([`super::protocol`]).
 //!
-//! Invariants: a request is sent at the moment it is due if a connection is free then, else as soon as one is; its
-//! response time counts from that moment either way. Lateness although a connection was free is recorded as lag: it is
-//! the generator's, and voids the run when it grows. Replies come in the order of `inflight`, which never exceeds the
-//! pipeline's depth.
+//! Invariants: a request is sent at the moment at which it is due if a connection is free then, and otherwise as soon
+//! as a connection is free; its response time counts from the due time either way. If the generator sends a request
+//! late although a connection was free, it records the lateness as lag; a large lag makes the run invalid. Replies
+//! arrive in the order of `inflight`, which never exceeds the pipeline's depth.
 
 use std::{collections::VecDeque, io::ErrorKind};
 
@@ -24,13 +24,13 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Lost connections after which a worker stops: the server is gone and not only slow.
+/// Number of lost connections after which a worker stops, because the server is gone and not only slow.
 const MAX_LOST: u64 = 1000;
 const EVENTS: usize = 256;
-/// Longest wait, in nanoseconds, between two looks at the oldest request.
+/// Longest wait for events, in nanoseconds, before the worker checks how long the oldest request has waited.
 const LONGEST_WAIT: u64 = 100_000_000;
 
-/// A request that waits for its reply. Times are in nanoseconds since the run's start.
+/// A request whose reply has not arrived yet. Times are in nanoseconds since the run's start.
 struct Inflight<R> {
     due: u64,
     sent: u64,
@@ -40,7 +40,7 @@ struct Inflight<R> {
 struct Lane<P: Protocol> {
     connection: Connection,
     inflight: VecDeque<Inflight<P::Request>>,
-    /// When the connection last became able to take a request.
+    /// Time at which the connection last became able to take a request, in nanoseconds since the run's start.
     free_since: u64,
     state: P::State,
 }
@@ -49,22 +49,22 @@ pub(super) struct Worker<'a, P: Protocol> {
     plan: &'a Plan<P>,
     poller: Poller,
     lanes: Vec<Lane<P>>,
-    /// Connections that can take a request, longest free first.
+    /// Connections that can take a request, the one that has been free longest first.
     free: VecDeque<usize>,
-    /// Connections with requests in their buffer that were not written.
+    /// Connections whose buffers contain requests that were not written to the socket yet.
     unsent: Vec<usize>,
     pacer: Pacer,
     rng: Generator,
     tally: Tally<P::Counts>,
-    /// Requests under way on all connections.
+    /// Number of unanswered requests on all connections.
     under_way: usize,
     clock: Clock,
-    /// True if the server is gone or hopelessly behind.
+    /// True if the worker must stop, because the server is gone or cannot catch up.
     is_over: bool,
 }
 
 impl<'a, P: Protocol> Worker<'a, P> {
-    /// Opens the connections of worker `number` of `workers`.
+    /// Opens the connections of worker number `number` of `workers`.
     pub(super) fn open(plan: &'a Plan<P>, number: usize, workers: usize) -> Result<Self, BenchError> {
         let poller = Poller::new().map_err(BenchError::subject("epoll", "starting"))?;
         let connections = plan.connections / workers + usize::from(number < plan.connections % workers);
@@ -96,7 +96,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         Ok(Lane { connection, inflight: VecDeque::new(), free_since: self.clock.now(), state: P::State::default() })
     }
 
-    /// Runs to the end of the plan; `clock` is that of all workers.
+    /// Sends requests and reads replies until the plan ends; all workers use the same `clock`.
     pub(super) fn run(mut self, clock: Clock) -> Tally<P::Counts> {
         self.clock = clock;
         self.lanes.iter_mut().for_each(|lane| lane.free_since = 0);
@@ -120,7 +120,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.tally
     }
 
-    /// Sends every request that is due, while connections are free.
+    /// Sends every request that is due, as long as connections are free.
     fn send_due(&mut self) {
         let mut now = self.clock.now();
         while let Some(&number) = self.free.front().filter(|_| !self.is_over) {
@@ -149,7 +149,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Sends as many requests as may be under way on each connection that has none.
+    /// Fills each connection that has no unanswered requests with a full pipeline of requests.
     fn send_bursts(&mut self) {
         while let Some(number) = self.free.pop_front() {
             let now = self.clock.now();
@@ -173,7 +173,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.under_way += 1;
     }
 
-    /// Writes the buffer. If the kernel does not take everything, the poller reports when it takes more.
+    /// Writes the connection's buffer to its socket. If the kernel does not accept everything, the poller reports when
+    /// the socket is writable again.
     fn send(&mut self, number: usize) {
         let connection = &mut self.lanes[number].connection;
         let was_blocked = connection.is_blocked;
@@ -219,7 +220,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Judges and counts all complete replies of a connection's input. They share one time of arrival.
+    /// Checks and counts all complete replies in a connection's input. All of them get the same arrival time.
     fn take_replies(&mut self, number: usize) -> Result<(), String> {
         let now = self.clock.now();
         let Self { plan, lanes, pacer, tally, .. } = self;
@@ -286,7 +287,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Counts what was under way on a broken connection, and opens another in its place or ends the run.
+    /// Counts the unanswered requests of a broken connection, and then opens a new connection or ends the run.
     #[cold]
     fn handle_loss(&mut self, number: usize, problem: String) {
         self.tally.lost += 1;
@@ -312,7 +313,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Gives up when the oldest request has waited too long.
+    /// Aborts the run when the oldest request has waited too long for its reply.
     fn check_timeout(&mut self) {
         let limit = self.clock.now().saturating_sub(nanos(self.plan.give_up));
         let oldest = self.lanes.iter().filter_map(|lane| lane.inflight.front()).map(|asked| asked.due);
@@ -323,7 +324,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// After an early end: counts all that was due by now and has no reply, with the time that it waited.
+    /// After an early end of the run, counts all requests that were due and have no reply, with the time that they
+    /// waited.
     fn count_unanswered(&mut self) {
         let now = self.clock.now();
         for asked in self.lanes.iter().flat_map(|lane| &lane.inflight).filter(|asked| self.pacer.counts(asked.due)) {

@@ -1,10 +1,11 @@
-//! The cells of the log suite, and the figures that must hold.
+//! The cells of the log suite: the combinations of writers, batch size and durability level that it measures.
 
 use thalweg_types::Durability;
 
 use super::options::LogOptions;
 
-/// One cell: a number of writers append batches of a number of records, each at a level.
+/// One measured combination: a number of writers append batches of a number of records of a size, at a durability
+/// level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) purpose: Purpose,
@@ -15,12 +16,13 @@ pub(super) struct Cell {
     pub(super) payload: usize,
 }
 
-/// Kind of a writer.
+/// Kind of the writers of a cell: threads or async tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunAs {
-    /// A thread that sleeps until its append is durable.
+    /// Each writer is a thread, which sleeps until its append is durable.
     Threads,
-    /// A task; all share one worker, which syncs when no task of it can run. What a server's connections are.
+    /// Each writer is an async task, as the connections of a server are. All tasks share one thread, which syncs the
+    /// log when no task can run.
     Tasks,
 }
 
@@ -33,7 +35,7 @@ impl RunAs {
     }
 }
 
-/// The table that a cell belongs to.
+/// Table of the report in which a measured combination is a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,
@@ -56,7 +58,8 @@ impl Purpose {
     }
 }
 
-/// All cells: row S's tables at every level, then those that are checked.
+/// Returns all cells: the two tables of row S, a published benchmark, at every durability level, then the cells that
+/// the checks need.
 pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     let mut cells = Vec::new();
     if !options.only_checks {

@@ -1,4 +1,4 @@
-//! Figures of the cells, their tables, and the figures that must hold.
+//! Figures of the measured cells, their tables, and the checks of required figures.
 
 use super::{
     cells::{Cell, Purpose, RunAs},
@@ -11,7 +11,7 @@ use crate::{
     stats::{Summary, median, ratio},
 };
 
-/// All rounds of a cell, and the probe beside each.
+/// All rounds of a cell, with the disk probe that ran beside each round.
 pub(super) struct Measured {
     pub(super) cell: Cell,
     pub(super) probes: Vec<Probed>,
@@ -43,7 +43,7 @@ impl Measured {
         self.rounds.iter().filter_map(|round| round.cost.fsyncs).sum()
     }
 
-    /// Describes the cell and its rate in a line, for the progress.
+    /// Describes the cell and its rate in one line, for the progress output.
     pub(super) fn line(&self) -> String {
         let (cell, times) = (&self.cell, self.times());
         format!(
@@ -81,7 +81,7 @@ pub(super) fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
     }
 }
 
-/// Compares the required figures with those of the cells that were measured.
+/// Compares the required figures with those of the measured cells.
 pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
     let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {

@@ -1,8 +1,9 @@
-//! The log suite: row S's two tables at every durability level, beside a raw probe of the same disk.
+//! The log suite: the two tables of *row S*, a published benchmark of another system, at every durability level, beside
+//! a raw probe of the same disk.
 //!
-//! Owns: the cells (`cells`), one round of a cell (`round`), the figures and checks (`figures`). A process of row S is a thread here (or a
-//! task, for the figures of many writers) that appends one batch after the other. Probe and log take turns, and the
-//! ratio is the median of the rounds' ratios.
+//! Owns: the cells (`cells`), one round of a cell (`round`), the figures and checks (`figures`). A process of row S is
+//! a thread here (or a task, for the figures of many writers) that appends one batch after the other. Probe and log
+//! take turns, and the reported ratio is the median of the rounds' ratios.
 
 mod cells;
 mod figures;
@@ -29,7 +30,7 @@ use crate::{
 
 const PROBE_BYTES: u64 = 64 << 20;
 
-/// Runs the suite.
+/// Runs the log suite and returns its report.
 pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("log", options.dir.as_deref())?;

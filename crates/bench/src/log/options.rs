@@ -9,42 +9,42 @@ use crate::{
     options::{parse_duration, require, within},
 };
 
-/// Options of the log suite.
+/// Options of `thalweg bench log`, the log suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogOptions {
-    /// Directory below which the log is made; decides which disk is measured.
+    /// Directory below which the log is created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Levels to measure.
+    /// Durability levels to measure.
     #[arg(long, value_delimiter = ',', default_values_t = [Durability::None, Durability::Os, Durability::Interval, Durability::Disk])]
     pub durability: Vec<Durability>,
-    /// Numbers of threads that append at the same time.
+    /// Numbers of threads that append at the same time, each measured.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 50, 100])]
     pub processes: Vec<usize>,
-    /// Records per append.
+    /// Numbers of records per append, each measured.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000])]
     pub batches: Vec<usize>,
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     #[arg(long, default_value_t = 1024)]
     pub payload: usize,
-    /// Time of each round of each cell; the probe beside it takes half of it.
+    /// Duration of each round of a measurement; the disk probe beside it takes half of this.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub time: Duration,
-    /// Rounds of each cell; medians are reported.
+    /// Rounds of each measurement; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Only the cells that are held against a required figure.
+    /// Run only the measurements that have a required figure.
     #[arg(long)]
     pub only_checks: bool,
-    /// MiB of memory touched before, so that the machine's first touch is not measured.
+    /// MiB of memory to touch before the run, so that a virtual machine's slow first touch is not measured.
     #[arg(long, default_value_t = 1024)]
     pub warm_mib: u64,
-    /// Seed of the payloads.
+    /// Seed of the random payloads.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// A batch must fit a segment of the default size, headers included.
+/// Maximum bytes of a batch. A batch, with its headers, must fit into a segment of the default size.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl LogOptions {

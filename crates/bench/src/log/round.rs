@@ -1,4 +1,4 @@
-//! One round of a cell: writers that append until the time is up, and a look at what they wrote.
+//! One round of a cell: writers append until the time is up, and the records that they wrote are compared.
 
 use std::{
     io::IoSlice,
@@ -20,19 +20,20 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Figures of a round.
+/// Figures of one round of appends.
 pub(super) struct Round {
-    /// Appends per second.
+    /// Number of appends per second.
     pub(super) rate: f64,
     pub(super) times: Latencies,
     pub(super) cost: Cost,
 }
 
-/// Records compared after a round; more would take longer than the round.
+/// Maximum number of records that are read back and compared after a round. More would take longer than the round
+/// itself.
 const MAX_COMPARED: u64 = 20_000;
 const JANITOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs one round. `number` makes the records of each round differ.
+/// Runs one round of a cell. `number` is the round's number, which makes the records of each round differ.
 pub(super) fn run(
     log: &Log,
     cell: &Cell,
@@ -68,7 +69,7 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, BenchError>>) -> 
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The writers of one round: threads, or tasks of one worker.
+/// Writers of one round: threads, or tasks on one thread.
 struct Writers<'a> {
     log: &'a Log,
     cell: &'a Cell,
@@ -105,8 +106,9 @@ impl Writers<'_> {
         })
     }
 
-    /// One worker for all tasks. Each writes its append and awaits the watermark; when none can run, the
-    /// worker syncs before it would sleep, and finds those that waited for that sync ready to run.
+    /// Runs all writers as tasks on one thread. Each task appends a batch and waits until the log's durable position
+    /// reaches the end of the batch. When no task can run, the thread syncs the log before it would sleep; that makes
+    /// the tasks runnable that waited for the sync.
     fn run_tasks(&self) -> Result<Vec<Latencies>, BenchError> {
         let log = self.log.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -142,8 +144,8 @@ impl Writers<'_> {
     }
 }
 
-/// Appends one batch; the record's index says what its payload must be. Returns when the log was called, and
-/// where it ends afterwards.
+/// Appends one batch. Each record's index determines its payload. Returns the time at which the log was called, and the
+/// log's end after the append.
 fn append(
     log: &Log,
     cell: &Cell,
@@ -170,7 +172,7 @@ fn append(
     Ok((began, appended.next))
 }
 
-/// Gives back segments as soon as they are synced, as the state's persistence would.
+/// Releases segments as soon as they are synced, as the engine's state would after persisting them.
 fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     while !over.load(Ordering::Relaxed) {
         log.release(log.durable());
@@ -182,7 +184,8 @@ fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Reads back the records of the round that are still there, and compares each payload with its index's.
+/// Reads back those records of the round that the log still has, and compares each payload with the one that its index
+/// determines.
 fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
     let wrong = |message: String| BenchError::wrong("log", "reading back", message);
     let from = first.max(log.start()).max(Lsn(log.end().0.saturating_sub(MAX_COMPARED)));

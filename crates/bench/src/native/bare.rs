@@ -1,9 +1,9 @@
-//! The machine's own speed: a bare stream over loopback with both ends here, and a bare round trip. The server's
-//! figures are compared with these, measured in the same run.
+//! The raw speed of the machine's loopback network: a stream of bytes and a round trip between two threads of this
+//! process, without a server. The server's figures are compared with these, measured in the same run.
 //!
 //! One thread sends, one receives, and neither looks at the bytes. The two threads of a round trip run on cores of
-//! their own if there are two: on one core they would wake each other four times as fast, which a server with other
-//! work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
+//! their own if there are two cores: on one core they would wake each other four times as fast, which a server with
+//! other work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -28,7 +28,7 @@ pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SUBJECT: &str = "a bare stream";
 
-/// Bytes per second of one stream. Nothing for TLS, which is measured against TCP.
+/// Measures the bytes per second of one stream over loopback. Returns no figure for TLS, which is compared with TCP.
 pub fn stream(carrier: TransportKind, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {
@@ -38,7 +38,7 @@ pub fn stream(carrier: TransportKind, time: Duration) -> Result<f64, BenchError>
     }
 }
 
-/// Measures round trips of this many bytes there, and as few as an ack has back.
+/// Measures round trips over loopback with requests of `bytes` bytes and answers as short as an acknowledgement.
 pub fn round_trips(carrier: TransportKind, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {
@@ -50,7 +50,7 @@ pub fn round_trips(carrier: TransportKind, bytes: usize, time: Duration) -> Resu
     }
 }
 
-/// Bytes of an answer.
+/// Bytes of an answer in a round trip, about those of an acknowledgement.
 const ANSWER: usize = 40;
 
 fn tcp_stream(time: Duration) -> io::Result<f64> {
@@ -63,13 +63,13 @@ fn tcp_stream(time: Duration) -> io::Result<f64> {
     })
 }
 
-/// Sends until the other side is closed.
+/// Sends bytes until the other side closes the connection.
 pub(super) fn send_tcp(mut stream: TcpStream) {
     let block = vec![7; CHUNK];
     while stream.write_all(&block).is_ok() {}
 }
 
-/// Returns the bytes per second that come, for this time or until the other side closes.
+/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
 pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
     let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
     while rate.is_running()
@@ -108,8 +108,8 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     })
 }
 
-/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none
-/// it goes where it likes.
+/// Pins the calling thread to the CPU core with this number, counted among the cores that the thread may use. The
+/// pinning ends when the returned guard is dropped. Does nothing if there is no such core.
 fn pin_to_core(number: usize) -> Option<CorePin> {
     let before = sched_getaffinity(None).ok()?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;
@@ -119,7 +119,7 @@ fn pin_to_core(number: usize) -> Option<CorePin> {
     Some(CorePin { before })
 }
 
-/// Keeps a thread on a core until it is dropped.
+/// Guard that keeps a thread pinned to a CPU core until the guard is dropped.
 struct CorePin {
     before: CpuSet,
 }
@@ -130,7 +130,7 @@ impl Drop for CorePin {
     }
 }
 
-/// Counts bytes over time, after a fifth of it as a warm-up.
+/// Counts the bytes received in a span of time. The first fifth of the span is a warm-up that is not counted.
 struct Rate {
     begun: Instant,
     from: Duration,
@@ -167,7 +167,7 @@ impl Rate {
 
 pub(super) type Quic<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Both configurations, with a certificate made for the occasion.
+/// Creates the QUIC configurations of server and client, with a new self-signed certificate.
 pub(super) fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let certificate = CertificateDer::from(made.cert);
@@ -188,7 +188,7 @@ pub(super) fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
     Ok((server, client))
 }
 
-/// A socket with the buffers that the server's have; the system may give less.
+/// Creates a UDP socket with the same buffer sizes as the server's sockets; the operating system may grant less.
 pub(super) fn quic_socket() -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(ANY)?;
     let bytes = QuicOptions::DEFAULTS.socket_buffer_bytes;
@@ -197,7 +197,7 @@ pub(super) fn quic_socket() -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Runs `client` on a thread of its own, connected to `server` on this one.
+/// Connects two QUIC endpoints over loopback, and runs `client` on a new thread and `server` on the calling one.
 fn quic_pair<T, C, S>(
     client: impl FnOnce(quinn::Connection) -> C + Send,
     server: impl FnOnce(quinn::Connection) -> S,
@@ -234,7 +234,7 @@ fn quic_stream(time: Duration) -> Quic<f64> {
     quic_pair(send_quic, |connection| receive_quic(connection, time))
 }
 
-/// Sends until the other side is closed, which is an error.
+/// Sends bytes on a new stream until the other side closes the connection, which ends the function with an error.
 pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     let mut stream = connection.open_uni().await?;
     let chunk = Bytes::from(vec![7; CHUNK]);
@@ -243,7 +243,7 @@ pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     }
 }
 
-/// Returns the bytes per second that come, for this time or until the other side closes.
+/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
 pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
     let mut stream = connection.accept_uni().await?;
     let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
@@ -254,12 +254,12 @@ pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) 
     Ok(rate.per_second())
 }
 
-/// Creates an endpoint that is dialled.
+/// Creates a QUIC endpoint that accepts connections.
 pub(super) fn quic_server(config: ServerConfig, socket: UdpSocket) -> Quic<Endpoint> {
     Ok(Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?)
 }
 
-/// Creates an endpoint that only dials.
+/// Creates a QUIC endpoint that only opens connections.
 pub(super) fn quic_client() -> Quic<Endpoint> {
     Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
 }

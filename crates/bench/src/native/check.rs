@@ -1,43 +1,45 @@
-//! Checks that a subscriber gets everything, once, in order.
+//! Checks that a subscriber gets every message once and in order.
 //!
-//! Owns: a subscriber's account of the messages that came, in `O(1)` a run of consecutive messages, and the comparison
-//! at the end. Does not own content ([`super::payload`]).
+//! Owns: the record of which messages a subscriber received, at constant cost for each run of consecutive messages, and
+//! the comparison at the end. Does not own the check of the messages' content ([`super::payload`]).
 //!
-//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap; in
-//! the end the gaps must be as many messages as the server reported as dropped. A number below came twice or out of
-//! order, which is always a fault. A member of a queue group gets some messages: their numbers rise with gaps. The
-//! count, the sum and the sum of squares (modulo 2^64) over all members of a group must be those of the published
-//! numbers. Two losses and two duplicates can't balance all three unless they are the same messages, which then are out
-//! of order at a member. With several publishers the order across them is hashed: it must be the same for all
-//! subscribers.
+//! A subscriber expects the messages of each publisher to be numbered 0, 1, 2, ... A number above the expected one
+//! leaves a gap; at the end the gaps must contain as many messages as the server reported as dropped. A number below
+//! the expected one means a message that came twice or out of order, which is always a fault. A member of a queue group
+//! gets only some messages: their numbers rise with gaps. For each publisher, the count, the sum and the sum of squares
+//! (modulo 2^64) of the numbers over all members of a group must be those of the published numbers. Two losses and two
+//! duplicates cannot leave all three sums unchanged unless they are the same messages, which then are out of order at a
+//! member. With several publishers, the order of messages across publishers is hashed: the hash must be the same for
+//! all subscribers.
 
 use std::fmt;
 
-/// Consecutive messages of one publisher.
+/// A run of consecutively numbered messages of one publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Number of the publisher.
+    /// Number of the publisher, from 0.
     pub publisher: u32,
-    /// Number of the first.
+    /// Number of the first message of the run.
     pub first: u64,
-    /// Number of messages.
+    /// Number of messages in the run.
     pub count: u64,
 }
 
-/// Joins messages to runs, so that what follows costs nothing a message.
+/// Collects received messages into runs of consecutive numbers, so that later checks work on a few runs instead of on
+/// each message.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     runs: Vec<Run>,
 }
 
 impl Runs {
-    /// Drops all runs and keeps the memory.
+    /// Removes all runs and keeps the allocated memory.
     #[inline]
     pub fn clear(&mut self) {
         self.runs.clear();
     }
 
-    /// Adds a message.
+    /// Adds message number `sequence` of a publisher: extends the last run, or begins a new one.
     #[inline]
     pub fn push(&mut self, publisher: u32, sequence: u64) {
         match self.runs.last_mut() {
@@ -46,30 +48,30 @@ impl Runs {
         }
     }
 
-    /// Returns all runs, in order.
+    /// Returns all runs, in the order in which their messages arrived.
     pub fn all(&self) -> &[Run] {
         &self.runs
     }
 }
 
-/// Count, sum and sum of squares modulo 2^64 of the numbers of one publisher.
+/// Count, sum and sum of squares (modulo 2^64) of the message numbers of one publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Count of the numbers.
+    /// Count of the message numbers.
     pub count: u64,
     sum: u64,
     squares: u64,
 }
 
 impl Sums {
-    /// Returns the sums of the numbers below `count`, which were published.
+    /// Returns the sums for a publisher that has sent the messages `0..count`.
     pub fn published(count: u64) -> Self {
         let mut sums = Self::default();
         sums.add(0, count);
         sums
     }
 
-    /// Adds `first..first + count`.
+    /// Adds the message numbers `first..first + count`.
     #[inline]
     pub fn add(&mut self, first: u64, count: u64) {
         // Sums over 0..n of k and k², divided exactly before they wrap.
@@ -83,7 +85,7 @@ impl Sums {
         self.squares = self.squares.wrapping_add((square(to) - square(from)) as u64);
     }
 
-    /// Adds what another member got.
+    /// Adds the sums of the messages that another group member received.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.wrapping_add(other.count);
         self.sum = self.sum.wrapping_add(other.sum);
@@ -91,62 +93,64 @@ impl Sums {
     }
 }
 
-/// Numbers stay below 2^40 in a run; wilder ones come of wrong data and must not overflow.
+/// Mask that limits message numbers to 40 bits. Valid numbers stay below 2^40 in a run; larger ones come from wrong
+/// data and must not overflow the sums.
 const MASK: u64 = (1 << 40) - 1;
 
-/// A subscriber's position in one publisher's messages.
+/// How far a subscriber has received the messages of one publisher.
 #[derive(Clone, Copy, Debug, Default)]
 struct SequenceCheck {
-    /// Next expected number; `u64::MAX` before the first message.
+    /// Number of the next expected message; `u64::MAX` before the first message.
     next: u64,
     sums: Sums,
 }
 
-/// Share of the messages that a subscriber gets.
+/// Set of published messages that a subscriber must receive: all, or some of them as a member of a queue group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.
     #[default]
     All,
-    /// The subscriber gets some messages, as a member of a queue group.
+    /// The subscriber receives only some messages, as a member of a queue group.
     Some,
 }
 
-/// A subscriber's account of the messages that came.
+/// Record of the messages that one subscriber received, and of their faults.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberAccount {
     share: Share,
     sequences: Vec<SequenceCheck>,
-    /// Messages that came.
+    /// Number of messages that the subscriber received.
     pub received: u64,
-    /// Messages that the server reported as dropped.
+    /// Number of messages that the server reported as dropped.
     pub dropped: u64,
-    /// Messages skipped by numbers that were higher than expected.
+    /// Number of messages that are missing before messages with higher numbers than expected.
     gaps: u64,
-    /// Messages with a number below the expected one.
+    /// Number of messages that had a lower number than expected.
     backwards: u64,
-    /// Messages of a publisher that does not exist.
+    /// Number of messages with the number of a publisher that does not exist.
     unknown_publishers: u64,
-    /// Messages with the content of another message.
+    /// Number of messages that had the content of another message.
     pub wrong: u64,
     order: u64,
     last_publisher: u32,
 }
 
 impl SubscriberAccount {
-    /// Creates the account of a subscriber to this many publishers.
+    /// Creates the record of a subscriber to `publishers` publishers.
     pub fn new(share: Share, publishers: usize) -> Self {
         let sequences = vec![SequenceCheck::default(); publishers];
         Self { share, sequences, last_publisher: u32::MAX, ..Self::default() }
     }
 
-    /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.
+    /// Creates the record of a subscriber that joins while messages are being published. The first message of each
+    /// publisher may have any number.
     pub fn for_late_subscriber(publishers: usize) -> Self {
         let unheard = SequenceCheck { next: u64::MAX, ..SequenceCheck::default() };
         Self { sequences: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
-    /// Counts runs of messages that came.
+    /// Adds received messages, given as runs of consecutive numbers, to the record.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
         for run in runs {
@@ -180,18 +184,19 @@ impl SubscriberAccount {
         }
     }
 
-    /// Returns true if everything has come, or was reported as dropped.
+    /// Returns true if all `published` messages were received or reported as dropped.
     pub fn is_settled(&self, published: u64) -> bool {
         self.received + self.dropped >= published
     }
 
-    /// The hash of the order across publishers; `None` if there is nothing to compare.
+    /// Returns the hash of the order of messages across publishers; `None` if the order cannot be compared with other
+    /// subscribers'.
     pub fn order(&self) -> Option<u64> {
         (self.share == Share::All && self.sequences.len() > 1 && self.gaps == 0 && self.backwards == 0)
             .then_some(self.order)
     }
 
-    /// Returns the account's faults, given how many messages each publisher has sent.
+    /// Returns the subscriber's faults; `published` is the number of messages that each publisher has sent.
     pub fn faults(&self, published: &[u64]) -> Faults {
         let mut lost = 0;
         if self.share == Share::All {
@@ -214,18 +219,20 @@ impl SubscriberAccount {
     }
 }
 
-/// Number of messages that went wrong, by kind; all zero is good.
+/// Number of messages that were not delivered correctly, by kind of fault; all zero without faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Missing, or dropped and not said to be, or said to be and not dropped.
+    /// Number of messages that are missing without being reported as dropped, or that were reported as dropped although
+    /// they arrived.
     pub lost: u64,
-    /// Messages that came twice, or out of order.
+    /// Number of messages that arrived twice or out of order.
     pub backwards: u64,
-    /// Messages with content that was never sent.
+    /// Number of messages whose content was never sent.
     pub wrong: u64,
-    /// Messages of a publisher that does not exist.
+    /// Number of messages with the number of a publisher that does not exist.
     pub unknown_publishers: u64,
-    /// Subscribers that saw another order across publishers than the first one.
+    /// Number of subscribers that received the messages of several publishers in another order than the first
+    /// subscriber.
     pub disagreeing: u64,
 }
 
@@ -235,7 +242,7 @@ impl Faults {
         *self != Self::default()
     }
 
-    /// Adds another subscriber's.
+    /// Adds the faults of another subscriber.
     pub fn merge(&mut self, other: &Self) {
         self.lost += other.lost;
         self.backwards += other.backwards;
@@ -255,8 +262,9 @@ impl fmt::Display for Faults {
     }
 }
 
-/// The reckoning over all subscribers: `groups` of members of a queue group each, or of single subscribers; what each
-/// publisher has sent. Groups are held against what was published, since no member knows what it should have got.
+/// Adds up the faults of all subscribers. Each item of `groups` holds the members of a queue group, or a single
+/// subscriber; `published` is the number of messages that each publisher has sent. The members of a group are compared
+/// with the published messages together, since a single member cannot know which messages it should have received.
 pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -> Faults {
     let mut faults = Faults::default();
     let mut order = None;
@@ -272,7 +280,7 @@ pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -
     faults
 }
 
-/// Messages by which a queue group's members together differ from what was published.
+/// Returns the number of messages by which the members of a queue group together differ from the published messages.
 fn group_difference(members: &[&SubscriberAccount], published: &[u64]) -> u64 {
     if members.iter().any(|account| account.share == Share::All) {
         return 0;

@@ -1,10 +1,10 @@
-//! The loop of a channel of the native protocol, and a timer that is finer than the runtime's milliseconds.
+//! The event loop of a channel of the native protocol, and a timer that is finer than the runtime's milliseconds.
 //!
-//! Owns: the order of composing, writing and reading, and waiting for the first event. Does not own the bytes that are
-//! composed and the meaning of frames ([`Session`]).
+//! Owns: the order of composing, writing and reading frames, and waiting for the next event. Does not own the content
+//! of frames ([`Session`]).
 //!
-//! Everything that is due is composed before the channel is written, and everything that came with a read is handled
-//! before it is written again: many messages share a call to the kernel.
+//! Everything that is due is composed before the channel is written, and everything that arrived with a read is handled
+//! before the channel is written again: many messages share a system call.
 
 use std::{
     future::Future as _,
@@ -24,35 +24,35 @@ use tokio::{
 use super::line::{ChannelError, ReadyChannel};
 use crate::load::Clock;
 
-/// Event that a session waits for when it has composed and handled everything.
+/// Event that a session waits for after it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionWait {
     /// The session is over.
     Done,
     /// The session waits for frames, or for room to write.
     Channel,
-    /// The session waits for the channel or for a time of the clock, whatever comes first.
+    /// The session waits for the channel or until a time of the clock, in nanoseconds, whichever comes first.
     Due(u64),
-    /// The session can go on, after a turn of the thread's other tasks.
+    /// The session can continue, after the thread's other tasks have had a turn.
     Yield,
 }
 
-/// One side's part in the conversation on a channel.
+/// One side of the conversation on a channel: composes outgoing frames and handles received ones.
 pub trait Session {
-    /// Reads before the thread's other tasks have a turn. Each brings 64 KiB and more.
+    /// Maximum number of reads, each of 64 KiB or more, before the thread's other tasks get a turn.
     const READS_PER_TURN: usize = usize::MAX;
 
-    /// Appends everything that is due to what the channel sends.
+    /// Appends everything that is due to the channel's outgoing bytes.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
-    /// Handles all complete frames; `bytes` came with one read.
+    /// Handles all complete frames; the last read brought `bytes` bytes.
     fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError>;
 
-    /// Decides what to wait for. `is_blocked`: the peer takes no more bytes for now.
+    /// Returns the event to wait for. `is_blocked` is true if the peer accepts no more bytes for now.
     fn next(&mut self, is_blocked: bool) -> SessionWait;
 }
 
-/// Runs a session on a channel until it is over.
+/// Runs a session on a channel until the session is over.
 pub async fn drive(line: &mut ReadyChannel, clock: &Clock, session: &mut impl Session) -> Result<(), ChannelError> {
     let mut alarm = None;
     std::future::poll_fn(|cx| poll(cx, line, clock, session, &mut alarm)).await
@@ -93,25 +93,26 @@ fn poll<S: Session>(
     std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
 }
 
-/// Wakes its task at a time of the clock.
+/// Timer that wakes its task at a time of the clock.
 #[derive(Debug)]
 struct Alarm {
-    /// A timer's descriptor: readable, as a pipe's is, from that time on. (`AsyncFd` takes descriptors by unsafe calls
-    /// only.)
+    /// File descriptor of a Linux timer, which becomes readable at the set time, as a pipe does. (`AsyncFd` accepts
+    /// descriptors only in unsafe code.)
     timer: Receiver,
-    /// The time that the timer is set to, if it is set.
+    /// Time for which the timer is set, in nanoseconds of the clock, if it is set.
     set: Option<u64>,
 }
 
 impl Alarm {
-    /// Creates a timer that is not set. Must be called within a runtime.
+    /// Creates a timer that is not set. Must be called within a tokio runtime.
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(Self { timer: Receiver::from_file_unchecked(timer.into())?, set: None })
     }
 
-    /// Ready from the time `at` on, which may be past; sets the timer only if `at` differs from before.
+    /// Returns ready from the time `at` on, which may be in the past. Sets the timer only if `at` has changed since the
+    /// last call.
     fn poll(&mut self, cx: &mut Context<'_>, clock: &Clock, at: u64) -> Poll<io::Result<()>> {
         loop {
             let now = clock.now();

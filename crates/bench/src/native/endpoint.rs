@@ -1,4 +1,4 @@
-//! A server's native port, and the transport of connections to it.
+//! Address of a server's native port, together with the transport of connections to it.
 
 use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
@@ -6,20 +6,20 @@ use thalweg_wire::{Frame, ServerFrame};
 use super::line::{ChannelError, ReadyChannel};
 use crate::{BenchError, load::block_on_thread};
 
-/// Transport of connections.
+/// Transport of connections to the native port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum TransportKind {
-    /// TCP, not encrypted.
+    /// TCP without encryption.
     #[default]
     Tcp,
     /// TLS over TCP.
     Tls,
-    /// QUIC.
+    /// QUIC, which is encrypted and runs over UDP.
     Quic,
 }
 
 impl TransportKind {
-    /// Returns the transport's usual name.
+    /// Returns the transport's usual name, such as "TCP", for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -29,18 +29,19 @@ impl TransportKind {
     }
 }
 
-/// A native port and the transport to it.
+/// Address of a server's native port, with the transport and the trust settings for connections to it.
 #[derive(Clone, Debug)]
 pub struct NativeEndpoint {
-    /// Transport.
+    /// Transport of the connections.
     pub carrier: TransportKind,
-    /// Address, and the trust in the server's certificate.
+    /// Address of the port, and how the client verifies the server's certificate.
     pub endpoint: Endpoint,
 }
 
 impl NativeEndpoint {
-    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their
-    /// numbers. Where a connection has but one channel, each of them is a connection of its own.
+    /// Opens those of `connections` connections for which `mine` returns true, each with `streams` channels. Returns
+    /// the channels with their numbers. If the transport allows only one channel for each connection, every channel is
+    /// opened on a connection of its own.
     pub async fn open(
         &self,
         connections: usize,
@@ -66,7 +67,8 @@ impl NativeEndpoint {
         Ok(lines)
     }
 
-    /// Sends one request of setup on a channel of its own; `read` takes the reply that it must have.
+    /// Sends one request during setup, on a channel of its own. `read` returns the result if the reply is the expected
+    /// one, else `None`.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,
@@ -79,7 +81,7 @@ impl NativeEndpoint {
         })
     }
 
-    /// Opens one channel, for setup.
+    /// Opens one channel, for a request during setup.
     pub async fn line(&self) -> Result<ReadyChannel, BenchError> {
         ReadyChannel::dial(&Dialer::new(), &self.endpoint).await
     }

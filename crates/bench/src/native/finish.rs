@@ -1,7 +1,8 @@
-//! The end of a run: receivers wait for everything that was sent, and no longer than the run's patience.
+//! End of a run: receivers wait until they have received everything that was sent, but no longer than the run's
+//! timeout.
 //!
 //! Owns: the number of messages that each publisher has sent, and waking sleeping tasks when the total becomes known or
-//! the run is given up. A receiver reads one atomic a turn.
+//! the run is aborted. A receiver reads one atomic in each turn.
 
 use std::{
     sync::{
@@ -13,7 +14,7 @@ use std::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// The end of a run, shared by its threads.
+/// State of the end of a run, shared by the run's threads.
 #[derive(Debug)]
 pub struct Finish {
     sent: Vec<AtomicU64>,
@@ -26,7 +27,8 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Creates the end of a run; `groups` is the number of groups that receivers share messages in.
+    /// Creates the state of a run with this number of senders and receivers; `groups` is the number of queue groups
+    /// whose members share messages.
     pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
         Self {
             sent: (0..senders).map(|_| AtomicU64::new(0)).collect(),
@@ -39,7 +41,8 @@ impl Finish {
         }
     }
 
-    /// Enlists the current task. Call it once a task: its waker stays the same.
+    /// Registers the current task to be woken when the total becomes known and when the run ends. One call for each
+    /// task suffices, since a task's waker stays the same.
     pub async fn register_task(&self) {
         std::future::poll_fn(|cx| {
             self.register(cx.waker());
@@ -48,12 +51,12 @@ impl Finish {
         .await;
     }
 
-    /// Wakes this waker when the total becomes known, and at the end.
+    /// Registers a waker, which is called when the total number of sent messages becomes known and when the run ends.
     pub fn register(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
 
-    /// Reports how many messages a sender has sent in all.
+    /// Reports that a sender has finished after `messages` messages.
     pub fn sent(&self, sender: usize, messages: u64) {
         self.sent[sender].store(messages, Ordering::Release);
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -62,7 +65,7 @@ impl Finish {
         }
     }
 
-    /// Returns the number of messages that all senders have sent, once all are done.
+    /// Returns the total number of messages that all senders have sent; `None` until all senders have finished.
     #[inline]
     pub fn total(&self) -> Option<u64> {
         Some(self.total.load(Ordering::Acquire)).filter(|total| *total != UNKNOWN)
@@ -73,7 +76,8 @@ impl Finish {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
 
-    /// Counts messages that a member of a group received. Only all members together know when that is everything.
+    /// Counts messages that a member of a queue group received. Only the members together can tell when the group has
+    /// received all messages.
     pub fn group_received(&self, group: usize, messages: u64) {
         let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
         if self.total().is_some_and(|total| have >= total) {
@@ -81,31 +85,31 @@ impl Finish {
         }
     }
 
-    /// Returns the number of messages that the members of a group have received.
+    /// Returns the number of messages that the members of a queue group have received together.
     pub fn group_message_count(&self, group: usize) -> u64 {
         self.groups[group].load(Ordering::Acquire)
     }
 
-    /// Reports that a receiver has everything that it will get.
+    /// Reports that a receiver has received all its messages.
     pub fn received(&self) {
         if self.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake();
         }
     }
 
-    /// Returns true if all receivers are done, or the run was given up.
+    /// Returns true if all receivers have finished, or the run was aborted.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
     }
 
-    /// Ends the run for all threads.
+    /// Aborts the run for all threads.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Returns true if the run was given up.
+    /// Returns true if the run was aborted.
     #[inline]
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)

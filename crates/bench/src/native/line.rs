@@ -1,8 +1,9 @@
-//! A channel with the protocol's begin behind it: frames out, frames in, kept alive.
+//! A client's channel of the native protocol after its handshake: sends frames, receives frames, and keeps the
+//! connection alive.
 //!
-//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the
-//! protocol itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the
-//! generator's own cost, on the same cores as the server's.
+//! Owns: hello and welcome, pings, and the errors that end a channel. Does not own the meaning of frames. The load
+//! generator speaks the protocol itself instead of through the client crate: tasks, wakers and a reply channel for each
+//! message would cost CPU on the cores that the server uses too.
 
 use std::{
     fmt, io,
@@ -18,13 +19,13 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use crate::BenchError;
 
-/// Longest wait for a welcome, and for the reply to a request of setup.
+/// Longest wait for the server's welcome, and for the reply to a request during setup.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Error after which a channel is of no use any more.
+/// Error after which a channel is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The transport failed.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The server ended the connection with a reason.
@@ -33,19 +34,19 @@ pub enum ChannelError {
     /// The server ended the connection without a reason.
     #[error("the server closed the connection")]
     Closed,
-    /// The server sent something that the protocol does not allow.
+    /// The server sent something that violates the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
-    /// A request was refused.
+    /// The server rejected a request.
     #[error("refused: {0}")]
     Refused(String),
-    /// No answer came in time.
+    /// No reply from the server arrived within this time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
 }
 
 impl ChannelError {
-    /// Makes an error of whatever does not agree with the protocol, for `map_err`.
+    /// Makes the error for received bytes that violate the protocol, for `map_err`.
     pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }
@@ -57,16 +58,17 @@ impl From<DecodeError> for ChannelError {
     }
 }
 
-/// A channel that is ready for requests.
+/// A channel whose handshake is complete, so that it is ready for requests.
 #[derive(Debug)]
 pub struct ReadyChannel {
     channel: Channel,
-    /// The connection, which other channels may share; it stays open while any of them exists.
+    /// The connection of this channel, which other channels may share. It stays open until the last of these channels
+    /// is dropped.
     connection: Rc<Connection>,
     decoder: Decoder,
-    /// Bytes to be sent.
+    /// Bytes that wait to be sent.
     pub out: Outbox,
-    /// Requests that the server takes concurrently.
+    /// Maximum number of requests that the server accepts concurrently on the channel.
     pub max_requests: u32,
     keep_alive: Duration,
     ping: Interval,
@@ -80,7 +82,7 @@ impl ReadyChannel {
         Self { channel, connection, decoder, out: Outbox::new(), max_requests, keep_alive, ping }
     }
 
-    /// Dials and completes the handshake.
+    /// Connects to the server and completes the handshake.
     pub async fn dial(dialer: &Dialer, endpoint: &Endpoint) -> Result<Self, BenchError> {
         let fail = BenchError::target(endpoint.address());
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
@@ -90,7 +92,7 @@ impl ReadyChannel {
             .map_err(|error| fail(format!("{error}; is this the native port, and the transport that it speaks?")))
     }
 
-    /// Another channel of the same connection, where there can be several.
+    /// Opens another channel on the same connection; `None` if the transport has only one channel for each connection.
     pub async fn open_sibling(&self) -> Result<Option<Self>, ChannelError> {
         let Some(channel) = self.connection.open().await? else { return Ok(None) };
         Ok(Some(Self::new(channel, Rc::clone(&self.connection), self.keep_alive, self.max_requests)))
@@ -114,7 +116,7 @@ impl ReadyChannel {
         Ok(line)
     }
 
-    /// Sends all that waits. Pending: the peer takes no more for now.
+    /// Sends all waiting bytes. Returns pending if the peer accepts no more bytes for now.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
         while !self.out.is_empty() {
             ready!(self.channel.poll_write(cx, &mut self.out))?;
@@ -122,7 +124,7 @@ impl ReadyChannel {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once. Call [`frame`](Self::frame) until it gives none afterwards.
+    /// Reads once from the channel. The caller must then call [`frame`](Self::frame) until it returns no more frames.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, ChannelError>> {
         match ready!(self.channel.poll_read(cx, self.decoder.buffer()))? {
             0 => Poll::Ready(Err(ChannelError::Closed)),
@@ -130,7 +132,7 @@ impl ReadyChannel {
         }
     }
 
-    /// Appends a ping to the bytes to be sent, if it is time to.
+    /// Appends a ping to the waiting bytes if the keep-alive interval has passed.
     pub fn keep_alive(&mut self, cx: &mut Context<'_>) {
         while self.ping.poll_tick(cx).is_ready() {
             // A ping always fits: it has no field of variable length.
@@ -138,7 +140,8 @@ impl ReadyChannel {
         }
     }
 
-    /// The next frame that is not about the connection; answers pings.
+    /// Returns the next received frame that is not about the connection itself. Answers pings, and returns an error for
+    /// a goodbye.
     #[inline]
     pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, ChannelError> {
         // Looked at by kind first: a borrow that is handed out can't be given up again.
@@ -161,7 +164,8 @@ impl ReadyChannel {
         self.decoder.next_borrowed().map_err(ChannelError::protocol)
     }
 
-    /// Sends what waits and gives the next frame to `read`: for setup, one request at a time.
+    /// Sends the waiting bytes and passes the next received frame to `read`. Only for setup, which sends one request at
+    /// a time.
     pub async fn next<T>(
         &mut self,
         read: impl FnOnce(Envelope<'_, ServerFrame<'_>>) -> Result<T, ChannelError>,
@@ -195,7 +199,7 @@ impl ReadyChannel {
         }
     }
 
-    /// Puts a request with id 1, sends it, and reads its reply: for setup.
+    /// Sends a request with id 1 and reads its reply. Only for setup, which sends one request at a time.
     pub async fn ask<'a, F: thalweg_wire::Frame<'a>, T>(
         &mut self,
         request: &F,
@@ -218,13 +222,13 @@ fn pings(keep_alive: Duration) -> Interval {
     pings
 }
 
-/// A frame's body: what stands behind the optional fields, of which the generator needs none.
+/// Returns a frame's body: the bytes after the optional fields, none of which the load generator uses.
 #[inline]
 pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
     raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()
 }
 
-/// Returns the error of a frame that does not belong where it came.
+/// Returns the error for a frame that the server must not send at this point.
 pub fn unexpected(raw: RawFrame<'_>) -> ChannelError {
     match ServerFrame::decode(raw) {
         Err(error) => error.into(),

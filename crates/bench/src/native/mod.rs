@@ -1,13 +1,13 @@
-//! The load generator of the native protocol.
+//! Load generator of the native protocol.
 //!
-//! It shares the machine's cores with the server, so it does as little as it can for each message: payloads are one
-//! copy, checks one comparison, messages of a batch are counted as a run, and all that came with one read has one time
-//! of arrival.
+//! The generator shares the machine's cores with the server, so it does as little work as possible for each message: a
+//! payload is made with one copy and checked with one comparison, messages of a batch are counted as a run, and all
+//! messages that came with one read share one arrival time.
 //!
-//! Parts: [`Line`] is a channel of the protocol and [`drive()`] its loop, [`Payloads`] makes and judges the payloads of
-//! messages, [`check`] finds out whether each subscriber got everything, once, in order, [`Finish`] ends a run,
-//! [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and [`Place`] names its port
-//! and transport. [`bare`] and [`relay`] measure what the machine carries without a server.
+//! Parts: [`Line`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks the
+//! payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`] ends a
+//! run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and [`Place`] holds its
+//! port and transport. [`bare`] and [`relay`] measure what the machine can carry without a server.
 
 pub mod bare;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Options that the suites of the native protocol share, beside where the server is.
+//! Command-line options that the suites of the native protocol share, apart from those that select the server.
 
 use std::time::Duration;
 
@@ -10,31 +10,31 @@ use crate::{
 /// Duration, number and threads of the runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
-    /// Counted time of each run.
+    /// Duration of each run, without its warm-up.
     #[arg(long, default_value = "2s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Time before it that is not counted.
+    /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Wait after the last request for outstanding replies.
+    /// Time to wait for outstanding replies after the last request.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub give_up: Duration,
     /// Runs of each scenario; the median is reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Load threads; each takes up to a core from the server if they share a machine.
+    /// Number of load threads. Each uses up to a core that a server on the same machine then lacks.
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
-    /// The generator's own lateness (99th percentile) above which a scheduled run is void.
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Seed of content and arrivals.
+    /// Seed of the random content and arrival times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl LoadOptions {
-    /// Returns an error if the options make no sense.
+    /// Returns an error if an option is out of its range.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
         within("--rounds", self.rounds, 100)?;
@@ -42,7 +42,7 @@ impl LoadOptions {
         require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
 
-    /// Describes the options, for the report.
+    /// Describes the options in words, for the report.
     pub fn describe(&self) -> String {
         format!(
             "{} s after {} s, {} rounds, medians; {} threads in this process, same machine as the server if that is local; seed {}",

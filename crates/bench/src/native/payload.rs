@@ -3,44 +3,45 @@
 //! ```text
 //! payload := sequence u64 | due u64 | publisher u32 | check u32 | content        little-endian; 24 bytes and more
 //! ```
-//! Owns: making payloads and judging those that come back. Does not own their order ([`super::check`]).
+//! Owns: making payloads and checking the payloads that subscribers receive. Does not own the check of their order
+//! ([`super::check`]).
 //!
-//! `due` is in nanoseconds since the run's start: the message's time counts from there. Content is a window into one
-//! pool of random bytes that lies in the processor's nearest cache; its position follows from publisher and sequence.
-//! So making content is one copy, judging it is one comparison, and content of another message is wrong content. The
-//! check covers the three fields before it.
+//! `due` is the time at which the message was due, in nanoseconds since the run's start; its delivery time counts from
+//! then. Content is a window into one pool of random bytes that fits into the processor's nearest cache; publisher and
+//! sequence number determine the window's position. So making content is one copy, checking it is one comparison, and
+//! the content of another message is wrong content. The field `check` is a checksum of the three fields before it.
 
 use rand::Rng as _;
 
 use crate::random::{generator, mix_bits};
 
-/// Bytes before the content, which is also the smallest payload.
+/// Bytes of a payload before its content. This is also the size of the smallest payload.
 pub const HEAD_BYTES: usize = 24;
 
-/// Positions in the pool at which a window may begin.
+/// Number of positions in the pool of random bytes at which the content of a payload may begin.
 const PLACES: usize = 4096;
 
-/// Bytes of a line that [`Depth::Spot`] compares.
+/// Number of bytes that [`Depth::Spot`] compares at its moving position.
 const LINE: usize = 64;
 
-/// Share of a payload that is compared.
+/// How much of a received payload is compared with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// All bytes are compared.
+    /// All bytes of the payload are compared.
     Full,
-    /// The head, the last 16 bytes and a line of 64 bytes at a position that moves with the sequence: over many
-    /// messages every byte is compared.
+    /// The head, the last 16 bytes, and 64 bytes at a position that moves with the sequence number are compared: over
+    /// many messages every byte is compared.
     Spot,
 }
 
-/// The head of a payload.
+/// Head of a payload, which identifies the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Number of the message among its publisher's, from 0.
+    /// Sequence number of the message among those of its publisher, from 0.
     pub sequence: u64,
-    /// Time at which the message was due.
+    /// Time at which the message was due, in nanoseconds since the start of the run.
     pub due: u64,
-    /// Number of the publisher.
+    /// Number of the publisher, from 0.
     pub publisher: u32,
 }
 
@@ -61,18 +62,18 @@ impl Head {
     }
 }
 
-/// Makes and judges payloads of one length.
+/// Makes and checks payloads of one length.
 #[derive(Clone, Debug)]
 pub struct Payloads {
     pool: Vec<u8>,
-    /// Bytes of the content.
+    /// Bytes of the content, which follows the head.
     content: usize,
     seed: u64,
     depth: Depth,
 }
 
 impl Payloads {
-    /// Creates payloads of `len` bytes, at least [`HEAD_BYTES`].
+    /// Creates a maker of payloads of `len` bytes each, at least [`HEAD_BYTES`].
     pub fn new(len: usize, seed: u64, depth: Depth) -> Self {
         assert!(len >= HEAD_BYTES, "options are checked against HEAD_BYTES");
         let mut rng = generator(seed ^ 0x7061_796c_6f61_6473);
@@ -81,19 +82,19 @@ impl Payloads {
         Self { pool, content, seed, depth }
     }
 
-    /// Bytes of each.
+    /// Returns the length of each payload in bytes.
     pub fn payload_bytes(&self) -> usize {
         HEAD_BYTES + self.content
     }
 
-    /// Appends a payload.
+    /// Appends the payload with this head to `out`.
     #[inline]
     pub fn put(&self, head: Head, out: &mut Vec<u8>) {
         out.extend_from_slice(&head.encode());
         out.extend_from_slice(self.content_of(head));
     }
 
-    /// Appends a record that is only a payload.
+    /// Appends an encoded record, without key and headers, whose payload has this head.
     #[inline]
     pub fn put_record(&self, head: Head, out: &mut Vec<u8>) {
         let mut record_head = [0; 5];
@@ -102,7 +103,7 @@ impl Payloads {
         self.put(head, out);
     }
 
-    /// Returns the head of a payload if everything that is compared is right.
+    /// Returns the head of a received payload; `None` if a compared byte is wrong.
     #[inline]
     pub fn judge(&self, payload: &[u8]) -> Option<Head> {
         let (bytes, content) = payload.split_first_chunk::<HEAD_BYTES>()?;

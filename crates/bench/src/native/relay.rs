@@ -1,9 +1,9 @@
-//! The machine's own speed in two hops: a sender, a relay that copies each byte to a number of receivers, and the
-//! receivers. Figures of publish and subscribe are compared with it, since there, too, every byte is received twice: by
-//! the server and by each subscriber.
+//! The machine's raw speed for relayed data: a sender, a relay that copies each byte to a number of receivers, and the
+//! receivers, all without a server. Figures of publish and subscribe are compared with it, because there, too, every
+//! byte is received twice: by the server and by each subscriber.
 //!
-//! The relay is the best that a server could be: it reads, and writes to each receiver. Sender, relay and receivers are
-//! threads of this process (receivers over QUIC share one), on the cores that generator and server share otherwise.
+//! The relay does the least that a server must do: it reads, and writes to each receiver. Sender, relay and receivers
+//! are threads of this process (receivers over QUIC share one), on the cores that generator and server otherwise share.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -26,7 +26,7 @@ use crate::{BenchError, load::block_on_thread};
 
 const SUBJECT: &str = "a bare relay";
 
-/// Returns the bytes per second that this many receivers get together through a relay.
+/// Returns the bytes per second that this number of receivers together receive through a relay.
 pub fn stream(carrier: TransportKind, receivers: usize, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {

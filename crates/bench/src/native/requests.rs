@@ -1,10 +1,10 @@
-//! Requests and replies of the native protocol: a number of them under way on each channel, sent as replies come or by
-//! a schedule.
+//! Sends requests of the native protocol, and counts their replies. Each channel has a number of requests in progress,
+//! which are sent as replies arrive or by a schedule.
 //!
-//! Owns: request ids, times, counts, and the threads of such a run. Does not own what is asked or what a right answer
-//! is (a [`ChannelRequests`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
+//! Owns: request ids, times, counts, and the threads of such a run. Does not own the content of requests and the check
+//! of replies (a [`Work`] does), pacing ([`crate::load::pace`]), and the event loop of a channel ([`super::drive`]).
 //!
-//! Replies may come in any order: a request's id is its slot plus 1.
+//! Replies may arrive in any order: a request's id is its slot plus 1.
 
 use std::{
     cell::{Cell, RefCell},
@@ -33,48 +33,50 @@ use crate::{
     report::duration,
 };
 
-/// The requests of a channel, and the judgement of their answers.
+/// Makes the requests of one channel and checks their replies.
 pub trait ChannelRequests: Send + 'static {
-    /// Appends a request with this id, which waits in `slot`; false if there is nothing more to ask.
+    /// Appends a request with this id, which occupies `slot` until its reply arrives. Returns false if there are no
+    /// more requests to send.
     fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError>;
 
-    /// Judges the reply to the request in `slot`: returns how many items it carried or acked, or what is wrong with it.
+    /// Checks the reply to the request in `slot`. Returns the number of items that the reply carries or acknowledges,
+    /// or a description of the fault.
     fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError>;
 }
 
-/// Everything that a run does.
+/// Parameters of a run of requests.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
     /// Address of the server, and the transport.
     pub place: NativeEndpoint,
-    /// Number of connections.
+    /// Number of connections to the server.
     pub connections: usize,
-    /// Streams of each connection.
+    /// Number of streams on each connection.
     pub streams: usize,
-    /// Requests under way, over all channels.
+    /// Number of requests in progress at a time, over all channels.
     pub in_flight: usize,
-    /// How requests are paced.
+    /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Times, threads and seed.
+    /// Durations, number of threads, and seed.
     pub load: LoadOptions,
-    /// The server's process, if it is known.
+    /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,
 }
 
-/// Figures of a run; its rate counts items of replies that came within the counted time.
+/// Figures of a run. Its rate counts the items of replies that arrived after the warm-up and before the end.
 pub type Outcome = load::Outcome<()>;
 
 impl CallPlan {
-    /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise
-    /// after `time`.
+    /// Returns the plan for requests during setup, which are not measured. The run ends when there are no more requests
+    /// to send, or after `time`.
     pub fn setup(place: &NativeEndpoint, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
         let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
         Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load, server: None }
     }
 }
 
-/// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
-/// channels.
+/// Runs a plan. `make` creates the work of each channel from the channel's number. Also returns the works after the
+/// run, in the order of their channels.
 pub fn run<W: ChannelRequests>(
     plan: &CallPlan,
     make: impl Fn(usize) -> W + Sync,
@@ -121,7 +123,7 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
     }
 }
 
-/// Runs the callers of one thread, until all have ended or the patience has.
+/// Runs the channels of one thread until all of them have finished, or until the timeout of the run.
 async fn call<W: ChannelRequests>(
     plan: &CallPlan,
     clock: Clock,
@@ -148,27 +150,27 @@ async fn call<W: ChannelRequests>(
     (shared.tally.take(), works)
 }
 
-/// Data that the callers of a thread share.
+/// Data that the channels of one thread share.
 struct Shared {
     clock: Clock,
     tally: RefCell<Tally<()>>,
-    /// True if something went wrong: no caller goes on.
+    /// True if a channel has failed, so that all channels must stop.
     is_over: Cell<bool>,
 }
 
-/// A channel's work, and its requests under way.
+/// State of one channel: its work and its requests in progress.
 struct Caller<W> {
     work: W,
     pacer: Pacer,
     shared: Rc<Shared>,
-    /// When each request under way was due.
+    /// Due time of the request in each slot, in nanoseconds since the start.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Time since which there has always been a free slot.
+    /// Time since which at least one slot has always been free, in nanoseconds since the start.
     free_since: u64,
-    /// When requests were last composed.
+    /// Time at which requests were last composed, in nanoseconds since the start.
     now: u64,
-    /// True if the work has nothing more to ask.
+    /// True if the work has no more requests to send.
     has_no_requests: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The server that is measured: one that runs already, or one of our own in a process of its own.
+//! The measured server: one that runs already, or one that the benchmark starts in a process of its own.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -10,25 +10,25 @@ use crate::{
     server::{NativePort, Target, resolve},
 };
 
-/// The measured server's address, or how one is started.
+/// Command-line options that select the measured server, or describe how to start one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
-    /// Native port of a server that runs already, as host:port. Without it one is started in a process of its own.
+    /// Address of a running server's native port, as host:port. Without it the benchmark starts a server of its own.
     #[arg(long)]
     pub target: Option<String>,
-    /// Process of that server, if it is on this machine: its CPU time and memory are told.
+    /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.
     #[arg(long, value_name = "PID", requires = "target")]
     pub server_process: Option<u32>,
-    /// SHA-256 of that server's certificate, for TLS and QUIC.
+    /// SHA-256 of the target server's certificate, for TLS and QUIC.
     #[arg(long, requires = "target")]
     pub fingerprint: Option<Fingerprint>,
-    /// The command to start as `COMMAND serve` when no target is given; this one by default.
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for the started server.
+    /// Additional arguments for the started server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data; decides which disk is measured.
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Transport of connections; several, separated by commas, are measured one after the other.
@@ -36,19 +36,19 @@ pub struct ServerOptions {
     pub transport: Vec<TransportKind>,
 }
 
-/// Profiles of the server.
+/// Tuning profiles with which a server can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Profile {
-    /// The server's default.
+    /// The default profile of the server, between low latency and high throughput.
     Balanced,
-    /// Small batches, short queues.
+    /// Profile for low latency: small batches, short queues.
     Latency,
-    /// Large batches, long queues.
+    /// Profile for high throughput: large batches, long queues.
     Throughput,
 }
 
 impl Profile {
-    /// Returns the name that the server's option has.
+    /// Returns the profile's name as the server's command line has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Balanced => "balanced",
@@ -58,19 +58,19 @@ impl Profile {
     }
 }
 
-/// A server to be measured.
+/// A running server to be measured.
 #[derive(Debug)]
 pub struct Server {
-    /// Address of its native port.
+    /// Address of the server's native port.
     pub address: SocketAddr,
-    /// Its process, if it is known.
+    /// Id of the server's process, if it is known.
     pub process: Option<u32>,
     trust: Option<Trust>,
     own: Option<Target>,
 }
 
 impl Server {
-    /// Reaches the server that the options name, or starts one of our own with `more` arguments.
+    /// Connects to the server that the options name, or starts one with the additional arguments `more`.
     pub fn connect_or_start(
         options: &ServerOptions,
         scratch: &Scratch,
@@ -110,7 +110,7 @@ impl Server {
         Ok(Self { address, process: own.process(), trust, own: Some(own) })
     }
 
-    /// Returns its native port over one of the transports.
+    /// Returns the address of the server's native port for one of the transports.
     pub fn place(&self, carrier: TransportKind) -> Result<NativeEndpoint, BenchError> {
         let address = self.address.to_string();
         let unknown = "its certificate is not known, so nothing but TCP can be used";
@@ -123,7 +123,7 @@ impl Server {
         Ok(NativeEndpoint { carrier, endpoint })
     }
 
-    /// Describes the server, for the report.
+    /// Describes the server in words, for the report.
     pub fn name(&self) -> String {
         match (&self.own, self.process) {
             (Some(_), Some(id)) => format!("own server at {}, process {id}", self.address),
@@ -131,8 +131,8 @@ impl Server {
         }
     }
 
-    /// Returns a counter from its metrics, summed over labels; NaN for a server that is not our own, whose HTTP port is
-    /// not known.
+    /// Returns a counter from the server's metrics, summed over its labels. Returns NaN if the benchmark did not start
+    /// the server, because then the server's HTTP port is not known.
     pub fn metric(&self, name: &str) -> f64 {
         self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
     }

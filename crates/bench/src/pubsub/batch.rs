@@ -1,14 +1,14 @@
-//! Layout of a published batch, which is composed in place.
+//! Layout of a published batch of messages, which the publisher composes directly in the output buffer.
 
-/// The subject of all messages.
+/// Subject to which the suite publishes all its messages.
 pub const SUBJECT: &[u8] = b"bench.pubsub";
 
-/// Returns the bytes of a batch of this many payloads.
+/// Returns the size of a batch with `count` payloads of `payload_bytes` bytes each, in bytes.
 pub fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
     12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
 }
 
-/// Appends checksum (none), count, subject, and no subject for replies.
+/// Appends the head of a batch: no checksum, the number of messages, the subject, and an empty reply subject.
 pub fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u32.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());

@@ -1,12 +1,12 @@
 //! The subjects suite: publish and subscribe over the native protocol, end to end.
 //!
-//! Every message of every subscription is checked, and timed from the moment at which it was due to the read that
-//! brought it. In an open loop that moment is scheduled before the run. In a closed loop it is when the batch was
-//! composed, and only the rate means something.
+//! Every message of every subscription is checked, and timed from the moment at which the message was due until the
+//! read that brought the message to the subscriber. In an open loop the due times are scheduled before the run. In a
+//! closed loop the due time is when the batch was composed, and only the rate means something.
 //!
-//! Parts: `options` are what a run does, `publisher` and `subscriber` are its two sides, `recorder` counts, `stage` puts
-//! them on threads and judges; `scenario` has the lines of the report and their presets, `suite` goes through them,
-//! `report` shows the figures.
+//! Parts: `options` are the parameters of a run, `publisher` and `subscriber` are its two sides, `recorder` counts,
+//! `stage` runs both sides on threads and checks the result; `scenario` has the lines of the report and their presets,
+//! `suite` runs them, `report` creates the tables.
 
 mod batch;
 mod options;

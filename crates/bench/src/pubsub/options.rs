@@ -18,79 +18,80 @@ use crate::{
 pub struct PubsubOptions {
     #[command(flatten)]
     pub(super) server: ServerOptions,
-    /// A fixed set of scenarios instead of one.
+    /// A fixed set of scenarios to run, instead of the one scenario of the options.
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
-    /// Bytes of a message; 24 of them say which it is.
+    /// Size of a message in bytes; its first 24 bytes identify it.
     #[arg(long, default_value_t = 128)]
     pub payload: usize,
-    /// Messages that a publisher puts into a batch.
+    /// Number of messages that a publisher puts into a batch.
     #[arg(long, default_value_t = 64)]
     pub batch: u32,
-    /// Publishers, all to one subject.
+    /// Number of publishers, which all publish to one subject.
     #[arg(long, default_value_t = 1)]
     pub publishers: usize,
-    /// Connections that publish; one for each publisher by default.
+    /// Number of connections that publish; by default one for each publisher.
     #[arg(long)]
     pub connections: Option<usize>,
-    /// Streams of each; over TCP each is a connection of its own.
+    /// Number of streams on each publishing connection. Over TCP each stream is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub streams: usize,
-    /// Subscriptions that get every message; with --queue-members, queue groups.
+    /// Number of subscriptions that get every message; with --queue-members, the number of queue groups.
     #[arg(long, default_value_t = 1)]
     pub fan_out: usize,
-    /// Members of each queue group, of which one gets each message; 0: no groups.
+    /// Number of members in each queue group, of which one gets each message; 0: no queue groups.
     #[arg(long, default_value_t = 0)]
     pub queue_members: usize,
-    /// Connections that subscribe; one for each subscription by default.
+    /// Number of connections that subscribe; by default one for each subscription.
     #[arg(long)]
     pub subscriber_connections: Option<usize>,
-    /// Streams of each; over TCP each is a connection of its own.
+    /// Number of streams on each subscribing connection. Over TCP each stream is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub subscriber_streams: usize,
-    /// Policy of the server when a subscription's queue is full.
+    /// Policy of the server for messages that arrive at a subscription's full queue.
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyChoice,
-    /// Messages that may wait in it; 0: the server's bound.
+    /// Maximum number of messages in a subscription's queue at the server; 0: the server's default.
     #[arg(long, default_value_t = 0)]
     pub queue_messages: u64,
-    /// Bytes that may wait in it; 0: the server's bound.
+    /// Maximum size of a subscription's queue at the server in bytes; 0: the server's default.
     #[arg(long, default_value_t = 0)]
     pub queue_bytes: u64,
-    /// Messages that a subscriber permits to be under way to it.
+    /// Credit window of a subscriber in messages: how many the server may send ahead of it.
     #[arg(long, default_value_t = 65_536)]
     pub window_messages: u64,
-    /// Bytes that a subscriber permits to be under way to it.
+    /// Credit window of a subscriber in bytes: how many the server may send ahead of it.
     #[arg(long, default_value_t = 4 << 20)]
     pub window_bytes: u64,
-    /// Batches for which a connection waits for acks at a time; 0: without acks, the connection's flow control decides.
+    /// Maximum number of batches without an ack on each publishing connection. 0: publish without acks, limited by the
+    /// connection's flow control.
     #[arg(long, default_value_t = 0)]
     pub in_flight: u32,
-    /// Profile with which the server is started.
+    /// Tuning profile with which the benchmark starts the server.
     #[arg(long, value_enum, conflicts_with = "target")]
     pub profile: Option<Profile>,
-    /// Messages per second, whatever the server does; without it as fast as it goes, which hides stalls: use that for
-    /// throughput, never for latency.
+    /// Messages per second by a schedule. Without it publishers send as fast as the server accepts, which hides stalls:
+    /// use that to measure throughput, never latency.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Spread of the messages over time.
+    /// Distribution of the scheduled messages over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at
-    /// most so long, such as 250us.
+    /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits for
+    /// others at most this long, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
-    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
     #[arg(long, conflicts_with = "preset")]
     pub search: Option<Objective>,
-    /// Rate above which the search does not go.
+    /// Highest rate that the search tries, in messages per second.
     #[arg(long, default_value_t = 2e7)]
     pub max_rate: f64,
-    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are
+    /// Compare every byte of messages above 512 B too. Otherwise their head, their end and 64 moving bytes are
     /// compared.
     #[arg(long)]
     pub verify_all: bool,
-    /// Time of a bare stream over the same transport, before each run; 0: none.
+    /// Duration of the raw-speed measurements before each run, over the same transport without a server; 0: none.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub bare: Duration,
     /// Write plots of the percentiles as SVG files to this directory.
@@ -100,22 +101,22 @@ pub struct PubsubOptions {
     pub(super) load: LoadOptions,
 }
 
-/// Policy of the server at a full queue.
+/// Policy of the server for messages that arrive at a subscription's full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum PolicyChoice {
-    /// Publishers wait for room.
+    /// Publishers wait until the queue has room.
     #[default]
     Block,
-    /// The server drops new messages.
+    /// The server drops messages that arrive at a full queue.
     DropNew,
-    /// The server drops the messages that have waited longest.
+    /// The server drops the oldest messages of the queue.
     DropOld,
-    /// The server ends the connection.
+    /// The server closes the subscriber's connection.
     Disconnect,
 }
 
 impl PolicyChoice {
-    /// Returns the policy as the protocol has it.
+    /// Returns the policy as a value of the protocol.
     pub(super) fn wire(self) -> Policy {
         match self {
             Self::Block => Policy::Block,
@@ -125,7 +126,7 @@ impl PolicyChoice {
         }
     }
 
-    /// Returns the policy's name.
+    /// Returns the policy's name, for the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -136,34 +137,36 @@ impl PolicyChoice {
     }
 }
 
-/// Scenarios that belong together.
+/// Named sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// Small and large messages to one and to ten as fast as they go, and 2,000 messages/s on a schedule.
+    /// Small and large messages to one and to ten subscriptions in a closed loop, and 2,000 messages/s on a schedule.
     Goals,
-    /// Row F: 4096 B in batches of 64 from 8 publishers to 10 and to 20, and p99 at 80 % of the knee.
+    /// Row F, a published benchmark: 4096 B in batches of 64 from 8 publishers to 10 and 20 subscriptions, and the p99
+    /// at 80 % of the highest rate.
     RowF,
-    /// Row F's profiles: each on a server started with it.
+    /// Row F, a published benchmark, once on a server with each tuning profile.
     Profiles,
-    /// More writers: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
+    /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with a writer task of its own at the server.
     Lanes,
-    /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
+    /// Single messages, which the server gathers to batches, and bounds of queues: the effect of each profile's
+    /// options.
     Singles,
-    /// One knob after the other turned away from the default profile: what each costs and does.
+    /// The default profile with one option changed at a time: the cost and the effect of each.
     Knobs,
 }
 
-/// Connections, and streams of each. Over TCP each stream is a connection of its own.
+/// Number of connections, and of streams on each. Over TCP each stream is a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     /// Number of connections.
     pub connections: usize,
-    /// Streams of each connection.
+    /// Number of streams on each connection.
     pub streams: usize,
 }
 
 impl Channels {
-    /// Returns the number of streams.
+    /// Returns the total number of streams over all connections.
     pub fn count(self) -> usize {
         self.connections * self.streams
     }
@@ -178,32 +181,32 @@ impl fmt::Display for Channels {
     }
 }
 
-/// Largest number of channels of either side.
+/// Maximum number of channels that the publishers, or the subscribers, may use.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
-    /// Returns how much of a payload is compared.
+    /// Returns how much of each payload is compared.
     pub(super) fn depth(&self) -> Depth {
         if self.payload <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
     }
 
-    /// Returns the pacing of messages, over all publishers.
+    /// Returns how messages are paced, over all publishers.
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
 
-    /// Returns the channels of the publishers.
+    /// Returns the number of channels on which publishers send.
     pub(super) fn publish(&self) -> Channels {
         Channels { connections: self.connections.unwrap_or(self.publishers), streams: self.streams }
     }
 
-    /// Returns the channels of the subscribers.
+    /// Returns the number of channels on which subscribers receive.
     pub(super) fn subscribe(&self) -> Channels {
         let connections = self.subscriber_connections.unwrap_or(self.subscriptions());
         Channels { connections, streams: self.subscriber_streams }
     }
 
-    /// Returns the number of subscriptions over all groups.
+    /// Returns the number of subscriptions over all queue groups.
     pub(super) fn subscriptions(&self) -> usize {
         self.fan_out * self.queue_members.max(1)
     }

@@ -1,4 +1,5 @@
-//! The publishing side of a channel: batches composed in place, when they are due or as fast as they go.
+//! The publishing side of a channel. It composes batches of messages when they are due, or as fast as the server
+//! accepts them.
 
 use std::{collections::VecDeque, rc::Rc, time::Duration};
 
@@ -16,38 +17,40 @@ use crate::{
     native::{ChannelError, Head, Payloads, ReadyChannel, Session, SessionWait, body, drive, unexpected},
 };
 
-/// Bytes gathered before they are written, unless a batch is larger.
+/// Number of bytes that are gathered before a write, unless a single batch is larger.
 const WRITE_BYTES: usize = 64 << 10;
-/// Larger batches lie in memory of their own, which is used again, instead of in the channel's buffer.
+/// Size in bytes above which a batch is composed in a buffer of its own, which is reused, instead of in the channel's
+/// buffer.
 const OWN_BYTES: usize = 32 << 10;
 
-/// A publisher: its number, how far it is, and its part of the schedule.
+/// A publisher: its number, the number of its next message, and its share of the schedule.
 #[derive(Debug)]
 struct Publisher {
     number: u32,
     next: u64,
     pacer: Pacer,
-    /// When the messages that wait for a batch were due, where messages are scheduled one by one.
+    /// Due times of the messages that wait to fill a batch, if each message has a time of its own in the schedule.
     waiting: VecDeque<u64>,
 }
 
-/// The publishers of a channel.
+/// All publishers that send on one channel.
 pub struct PublishChannel {
     publishers: Vec<Publisher>,
     shared: Rc<Shared>,
     payloads: Rc<Payloads>,
     batch: u32,
-    /// Longest time that a message on a schedule of its own waits for others; none: batches are scheduled.
+    /// Longest time that a message waits for others to share a batch; `None` if the schedule consists of whole batches.
     linger: Option<Duration>,
-    /// Free request ids; all of them when nothing waits for an ack. Always empty if acks are not asked for.
+    /// Free request ids; all ids if no batch waits for an ack. Always empty if the publishers do not request acks.
     free: Vec<u32>,
     acked: bool,
     unacked: usize,
-    /// When batches were last composed.
+    /// Time at which batches were last composed, in nanoseconds since the start of the run.
     now: u64,
-    /// The last write did not take everything: lateness from then on is the server's doing.
+    /// True if the last write did not take all bytes. The server then causes the lateness of later batches, not the
+    /// generator.
     is_blocked: bool,
-    /// All is published and acked, and the counts are reported.
+    /// True if everything is published and acknowledged, and the counts are reported.
     is_reported: bool,
     pool: Pool,
     delivered: u64,
@@ -55,7 +58,7 @@ pub struct PublishChannel {
 }
 
 impl PublishChannel {
-    /// Creates the publishers of these numbers.
+    /// Creates the publishers with these numbers for one channel.
     pub fn new(
         line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,
@@ -93,8 +96,8 @@ impl PublishChannel {
         }
     }
 
-    /// Publishes until the time is up, and reports how much. The channel stays open until all subscribers are done:
-    /// closing a connection may end what is still under way on it.
+    /// Publishes until the time is up, and reports the number of published messages. The channel stays open until all
+    /// subscribers are done, because closing a connection may discard bytes in transit.
     pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
@@ -116,7 +119,7 @@ impl PublishChannel {
         own.acked_misses += self.missed;
     }
 
-    /// Composes a batch of one publisher, if one is due.
+    /// Composes one batch of the publisher with this index, if a batch is due.
     fn compose_one(&mut self, index: usize, line: &mut ReadyChannel) -> bool {
         let now = self.now;
         let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
@@ -156,7 +159,7 @@ impl PublishChannel {
         }
     }
 
-    /// Returns the next time at which something is due; `None` if nothing will be.
+    /// Returns the next time at which a batch is due, in nanoseconds since the start; `None` if no more batches follow.
     fn next_due(&self) -> Option<u64> {
         let next = |publisher: &Publisher| {
             let arrival = publisher.pacer.next_due(self.now);
@@ -166,7 +169,7 @@ impl PublishChannel {
         self.publishers.iter().filter_map(next).min()
     }
 
-    /// Appends a publish frame of one batch to the bytes to be sent.
+    /// Appends a publish frame with one batch to the outgoing bytes.
     fn put(&mut self, line: &mut ReadyChannel, index: usize, count: u32, due: impl Fn(usize) -> u64) {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
@@ -242,7 +245,8 @@ impl Session for PublishChannel {
     }
 }
 
-/// When the messages that wait go out: when there are enough for a batch, or the first has waited long enough.
+/// Returns the time at which the waiting messages are sent: as soon as they fill a batch, or when the first of them has
+/// waited for `linger`.
 fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64> {
     let patience = waiting.front()? + nanos(linger);
     Some(match waiting.get(batch as usize - 1) {
@@ -251,7 +255,8 @@ fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64
     })
 }
 
-/// Memory of batches, reused when they have been sent: fresh pages would cost more than writing to them.
+/// Pool of buffers for large batches. A buffer is reused after its batch was sent, because touching fresh pages would
+/// cost more than writing the batch.
 #[derive(Debug, Default)]
 struct Pool {
     free: std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>,

@@ -1,4 +1,4 @@
-//! Counts of a run beside those of every run, and the data that the tasks of a generator thread share.
+//! Counts of a publish-and-subscribe run, and the data that the tasks of a generator thread share.
 
 use std::{cell::RefCell, ops::Range, sync::Arc};
 
@@ -7,21 +7,23 @@ use crate::{
     native::{Finish, SubscriberAccount},
 };
 
-/// Counts of a run beside those of [`Tally`], whose right items are deliveries.
+/// Counts of deliveries in a publish-and-subscribe run, which supplement the general counts of [`Tally`]. The right
+/// items of that tally are deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct Deliveries {
-    /// When the last one of those due within the counted time came, in nanoseconds since that began.
+    /// Arrival time of the last delivery whose message was due in the counted part of the run, in nanoseconds since the
+    /// begin of that part.
     pub last: u64,
-    /// Subscriptions that had room for a batch, by the acks.
+    /// Number of subscriptions that accepted a batch, summed over the acks.
     pub acked_deliveries: u64,
-    /// Subscriptions that had no room for a batch, by the acks.
+    /// Number of subscriptions whose queue was full for a batch, summed over the acks.
     pub acked_misses: u64,
-    /// Accounts of subscriptions, with the group of each.
+    /// Records of the received messages for each subscription, with the number of the subscription's queue group.
     pub accounts: Vec<(usize, SubscriberAccount)>,
 }
 
 impl Deliveries {
-    /// Returns the messages that the server reported as dropped.
+    /// Returns the number of messages that the server reported as dropped.
     pub fn dropped(&self) -> u64 {
         self.accounts.iter().map(|(_, account)| account.dropped).sum()
     }
@@ -36,19 +38,19 @@ impl Merge for Deliveries {
     }
 }
 
-/// Figures of a run. Its times are those from the moment a message was due to its arrival, one for each subscription that
-/// got it.
+/// Figures of a publish-and-subscribe run. Its times run from the moment at which a message was due to the message's
+/// arrival, one for each subscription that got the message.
 pub type Outcome = load::Outcome<Deliveries>;
 
-/// Data that the tasks of a thread share.
+/// Data that the tasks of a generator thread share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Clock of the run.
+    /// Clock that all threads of the run share, in nanoseconds since its start.
     pub clock: Clock,
-    /// Counted time, in nanoseconds of the clock.
+    /// Part of the run in which due messages are counted, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// End of the run, for all threads.
+    /// State of the end of the run, shared by all threads.
     pub finish: Arc<Finish>,
-    /// This thread's counts.
+    /// Counts of the generator thread that these tasks run on.
     pub tally: RefCell<Tally<Deliveries>>,
 }

@@ -20,18 +20,19 @@ use crate::{
     stats::{median, ratio},
 };
 
-/// The rounds of one scenario, and of the bare machine before each.
+/// Figures of the rounds of one scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// Figures of the scenario.
+    /// Figures of the scenario's rounds.
     pub own: load::Rounds<Deliveries>,
-    /// Bytes per second of a bare stream.
+    /// Bytes per second of a raw loopback stream without a server, for each round.
     pub bare: Vec<f64>,
-    /// Bytes per second of a bare relay to as many connections, all together.
+    /// Bytes per second that all receivers of a raw relay without a server get together, for each round. There are as
+    /// many receivers as subscribing connections.
     pub relayed: Vec<f64>,
 }
 
-/// Adds the conditions of the whole report.
+/// Adds the conditions that hold for the whole report.
 pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
@@ -63,7 +64,8 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
     });
 }
 
-/// Nanoseconds that checking and counting a message takes, alone: batches of 64 that lie in the processor's caches.
+/// Returns the nanoseconds that checking and counting one message takes, measured without a server on batches of 64
+/// messages in the processor's caches.
 pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     const BATCH: u64 = 64;
     let payloads = Payloads::new(payload_bytes, 1, depth);
@@ -88,7 +90,7 @@ pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     begun.elapsed().as_nanos() as f64 / messages as f64
 }
 
-/// The table of figures, which grows by a row at a time.
+/// Table of figures, to which each scenario adds a row.
 #[derive(Debug)]
 pub struct Figures {
     table: Table,
@@ -96,14 +98,15 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Creates a table without rows.
+    /// Creates the table of figures without rows.
     pub fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
         Self { table: Table::new(title), bound: Vec::new() }
     }
 
-    /// Adds a scenario's rounds and their checks; those of its times only if no search for its knee follows.
+    /// Adds a scenario's rounds to the table, and their checks to the report. Checks of times are added only if no
+    /// search for the highest rate follows.
     pub fn add(&mut self, report: &mut Report, scenario: &Scenario, rounds: &Rounds) {
         let (own, Scenario { name, carrier, options, .. }) = (&rounds.own, scenario);
         let (rate, busy, validity) = (own.rate(), own.busy_percent(), own.validity());
@@ -137,14 +140,14 @@ impl Figures {
         }
     }
 
-    /// Adds the check of an objective at a share of the knee.
+    /// Adds the check that a run at a share of the highest rate meets the objective.
     pub fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: Objective) {
         let what = format!("{}: p{} at 80 % of the knee", scenario.label(), objective.percentile);
         let time = rounds.own.time_us(objective.percentile);
         report.checks.push(Check::below(what, time, micros(objective.bound), " µs"));
     }
 
-    /// Puts the table into the report.
+    /// Adds the finished table to the report.
     pub fn finish(self, report: &mut Report) {
         report.tables.push(self.table);
         if !self.bound.is_empty() {
@@ -169,18 +172,19 @@ impl Rounds {
         self.own.over(Outcome::received_rate)
     }
 
-    /// Returns the bytes that server and subscribers receive as a share of a bare stream's, as the median of the rounds'
-    /// ratios. The server receives the published bytes: a bare stream, too, receives every byte once. Only payloads of
-    /// the publishers' bytes are counted.
+    /// Returns the bytes per second that server and subscribers receive together, divided by those of a raw stream
+    /// without a server; the median of the rounds' ratios. The server's received bytes are the published ones, and a
+    /// raw stream, too, receives every byte once. Only the payloads count.
     fn of_bare_received(&self, options: &PubsubOptions) -> f64 {
         let published = |outcome: &Outcome| outcome.rate / options.fan_out as f64 * options.payload as f64;
         ratio(&self.own.over(|outcome| outcome.received_rate() + published(outcome)), &self.bare)
     }
 }
 
-/// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare,
-/// whichever is less. That share is asked in both readings that compare like with like: per received byte of one hop,
-/// and of two hops.
+/// Adds the check of a scenario's rate. Over TCP the rate must reach a fixed number of deliveries per second. Over QUIC
+/// the rate must reach that number or a share of the machine's raw speed, whichever is less. The share is computed in
+/// two ways, and both must be reached: the bytes that server and subscribers receive against a raw stream, and the
+/// bytes that subscribers receive against a raw relay.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = rounds.own.rate().median;
     let share = scenario.bare_share.filter(|_| scenario.carrier == TransportKind::Quic);
@@ -202,14 +206,14 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
     }
 }
 
-/// Creates a table for the runs of a search.
+/// Creates the table for the runs of a search for the highest rate that meets an objective.
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
     let title =
         format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
     Table::new(title)
 }
 
-/// Adds a run of a search.
+/// Adds a run of a search as a row of the table.
 pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) {
     let times = outcome.times.quantiles();
     table.row(cells! {
@@ -220,7 +224,7 @@ pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) 
     });
 }
 
-/// Returns the percentile spectrum of a run at the pace of these options.
+/// Creates the table with the percentile spectrum of a run; `options` state how the run was paced.
 pub fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
     let (pace, count) = (pace_name(options), outcome.times.count());
     table! {

@@ -1,4 +1,4 @@
-//! The lines of the report, and the presets made of such lines.
+//! Scenarios of the subjects suite, which are the lines of its report, and the presets made of scenarios.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use crate::{
     native::{Profile, TransportKind},
 };
 
-/// A line of the report.
+/// A scenario: one line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Name in the report.
+    /// Name of the scenario in the report.
     pub name: String,
-    /// Transport.
+    /// Transport of the connections.
     pub carrier: TransportKind,
-    /// Publishers, subscribers, messages and pace.
+    /// Options of the scenario's publishers, subscribers, messages and pace.
     pub options: PubsubOptions,
-    /// More arguments of the server, which turn one knob.
+    /// Additional server argument that changes one tuning option.
     pub knob: Option<&'static str>,
-    /// Objective of a search for the knee; the scenario also runs at 80 % of the knee.
+    /// Objective of a search for the highest rate that meets it; the scenario then also runs at 80 % of that rate.
     pub knee: Option<Objective>,
     /// Required deliveries per second.
     pub floor: Option<f64>,
-    /// Bounds of p50 and p99.
+    /// Upper bounds of the 50th and the 99th percentile of the delivery times.
     pub below: Option<(Duration, Duration)>,
-    /// Deliveries per received byte that there should be, as a share of a bare stream in the same run; over QUIC it
-    /// takes the place of `floor` where that is higher.
+    /// Required share of the machine's raw speed, in deliveries per received byte. Over QUIC it replaces `floor` where
+    /// `floor` is higher.
     pub bare_share: Option<f64>,
 }
 
 impl Scenario {
-    /// Creates the scenario of the options.
+    /// Creates the one scenario that the command-line options describe.
     pub fn from_options(options: &PubsubOptions, carrier: TransportKind) -> Self {
         let name = format!("{} → {}", options.publishers, options.fan_out);
         let options = options.clone();
         Self { name, carrier, options, knob: None, knee: None, floor: None, below: None, bare_share: None }
     }
 
-    /// Returns the lines of a preset.
+    /// Returns the scenarios of a preset.
     pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: TransportKind) -> Vec<Self> {
         let base = Self {
             bare_share: (carrier == TransportKind::Quic).then_some(0.7),
@@ -54,25 +54,25 @@ impl Scenario {
         }
     }
 
-    /// Returns the scenario on a schedule. What is required of its own pace is not required there.
+    /// Returns this scenario in an open loop at the given rate. Requirements on the scenario's own rate are removed.
     pub fn at(&self, rate: f64, arrivals: Arrivals) -> Self {
         let options = PubsubOptions { rate: Some(rate), arrivals, ..self.options.clone() };
         Self { options, knee: None, floor: None, bare_share: None, ..self.clone() }
     }
 
-    /// Returns the arguments of a server that is tuned for the scenario.
+    /// Returns the arguments with which a server is started for this scenario.
     pub fn tuning(&self) -> Vec<String> {
         let profile = self.options.profile.map(|profile| format!("--profile={}", profile.name()));
         profile.into_iter().chain(self.knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned)).collect()
     }
 
-    /// Describes scenario, transport and pace.
+    /// Describes the scenario, its transport and its pace.
     pub fn label(&self) -> String {
         format!("{}, {}, {}", self.name, self.carrier.name(), pace_name(&self.options))
     }
 
-    /// Replaces the publishers, each with a connection of its own, the subscriptions over a number of connections, and
-    /// the messages.
+    /// Returns a scenario with other publishers, each on a connection of its own, with other subscriptions over a
+    /// number of connections, and with messages of another size.
     fn with(&self, payload: usize, batch: u32, publishers: usize, fan_out: usize, subscribing: usize) -> Self {
         let options = PubsubOptions {
             payload,
@@ -95,7 +95,7 @@ impl Scenario {
     }
 }
 
-/// Returns the pacing in words.
+/// Describes in words how messages are paced.
 pub fn pace_name(options: &PubsubOptions) -> String {
     options.pace().name(" msg/s")
 }
@@ -116,7 +116,8 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
     ]
 }
 
-/// The base of row F as its authors ran it: 4 connections of 2 streams publish, 8 connections subscribe.
+/// Returns the base of row F, a published benchmark, as its authors ran it: 4 connections of 2 streams publish, 8
+/// connections subscribe.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
     let mut row = base.with(4096, 64, 8, fan_out, 8).named(format!("4 KiB × 64, 8 → {fan_out}"));
     (row.options.connections, row.options.streams, row.options.linger) = (Some(4), 2, None);
@@ -129,7 +130,7 @@ fn row_f(base: &Scenario) -> Vec<Scenario> {
     vec![row(10, 68_200.0), row(20, 44_800.0)]
 }
 
-/// Returns a scenario on a server with a profile.
+/// Returns the scenario on a server that is started with a tuning profile.
 fn profiled(scenario: Scenario, profile: Profile) -> Scenario {
     Scenario { options: PubsubOptions { profile: Some(profile), ..scenario.options }, ..scenario }
 }
@@ -170,14 +171,14 @@ fn singles(base: &Scenario) -> Vec<Scenario> {
     profiles.into_iter().flat_map(of).collect()
 }
 
-/// Returns a scenario of single messages to ten subscriptions, as fast as they go or on a schedule.
+/// Returns a scenario of single messages, not batches, to ten subscriptions, in a closed loop or at the given rate.
 fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
     let mut single = base.with(128, 1, 1, 10, 10);
     (single.options.rate, single.options.arrivals, single.bare_share) = (rate, Arrivals::Poisson, None);
     single
 }
 
-/// Knobs of the default profile, each turned so far that it shows.
+/// Server arguments that each change one tuning option of the default profile far enough to show an effect.
 const KNOBS: [&str; 9] = [
     "--batch-messages=1",
     "--batch-messages=1024",

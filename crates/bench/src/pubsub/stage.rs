@@ -1,4 +1,5 @@
-//! One run: channels are opened, subscriptions begun, then the load runs and what came is reckoned up.
+//! One run: opens the channels and subscriptions, runs the load, and compares the received messages with the published
+//! ones.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
@@ -23,11 +24,12 @@ use crate::{
     report::duration,
 };
 
-/// Time after a scheduled run, at least 3 % of it, after which late deliveries mean that the server did not keep up. A
-/// shorter backlog shows in the response times.
+/// Longest time after the end of a scheduled run, unless 3 % of the run are longer, in which late deliveries are
+/// accepted. Deliveries after it mean that the server did not keep up. A shorter backlog shows in the response times.
 const BACKLOG: Duration = Duration::from_millis(250);
 
-/// Runs what the options describe. `server` is the server's process, if it is known.
+/// Runs the publishers and subscribers that the options describe. `server` is the id of the server's process, if it is
+/// known.
 pub fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
     let workers = options.load.workers.max(1);
     let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
@@ -75,7 +77,7 @@ impl RunContext<'_> {
         shared.tally.take()
     }
 
-    /// Waits for all tasks of a thread; gives the run up when patience is at its end.
+    /// Waits for all tasks of a thread; aborts the run when its timeout has passed.
     async fn wait_for_tasks(&self, tasks: &mut JoinSet<Result<(), ChannelError>>, shared: &Shared) {
         let left = Duration::from_nanos(shared.counted.end.saturating_sub(shared.clock.now()));
         let patience = left + self.options.load.give_up;
@@ -118,14 +120,14 @@ impl RunContext<'_> {
     }
 }
 
-/// A thread's channels: those that have subscribed, and those that will publish, with the numbers of their publishers.
+/// Channels of a thread: those that have subscribed, and those that will publish, with the numbers of their publishers.
 struct Opened {
     payloads: Rc<Payloads>,
     subscribers: Vec<IdleSubscriber>,
     publishers: Vec<(ReadyChannel, Vec<usize>)>,
 }
 
-/// Compares what the subscribers got with what was published.
+/// Compares the messages that the subscribers received with the published ones.
 fn faults(accounts: &[(usize, SubscriberAccount)], sent: &[u64]) -> Faults {
     let mut groups: BTreeMap<usize, Vec<&SubscriberAccount>> = BTreeMap::new();
     for (group, account) in accounts {

@@ -21,37 +21,38 @@ use crate::{
     },
 };
 
-/// A subscription of a channel; its id is its place in the channel's list, from 1.
+/// A subscription of a channel. Its id on the channel is its position in the channel's list, from 1.
 #[derive(Debug)]
 struct Subscription {
-    /// Its number among subscriptions without queue groups, or its group's.
+    /// Number of the subscription's queue group; without queue groups, number of the subscription itself.
     group: usize,
     account: SubscriberAccount,
     credit: ReceiveCredit,
     settled: bool,
 }
 
-/// The subscriptions of a channel.
+/// All subscriptions of one channel.
 pub struct SubscribeChannel {
     subscriptions: Vec<Subscription>,
     shared: Rc<Shared>,
     inbox: Inbox,
 }
 
-/// State that deliveries pass through: borrowed apart from the channel that they are read from.
+/// State that handles deliveries. It is separate from the channel, so that both can be borrowed while a frame is read.
 #[derive(Debug)]
 struct Inbox {
     payloads: Rc<Payloads>,
     runs: Runs,
     ids: Vec<u32>,
-    /// Credit to be given when the frame that is read now is done with.
+    /// Credit frames to send after the frame that is being read has been handled.
     credits: Vec<(u32, Credit)>,
-    /// True if the members of a group share what was published: then each gets only some of it.
+    /// True if the members of a queue group share the published messages, so that each member receives only some of
+    /// them.
     shares: bool,
 }
 
 impl SubscribeChannel {
-    /// Subscribes, and waits until the server has taken it.
+    /// Subscribes on a channel, and waits until the server has accepted the subscriptions.
     pub async fn open(
         mut line: ReadyChannel,
         groups: Vec<usize>,
@@ -92,7 +93,7 @@ impl SubscribeChannel {
         Ok(IdleSubscriber { line, subscriptions, inbox })
     }
 
-    /// Receives until everything has come, or the run is given up.
+    /// Receives messages until everything has arrived, or until the run is aborted.
     pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
@@ -107,7 +108,8 @@ impl SubscribeChannel {
         ended
     }
 
-    /// Returns true if all subscriptions here have everything that was published; reports those that newly have.
+    /// Returns true if all subscriptions of this channel have received everything that was published. Reports
+    /// subscriptions that have newly done so.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
@@ -125,8 +127,8 @@ impl SubscribeChannel {
 }
 
 impl Session for SubscribeChannel {
-    /// A read is some 30 µs of copying and checking: without a bound a channel that is full holds up publishers for
-    /// milliseconds.
+    /// Maximum number of reads before other tasks get a turn. A read takes some 30 µs of copying and checking; without
+    /// this bound a busy subscriber would delay publishers on the same thread by milliseconds.
     const READS_PER_TURN: usize = 4;
 
     fn compose(&mut self, _: &mut ReadyChannel) -> Result<(), ChannelError> {
@@ -178,7 +180,7 @@ pub struct IdleSubscriber {
 }
 
 impl IdleSubscriber {
-    /// Returns the channel, and the subscriptions that receive on it.
+    /// Returns the channel, and the object that handles its subscriptions.
     pub fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
@@ -190,7 +192,7 @@ fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subs
 }
 
 impl Inbox {
-    /// Takes a batch for some subscriptions: content once, order for each.
+    /// Handles one batch for some subscriptions: checks the content once, and the order for each subscription.
     #[inline]
     fn deliver(
         &mut self,
@@ -227,8 +229,8 @@ impl Inbox {
     }
 }
 
-/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were
-/// right.
+/// Checks the messages of a batch and joins them to runs of consecutive numbers. Calls `time` with each due time and
+/// the number of messages that were due then. Returns the number of right messages.
 #[inline]
 pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
     runs.clear();

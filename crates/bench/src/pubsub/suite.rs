@@ -1,4 +1,4 @@
-//! `thalweg bench pubsub`: options in, report out.
+//! `thalweg bench pubsub`: goes from the command's options to its report.
 
 use super::{
     options::PubsubOptions,
@@ -15,10 +15,10 @@ use crate::{
     report::plots,
 };
 
-/// Share of the knee at which latency is measured.
+/// Share of the highest rate that meets the objective, at which response times are measured.
 const OF_KNEE: f64 = 0.8;
 
-/// Runs the suite.
+/// Runs the subjects suite and returns its report.
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;
@@ -49,7 +49,7 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
 struct Suite<'a> {
     options: &'a PubsubOptions,
     scratch: &'a Scratch,
-    /// The running server, with the arguments that tune it.
+    /// The running server, with the arguments that it was started with.
     server: Option<(Vec<String>, Server)>,
     report: &'a mut Report,
     figures: Figures,
@@ -86,7 +86,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// The server as a scenario wants it: kept from one to the next while that does not change.
+    /// Returns a server with the arguments that a scenario needs. Consecutive scenarios with the same arguments share a
+    /// server.
     fn server(&mut self, scenario: &Scenario) -> Result<&Server, BenchError> {
         let tuning = scenario.tuning();
         if self.server.as_ref().is_none_or(|(running, _)| *running != tuning) {
@@ -97,7 +98,8 @@ impl Suite<'_> {
         Ok(&self.server.as_ref().expect("just started").1)
     }
 
-    /// Measures a scenario at its own pace, and at a share of its knee if that is searched for.
+    /// Measures a scenario at its own pace, and then at a share of its highest rate if the scenario searches for that
+    /// rate.
     fn scenario(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let options = self.options;
         let (objective, start, repeats) = match (options.search, scenario.knee) {
@@ -114,7 +116,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures all rounds of a scenario, and holds them against an objective if there is one. Returns the rate.
+    /// Measures all rounds of a scenario, and checks them against an objective if there is one. Returns the rate in
+    /// deliveries per second.
     fn measure(&mut self, scenario: &Scenario, objective: Option<Objective>) -> Result<f64, BenchError> {
         let rounds = self.rounds(scenario)?;
         self.figures.add(self.report, scenario, &rounds);
@@ -139,8 +142,8 @@ impl Suite<'_> {
         Ok(rounds)
     }
 
-    /// Returns the bytes per second of a bare stream, and of a bare relay to as many connections; NaN if the options
-    /// turn these measurements off.
+    /// Returns the bytes per second of a raw stream without a server, and of a raw relay to as many connections as the
+    /// scenario has; NaN if the options turn these measurements off.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {
@@ -185,7 +188,7 @@ impl Suite<'_> {
         self.progress.step(&format!("{} {what}: {}", scenario.label(), outcome.summary(" deliveries/s")));
     }
 
-    /// Keeps the last run, and its percentiles for a plot.
+    /// Stores the options and figures of the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, mut rounds: Rounds) {
         let Some(last) = rounds.own.outcomes.pop() else { return };
         let spectrum = last.times.spectrum();

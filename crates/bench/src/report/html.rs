@@ -1,4 +1,4 @@
-//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from
+//! Reports as one HTML page: the same words and figures as the text form, and the plots. The page loads nothing from
 //! elsewhere.
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ td.missed{color:#a1232b;font-weight:bold}td.void{color:#8a5a00;font-weight:bold}
 svg{max-width:100%;height:auto}";
 
 impl Report {
-    /// Returns the report as one HTML page, plots included, that loads nothing from elsewhere.
+    /// Returns the report as one HTML page that includes the plots and loads nothing from elsewhere.
     pub fn to_html(&self) -> String {
         let mut out = String::with_capacity(64 * 1024);
         let title = format!("thalweg bench {}", self.suite);
@@ -76,7 +76,7 @@ fn write_table(out: &mut String, table: &Table) {
     out.push_str("</table></div>\n");
 }
 
-/// Returns text in which nothing is markup.
+/// Returns the text with HTML's special characters escaped.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

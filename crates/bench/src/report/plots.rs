@@ -1,6 +1,6 @@
-//! Figures as SVG: bars with their intervals, and lines over a parameter.
+//! Draws figures as SVG: bars with their intervals, and lines over a parameter.
 //!
-//! Text is left to the viewer's fonts; nothing of the system's is read.
+//! The viewer's fonts render the text; the plots use no fonts of this machine.
 
 use plotters::prelude::{
     BLACK, ChartBuilder, Circle, Color, IntoDrawingArea, IntoLogRange, LineSeries, PathElement, RGBColor, Rectangle,
@@ -20,29 +20,29 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(90, 90, 90),
 ];
 
-/// A named line of points: parameter and figure.
+/// A line of a plot: its name, and its points as pairs of parameter and figure.
 pub type Line = (String, Vec<(f64, f64)>);
 
-/// A mean with its interval.
+/// A bar of a plot: a mean with its interval.
 pub struct Bar {
     /// Name of the measured store, which chooses the colour.
     pub store: String,
-    /// Words beside the name.
+    /// Text that is printed beside the store's name.
     pub detail: &'static str,
-    /// True for a bar in a lighter colour.
+    /// True to draw the bar in a lighter colour.
     pub is_pale: bool,
-    /// Height of the bar.
+    /// Height of the bar: the mean, in microseconds per operation.
     pub mean: f64,
-    /// Lower and upper end of the interval.
+    /// Lower and upper end of the mean's interval, in microseconds.
     pub interval: (f64, f64),
 }
 
-/// Draws bars of microseconds an operation.
+/// Draws bars of microseconds per operation.
 pub fn bars(name: &str, title: &str, bars: &[Bar]) -> Result<Plot, BenchError> {
     plot(name, title, |svg| draw_bars(svg, title, bars))
 }
 
-/// Draws lines over a logarithmic parameter.
+/// Draws lines over a parameter on a logarithmic axis.
 pub fn lines(name: &str, title: &str, axes: (&str, &str), lines: &[Line]) -> Result<Plot, BenchError> {
     plot(name, title, |svg| draw_lines(svg, title, axes, lines))
 }
@@ -129,7 +129,8 @@ fn known_colour(store: &str) -> Option<RGBColor> {
     known.iter().position(|name| store.starts_with(name)).map(|number| COLOURS[number])
 }
 
-/// Smallest and largest, with room around them; something drawable of nothing.
+/// Returns the smallest and the largest value, with room around them for the axis; a default range if there are no
+/// values.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let usable = values.filter(|value| value.is_finite() && *value > 0.0);
     let (low, high) = usable.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));

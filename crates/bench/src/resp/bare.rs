@@ -1,12 +1,12 @@
-//! The upper bound for a durable server on this machine: a server that only makes requests durable. The durable figures
-//! are compared with it, measured in turns with the servers.
+//! A minimal RESP server that only makes requests durable. Its rate is the upper bound for any durable server on this
+//! machine; the durable figures are compared with it, measured in turns with the servers.
 //!
-//! Owns: a thread that polls its sockets, reads requests, writes those of one poll into a file that was written before,
-//! syncs it once, and answers. It has no state, no checksums and no order to keep. It takes `SET` alone, and no value
-//! can be read again. It makes only the calls that every durable server with one thread needs: a read and a write a
-//! socket, a write and an fdatasync a poll.
+//! Owns: a thread that polls its sockets, reads requests, writes all requests of one poll into a file that was fully
+//! written before, syncs the file once, and replies. It has no state, no checksums and no order to keep. It accepts
+//! `SET` alone, and no value can be read again. It makes only the system calls that every durable server with one
+//! thread needs: a read and a write for each socket, a write and an `fdatasync` for each poll.
 //!
-//! Bound: the server closes the connection of a client that does not take its answers.
+//! Bound: the server closes the connection of a client that does not read its replies.
 
 use std::{
     fs::File,
@@ -25,24 +25,24 @@ use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 
 use crate::load::{Event, Poller};
 
-/// Bytes of the file; it begins again at its end, as segments do that are taken again.
+/// Size of the file in bytes. At its end the server starts again at its begin, as a log does that reuses segments.
 const FILE_BYTES: usize = 64 << 20;
-/// Looks that find nothing end after this, to see whether it is to stop.
+/// Longest wait for events, in nanoseconds, before the server checks whether it must stop.
 const LOOK_NANOS: u64 = 50_000_000;
-/// Token of the listener among those of the sockets.
+/// Event token of the listening socket. The tokens of client sockets are smaller.
 const LISTENER: u64 = u64::MAX;
 
-/// A bare server, which is stopped when its handle is dropped.
+/// Handle of a minimal server, which is stopped when the handle is dropped.
 #[derive(Debug)]
 pub struct BareServer {
-    /// Address that the server listens on.
+    /// Address on which the server listens.
     pub address: SocketAddr,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BareServer {
-    /// Starts a server whose file is in `dir`.
+    /// Starts a server whose file is in the directory `dir`.
     pub fn start(dir: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(dir.join("bare"))?;
         file.write_all_at(&vec![0; FILE_BYTES], 0)?;
@@ -85,9 +85,9 @@ struct Loop {
     listener: TcpListener,
     poller: Poller,
     clients: Vec<Option<Client>>,
-    /// Buffer of reads.
+    /// Buffer for reads from sockets.
     bytes: Vec<u8>,
-    /// Bytes that this look's writes put on disk.
+    /// Bytes of the requests of the current poll, which are written to the file together.
     wanted: Vec<u8>,
 }
 
@@ -167,7 +167,8 @@ impl Loop {
 }
 
 impl Client {
-    /// Answers all complete requests; returns false if the input is not RESP.
+    /// Appends the replies to all complete requests of the input, and their bytes to `wanted`. Returns false if the
+    /// input is not RESP.
     fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
         loop {
             let request = match self.input.next(Trust::Known) {

@@ -1,4 +1,4 @@
-//! A client for setup: one request at a time, its reply as a value.
+//! A RESP client for setup, which sends one request at a time and decodes each reply to a value.
 
 use std::{io::Write as _, time::Duration};
 
@@ -10,37 +10,37 @@ use crate::{
     load::{Address, Connection},
 };
 
-/// Longest wait for a reply of setup.
+/// Longest wait for a reply during setup.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Depth of aggregates within aggregates that a reply of setup may have.
+/// Maximum nesting depth of aggregates in a reply during setup.
 const MAX_DEPTH: usize = 8;
 
-/// How a connection begins.
+/// Parameters of the first requests on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Address of the server.
+    /// Address of the RESP server.
     pub address: Address,
-    /// Password for `AUTH`, if the server wants one.
+    /// Password for `AUTH`, if the server requires one.
     pub password: Option<String>,
-    /// Database for `SELECT`.
+    /// Number of the database for `SELECT`.
     pub database: u32,
-    /// True to begin with `HELLO 3`.
+    /// True to begin with `HELLO 3`, which selects RESP3.
     pub is_resp3: bool,
 }
 
-/// A reply.
+/// A decoded RESP reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Bytes of whatever kind.
+    /// Text of a string reply, whether simple, bulk or verbatim.
     Text(Vec<u8>),
-    /// An integer, or a boolean.
+    /// An integer, or a boolean as 0 or 1.
     Integer(i64),
-    /// A null.
+    /// A null reply.
     Null,
-    /// An error.
+    /// An error reply, with its message.
     Error(String),
-    /// Values; pairs one after the other.
+    /// An array, set or map of replies. Of a map, keys and values alternate.
     List(Vec<Answer>),
 }
 
@@ -67,7 +67,7 @@ impl Answer {
         })
     }
 
-    /// Returns the answer as text; empty for answers without text.
+    /// Returns the reply as text; empty for replies without text.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -81,12 +81,12 @@ impl Answer {
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
-    /// Address of the server, for errors.
+    /// Address of the server, for error messages.
     target: String,
 }
 
 impl Client {
-    /// Connects, authenticates, selects.
+    /// Connects to the server, authenticates and selects the database.
     pub fn open(greeting: &Greeting) -> Result<Self, BenchError> {
         let fail = BenchError::target(&greeting.address);
         let connection =
@@ -111,14 +111,15 @@ impl Client {
         Ok(client)
     }
 
-    /// The connection, for the generator: nothing is under way, and it waits for nothing.
+    /// Returns the connection for use by the load generator. No request is in progress, and the socket becomes
+    /// non-blocking.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
         let set = self.connection.socket().set_nonblocking(true);
         set.map_err(BenchError::target(&self.target))?;
         Ok(self.connection)
     }
 
-    /// Asks, and waits for the reply.
+    /// Sends a command and returns its reply.
     pub fn ask(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
         let fail = BenchError::subject(&self.target, "setup");
         command(arguments, self.connection.out());
@@ -135,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Asks, and fails if the reply is an error.
+    /// Sends a command and returns its reply; fails if the server replies with an error.
     pub fn done(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
         match self.ask(arguments)? {
             Answer::Error(message) => {
@@ -146,7 +147,7 @@ impl Client {
         }
     }
 
-    /// Sends `QUIT` without waiting for the reply.
+    /// Sends `QUIT` without waiting for the reply, and closes the connection.
     pub fn leave(self) {
         let _ = self.connection.socket().write(b"*1\r\n$4\r\nQUIT\r\n");
     }

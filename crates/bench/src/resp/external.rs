@@ -1,7 +1,8 @@
-//! redis-benchmark as the generator: one that we did not write.
+//! Runs redis-benchmark as the load generator: one that Thalweg's authors did not write.
 //!
-//! It counts to a number of requests rather than for a time, so a short run before each round finds out how many fill
-//! the duration. It compares no values; a reply that is an error ends it, and the round.
+//! redis-benchmark sends a given number of requests rather than for a given time, so a short run before each round
+//! determines how many requests fill the duration. It compares no values; an error reply ends redis-benchmark and the
+//! round.
 
 use std::{
     path::Path,
@@ -15,39 +16,40 @@ use crate::{BenchError, load::Address};
 /// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How connections begin.
+    /// Address and login with which connections begin.
     pub greeting: Greeting,
-    /// Number of connections, `-c`.
+    /// Number of connections, option `-c` of redis-benchmark.
     pub connections: usize,
-    /// Pipeline depth, `-P`.
+    /// Number of requests that each connection pipelines, option `-P` of redis-benchmark.
     pub pipeline: usize,
-    /// Bytes of a value, `-d`.
+    /// Bytes of a value, option `-d` of redis-benchmark.
     pub value_bytes: usize,
-    /// Number of keys, `-r`.
+    /// Number of keys, option `-r` of redis-benchmark.
     pub keys: u64,
-    /// The request that is sent.
+    /// The request that redis-benchmark sends repeatedly.
     pub what: BenchmarkRequest,
 }
 
 /// Request that redis-benchmark sends.
 #[derive(Clone, Debug)]
 pub enum BenchmarkRequest {
-    /// One of its tests.
+    /// A test that redis-benchmark has built in, by name.
     Test(&'static str),
-    /// A command with its arguments.
+    /// A RESP command with its arguments.
     Command(Vec<String>),
 }
 
-/// Figures that redis-benchmark printed. Its times begin when it sends and have a resolution of a microsecond.
+/// Figures that redis-benchmark printed. Its response times start at the moment of sending and have a resolution of a
+/// microsecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Requests per second.
     pub rate: f64,
-    /// Median, in microseconds.
+    /// Median response time in microseconds.
     pub p50_us: f64,
-    /// 99th percentile, in microseconds.
+    /// 99th percentile of the response times in microseconds.
     pub p99_us: f64,
-    /// The longest time, in microseconds.
+    /// Longest response time in microseconds.
     pub max_us: f64,
 }
 
@@ -59,11 +61,11 @@ impl Figures {
     }
 }
 
-/// Requests of the run that finds out how many fill the duration.
+/// Number of requests in the short run that determines how many requests fill the duration.
 const PILOT: u64 = 2000;
 
 impl Request {
-    /// Runs redis-benchmark for about this time.
+    /// Runs redis-benchmark with as many requests as take about `time`.
     pub fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
         // The first pilot is a cold start of everything, the second has the rate.
         let pilot = self.count(binary, PILOT)?;
@@ -71,7 +73,7 @@ impl Request {
         self.count(binary, requests(pilot.rate, time))
     }
 
-    /// Runs redis-benchmark for this many requests.
+    /// Runs redis-benchmark with this number of requests.
     pub fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
         let name = binary.display().to_string();
         let fail = |message: String| BenchError::subject(&name, "measuring")(message);
@@ -122,7 +124,7 @@ fn requests(rate: f64, time: Duration) -> u64 {
     ((rate * time.as_secs_f64()) as u64).max(PILOT)
 }
 
-/// Reads the first line of figures of its CSV.
+/// Parses the first line of figures of redis-benchmark's CSV output.
 fn parse(csv: &str) -> Option<Figures> {
     let mut lines = csv.lines().filter(|line| line.starts_with('"'));
     let heads = cells(lines.next()?);

@@ -1,9 +1,9 @@
-//! PUBLISH to subscribers: every delivery counted, in order, and compared.
+//! Measures PUBLISH to many subscribers: every delivery is counted, compared, and its order checked.
 //!
-//! One thread publishes in a closed loop and reads all subscribers, or only reads, while redis-benchmark publishes. A
-//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost,
-//! doubled, out of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their
-//! number are.
+//! One thread publishes in a closed loop and reads for all subscribers, or only reads while redis-benchmark publishes.
+//! A message that this process publishes carries its number and a content that follows from the number ([`Payloads`]),
+//! so a lost, doubled, reordered or changed message is noticed. The messages of redis-benchmark are all the same, so
+//! for them only the bytes and the number of messages are checked.
 
 use std::{io::ErrorKind, thread::JoinHandle};
 
@@ -23,32 +23,33 @@ use crate::{
     usage::Meter,
 };
 
-/// Everything that a run does.
+/// Parameters of a run with subscribers.
 #[derive(Clone, Debug)]
 pub struct FanOut<'a> {
-    /// How connections begin.
+    /// Address and login with which connections begin.
     pub greeting: Greeting,
-    /// Number of subscribers.
+    /// Number of subscribers to the channel.
     pub subscribers: usize,
-    /// Times, seed, the bytes of a message, and the messages that may be under way.
+    /// Options of the suite: durations, seed, message size, and number of messages in progress.
     pub options: &'a RespOptions,
-    /// The server's process.
+    /// Id of the server's process, if it is known.
     pub process: Option<u32>,
 }
 
-/// Channel of all messages.
+/// Name of the pub/sub channel of all messages.
 pub const CHANNEL: &str = "bench.fan-out";
 
-/// Publisher of the messages.
+/// Program that publishes the messages.
 enum Publisher {
-    /// This thread publishes.
+    /// This thread publishes, on this connection.
     Own(Connection),
-    /// redis-benchmark: these bytes, and how often in all is known when it has ended.
+    /// redis-benchmark publishes: all messages have this payload. Their number becomes known when `thread`, which runs
+    /// redis-benchmark, has ended.
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>>, figures: Option<Figures> },
 }
 
-/// Runs a plan with our own publisher. The outcome's rate is that of deliveries; `all_right` counts all of them, those
-/// of the warm-up included.
+/// Runs a plan in which this thread publishes. The result's rate is that of deliveries; `all_right` counts all
+/// deliveries including those of the warm-up.
 pub fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     FanOutRun::open(plan, Publisher::Own(publisher))?.play()
@@ -59,8 +60,8 @@ pub fn external_payload(options: &RespOptions) -> String {
     "x".repeat(options.value_bytes())
 }
 
-/// Runs a plan beside redis-benchmark: `publish` returns its figures, and how often it has published in all. Its figures
-/// are missing if it did not come to its end.
+/// Runs a plan in which redis-benchmark publishes. `publish` runs redis-benchmark, and returns its figures and the
+/// number of published messages. The figures are missing if `publish` did not finish.
 pub fn run_beside(
     plan: &FanOut<'_>,
     publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,
@@ -80,26 +81,26 @@ pub fn run_beside(
 struct FanOutRun<'a> {
     plan: &'a FanOut<'a>,
     payloads: Payloads,
-    /// Bytes that a message to a subscriber begins with.
+    /// Bytes before the payload in each message to a subscriber.
     head: Vec<u8>,
-    /// Bytes that a request begins with.
+    /// Bytes before the payload in each publish request.
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,
-    /// Messages that each subscriber has received.
+    /// Number of messages that each subscriber has received.
     got: Vec<u64>,
     poller: Poller,
     clock: Clock,
     published: u64,
     acked: u64,
-    /// Number of all messages, once it is known.
+    /// Total number of published messages, once it is known.
     total: Option<u64>,
     first: Option<u64>,
     last: u64,
     tally: Tally<()>,
 }
 
-/// Token of the publisher's socket.
+/// Event token of the publisher's socket.
 const PUBLISHER: u64 = u64::MAX;
 
 impl<'a> FanOutRun<'a> {
@@ -186,7 +187,7 @@ impl<'a> FanOutRun<'a> {
         format!("{total} published, {} answered, subscribers got {least} to {most}", self.acked)
     }
 
-    /// Publishes again when all was answered, until the time is over.
+    /// Publishes the next messages after all earlier ones were answered, until the time is over.
     fn publish(&mut self) {
         let Publisher::Own(connection) = &mut self.publisher else { return };
         if self.acked < self.published || self.total.is_some() {
@@ -211,7 +212,7 @@ impl<'a> FanOutRun<'a> {
         }
     }
 
-    /// Takes the other publisher's count if it has ended.
+    /// Reads the number of published messages from redis-benchmark's thread if that thread has ended.
     fn poll_publisher(&mut self) -> Result<(), BenchError> {
         if let Publisher::Other { thread, figures, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
@@ -305,7 +306,7 @@ impl<'a> FanOutRun<'a> {
     }
 }
 
-/// Messages that were due at the same time, and came with one read: one record.
+/// Deliveries that are recorded together: their messages were due at the same time and arrived with one read.
 #[derive(Default)]
 struct Run {
     due: u64,

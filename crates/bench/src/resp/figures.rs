@@ -1,4 +1,4 @@
-//! Figures of a round, whatever generator sent, and their tables in the report.
+//! Figures of a round, for either load generator, and their tables in the report.
 
 use super::{external, protocol::Outcome, scenario::Scenario};
 use crate::{
@@ -7,17 +7,17 @@ use crate::{
     stats::{Summary, median_of, ratio},
 };
 
-/// One round of one server.
+/// Figures of one round on one server.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// Figures of this process's generator.
+    /// Figures of this process's load generator.
     Own(Box<Outcome>),
     /// Figures that redis-benchmark prints.
     External(external::Figures),
 }
 
 impl Round {
-    /// Returns a figure that only our own generator knows; NaN for redis-benchmark.
+    /// Returns a figure that only this process's generator measures; NaN for redis-benchmark.
     fn own(&self, figure: impl Fn(&Outcome) -> f64) -> f64 {
         match self {
             Self::Own(outcome) => figure(outcome),
@@ -60,7 +60,7 @@ impl From<Outcome> for Round {
     }
 }
 
-/// The rounds of a server in a scenario.
+/// All rounds of one server in a scenario.
 pub(super) struct Line<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) generator: &'static str,
@@ -75,13 +75,14 @@ impl Line<'_> {
         self.rounds.iter().map(figure).collect()
     }
 
-    /// Rates and medians of this one, each as a multiple of the other's: the median of the rounds' ratios.
+    /// Returns the rate and the median response time of this server as multiples of the other server's: each is the
+    /// median of the rounds' ratios.
     pub(super) fn ratios(&self, other: &Self) -> (f64, f64) {
         let of = |figure: fn(&Round) -> f64| ratio(&self.over(figure), &other.over(figure));
         (of(Round::rate), of(|round| round.time_us(50.0)))
     }
 
-    /// Returns true if the generator's thread had no time to spare: the server may be able to do more.
+    /// Returns true if the load generator's thread had no spare time, so that the server may be able to do more.
     pub(super) fn is_generator_saturated(&self) -> bool {
         median_of(&self.rounds, |round| round.own(|outcome| outcome.spent.busiest)) > MAX_BUSY
     }

@@ -14,111 +14,111 @@ use crate::{
 /// Options of the RESP suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RespOptions {
-    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and
-    /// does nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for
-    /// its database N. The first one's figures are divided by those of the others.
+    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (a minimal server that
+    /// only syncs each SET before it replies: the upper bound of the machine), host:port or unix:PATH, each with @N for
+    /// its database N. The first server's figures are divided by those of each other server.
     #[arg(long, value_delimiter = ',', default_value = "thalweg")]
     pub server: Vec<ServerSpec>,
-    /// Generators of the load; both if neither is named and a preset is.
+    /// Load generators to use. If none is named, a preset runs both, and otherwise this program generates the load.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub generator: Vec<Generator>,
-    /// Operations by weight, as in get:9,set:1: ping, get, set, incr, hget, hset, mget, mset, xadd.
+    /// Operations with their weights, as in get:9,set:1: ping, get, set, incr, hget, hset, mget, mset, xadd.
     #[arg(long, default_value = "set")]
     pub mix: Mix,
-    /// Publish to this many subscribers instead; each delivery is counted and compared.
+    /// Publish to this number of subscribers instead of sending the mix; each delivery is counted and compared.
     #[arg(long, conflicts_with_all = ["mix", "rate", "search"])]
     pub subscribers: Option<usize>,
-    /// Connections.
+    /// Number of connections to each server.
     #[arg(long, short = 'c', default_value_t = 50)]
     pub connections: usize,
-    /// Requests that may be under way on each.
+    /// Maximum number of unanswered requests on each connection.
     #[arg(long, short = 'P', default_value_t = 1)]
     pub pipeline: usize,
-    /// Bytes of a value or a message [default: 100; as redis-benchmark's and the goals' where a preset is asked for]
+    /// Bytes of a value or a message [default: 100; with a preset, what its scenarios require]
     #[arg(long, short = 'd')]
     pub value_size: Option<usize>,
     /// Number of different keys.
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,
-    /// Spread of the requests over the keys.
+    /// Distribution of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
-    /// Database that is selected where a server's name has none.
+    /// Number of the database to select on servers that are named without one.
     #[arg(long, default_value_t = 0)]
     pub database: u32,
-    /// Requests per second, whatever the server does; without it as fast as it answers.
+    /// Requests per second by a schedule, independent of the replies. Without it the next request follows a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Spread of the requests over time.
+    /// Distribution of the scheduled requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
     #[arg(long, conflicts_with = "preset")]
     pub search: Option<Objective>,
-    /// Rate above which the search does not go.
+    /// Highest rate that the search tries, in requests per second.
     #[arg(long, default_value_t = 2e6)]
     pub max_rate: f64,
-    /// A fixed set of scenarios with their own servers instead.
+    /// A fixed set of scenarios with their own servers to run, instead of the one scenario of the options.
     #[arg(long, value_enum, conflicts_with_all = ["mix", "subscribers", "rate", "server"])]
     pub preset: Option<Preset>,
-    /// Only scenarios whose name holds this, such as "SET durable".
+    /// Run only scenarios whose name contains this text, such as "SET durable".
     #[arg(long, requires = "preset")]
     pub only: Option<String>,
-    /// Counted time of each run.
+    /// Duration of each run, without its warm-up.
     #[arg(long, default_value = "2s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Time before it that is not counted.
+    /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Longest wait for a reply.
+    /// Longest wait for a reply before a run is aborted.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub give_up: Duration,
     /// Runs of each scenario on each server; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// The generator's own lateness (99th percentile) above which a scheduled run is void.
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Seed of keys, values, choices and arrivals.
+    /// Seed of the random keys, values, operations and arrival times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Speak RESP3.
+    /// Use version 3 of the protocol, RESP3, instead of RESP2.
     #[arg(long)]
     pub resp3: bool,
-    /// Password for AUTH, at servers that run already.
+    /// Password for AUTH on servers that run already.
     #[arg(long)]
     pub password: Option<String>,
-    /// Count wrong replies instead of ending the run with the first.
+    /// Count wrong replies instead of ending the run at the first one.
     #[arg(long)]
     pub keep_going: bool,
-    /// The command to start as `COMMAND serve`; this one by default.
+    /// Command to start as `COMMAND serve`; by default this program.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for the started server.
+    /// Additional arguments for the started Thalweg server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
-    /// The redis-server to start.
+    /// Path of the redis-server to start.
     #[arg(long, default_value = "redis-server")]
     pub redis_server: PathBuf,
-    /// The redis-benchmark to run.
+    /// Path of the redis-benchmark to run.
     #[arg(long, default_value = "redis-benchmark")]
     pub redis_benchmark: PathBuf,
-    /// Directory below which started servers keep their data; decides which disk is measured.
+    /// Directory below which started servers keep their data. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
 
-/// Generator of the load.
+/// Load generator: the program that sends the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Generator {
-    /// This process sends, and compares replies.
+    /// This process sends the requests and compares the replies.
     Own,
-    /// redis-benchmark in a process of its own: only errors are noticed.
+    /// redis-benchmark sends the requests in a process of its own; it notices only error replies.
     RedisBenchmark,
 }
 
 impl Generator {
-    /// Returns the name as it is typed.
+    /// Returns the name of the load generator as it is typed on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -130,18 +130,18 @@ impl Generator {
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// Goals of thalweg relative to redis-server's figures.
+    /// Ratios to redis-server's figures that Thalweg should reach.
     Goals,
 }
 
-/// Bytes of a value where nothing else is said.
+/// Size of a value in bytes if neither the options nor a preset choose one.
 const DEFAULT_VALUE_BYTES: usize = 100;
 
-/// The largest value: the generator keeps whole replies.
+/// Size of the largest value in bytes. It is bounded because the generator buffers whole replies.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 impl RespOptions {
-    /// Returns an error if the options make no sense.
+    /// Returns an error if an option is out of its range, or contradicts another.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;
@@ -162,38 +162,38 @@ impl RespOptions {
         require(!self.server.is_empty(), "--server", "name at least one")
     }
 
-    /// Returns the bytes of a value.
+    /// Returns the size of a value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.value_size.unwrap_or(DEFAULT_VALUE_BYTES)
     }
 
-    /// Returns how requests are paced.
+    /// Returns how requests are paced: by a schedule or by the replies.
     pub fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
 }
 
-/// Choice of a server.
+/// Server to measure, as named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerChoice {
-    /// A server of our own: database 0 is durable, database 1 is a cache.
+    /// A Thalweg server that the suite starts: database 0 is durable, database 1 is a cache.
     Thalweg,
-    /// redis-server without persistence.
+    /// A redis-server without persistence, which the suite starts.
     RedisNone,
-    /// redis-server, which syncs each write before it answers.
+    /// A redis-server that syncs each write before it replies, which the suite starts.
     RedisAlways,
-    /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
+    /// A thread of this process that only writes, syncs and replies: the upper bound for the machine.
     Bare,
-    /// A server that runs already.
+    /// A server that runs already at this address.
     At(Address),
 }
 
-/// A server, and one of its databases.
+/// A server to measure, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
-    /// The server.
+    /// Server to measure, as named on the command line.
     pub choice: ServerChoice,
-    /// Database that is selected; none: the scenario's.
+    /// Number of the database to select; `None` selects the scenario's database.
     pub database: Option<u32>,
 }
 
@@ -232,7 +232,7 @@ impl fmt::Display for ServerChoice {
 }
 
 impl ServerSpec {
-    /// Returns the server as it was typed.
+    /// Returns the server as it was typed on the command line.
     pub fn name(&self) -> String {
         self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
     }

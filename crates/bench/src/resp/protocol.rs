@@ -12,40 +12,40 @@ use crate::{
     random::Generator,
 };
 
-/// Requests to one server.
+/// RESP requests to one server.
 #[derive(Clone, Debug)]
 pub struct Resp {
-    /// How connections begin.
+    /// Address and login with which connections begin.
     pub greeting: Greeting,
-    /// Makes requests and judges replies.
+    /// Builder of requests, which also checks replies.
     pub requests: Requests,
-    /// Operations and their weights.
+    /// Operations, with the weights of their random choice.
     pub mix: Mix,
-    /// Consequence of a wrong reply.
+    /// Reaction to a wrong reply: end the run, or count the reply.
     pub on_wrong: OnWrong,
 }
 
-/// Consequence of a wrong reply.
+/// Reaction of the load generator to a wrong reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnWrong {
-    /// The run ends.
+    /// The run ends with an error.
     Stop,
-    /// The reply is counted.
+    /// The wrong reply is counted, and the run goes on.
     Count,
 }
 
-/// A run.
+/// Parameters of a run over RESP.
 pub type Plan = load::Plan<Resp>;
 
-/// A run's figures.
+/// Figures of a run over RESP.
 pub type Outcome = load::Outcome<()>;
 
 impl Protocol for Resp {
-    /// Position of the operation in the mix, and the key.
+    /// A request: the position of its operation in the mix, and the index of its key.
     type Request = (usize, u64);
     type Reply = ();
     type Fault = Wrong;
-    /// The highest stream entry that a reply has named.
+    /// State of a connection: the highest id of a stream entry that a reply has contained.
     type State = (u64, u64);
     type Counts = ();
 

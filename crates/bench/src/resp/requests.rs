@@ -1,7 +1,7 @@
-//! Requests, and the judgement of their replies.
+//! RESP requests, and the check of their replies.
 //!
-//! Every value follows from its key's index ([`Values`]), no matter which connection wrote it and how often. So a reply
-//! is compared as a whole without regard to what other connections do concurrently.
+//! Every value follows from its key's index ([`Values`]), no matter which connection wrote the value and how often. A
+//! reply can therefore be compared as a whole, whatever other connections do concurrently.
 
 use std::{fmt, str::FromStr};
 
@@ -13,16 +13,16 @@ use crate::{
     random::Generator,
 };
 
-/// Keys of an MGET or an MSET.
+/// Number of keys in an MGET or an MSET.
 pub const MANY: u64 = 10;
 
-/// Fields of a hash.
+/// Number of fields in each hash.
 pub const FIELDS: u64 = 100;
 
-/// Kind of a request.
+/// Kind of a request: one RESP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Operation {
-    /// The server does nothing.
+    /// Sends PING, for which the server does no work.
     Ping,
     /// Reads a string that was set before the run.
     Get,
@@ -43,7 +43,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All operations.
+    /// All operations that a mix can contain.
     pub const ALL: [Self; 9] =
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 
@@ -62,7 +62,7 @@ impl Operation {
         }
     }
 
-    /// Returns the operation that must have filled the keys before this one is measured.
+    /// Returns the operation that must have filled the keys before this operation can be measured.
     pub fn needs(self) -> Option<Self> {
         match self {
             Self::Get | Self::Mget => Some(Self::Set),
@@ -72,28 +72,28 @@ impl Operation {
     }
 }
 
-/// Operations by weight, as in `get:9,set:1`.
+/// Operations with weights by which they are chosen at random, as in `get:9,set:1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix(Vec<(Operation, u32)>);
 
 impl Mix {
-    /// Returns a mix of one operation.
+    /// Returns a mix that contains one operation only.
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1)])
     }
 
-    /// Returns the operations; a request's kind is the position in here.
+    /// Returns the operations of the mix. The position of an operation is its request kind.
     pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
         self.0.iter().map(|(operation, _)| *operation)
     }
 
-    /// Returns the operation of a kind.
+    /// Returns the operation with this position in the mix.
     #[inline]
     pub fn operation(&self, kind: usize) -> Operation {
         self.0[kind].0
     }
 
-    /// Chooses the kind of the next request.
+    /// Chooses the operation of the next request at random; returns its position in the mix.
     #[inline]
     pub fn choose(&self, rng: &mut Generator) -> usize {
         if self.0.len() == 1 {
@@ -144,54 +144,54 @@ impl FromStr for Mix {
     }
 }
 
-/// A wrong reply.
+/// Fault of a wrong reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// The bytes are not RESP.
+    /// The received bytes are not RESP.
     #[error("{0}")]
     Protocol(#[from] ReplyError),
-    /// The server answered with an error.
+    /// The server replied with an error.
     #[error("{operation} of key {index} was refused: {message}")]
     Refused {
         /// Command of the request.
         operation: &'static str,
-        /// Index of the key.
+        /// Index of the request's key.
         index: u64,
-        /// Message of the error.
+        /// Message of the error that the server sent.
         message: String,
     },
-    /// The reply is not the right one.
+    /// The reply differs from the expected one.
     #[error("{operation} of key {index} answered {got}")]
     Answer {
         /// Command of the request.
         operation: &'static str,
-        /// Index of the key.
+        /// Index of the request's key.
         index: u64,
-        /// The reply, and the fault in it.
+        /// The received reply, and what is wrong with it.
         got: String,
     },
 }
 
-/// Makes requests and judges replies.
+/// Builds RESP requests and checks their replies.
 #[derive(Clone, Debug)]
 pub struct Requests {
     values: Values,
     keys: u64,
-    /// The request to append to the stream, up to the value.
+    /// Encoded XADD request up to the value.
     xadd: Vec<u8>,
-    /// `\r\n$100\r\n`, for the values' length.
+    /// Encoded RESP head of a value, such as `\r\n$100\r\n` for values of 100 bytes.
     value_head: Vec<u8>,
 }
 
 impl Requests {
-    /// Creates requests to this many keys. `stream` is the key that XADD appends to.
+    /// Creates requests to `keys` keys. `stream` is the key of the stream that XADD appends to.
     pub fn new(values: Values, keys: u64, stream: &str) -> Self {
         let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
         let xadd = format!("*5\r\n$4\r\nXADD\r\n${}\r\n{stream}\r\n$1\r\n*\r\n$5\r\nfield", stream.len()).into_bytes();
         Self { values, keys, xadd, value_head }
     }
 
-    /// Appends a request.
+    /// Appends the bytes of one request to `out`.
     #[inline]
     pub fn put(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
         let many = || (0..MANY).map(|offset| self.nth(index, offset));
@@ -231,8 +231,8 @@ impl Requests {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Returns how many bytes of `bytes` are the reply, if it is complete and right. `last_entry` is the last that this
-    /// connection appended to the stream.
+    /// Checks the reply at the start of `bytes`. Returns its length in bytes if it is complete and right. `last_entry`
+    /// is the id of the last entry that this connection appended to the stream.
     #[inline]
     pub fn judge(
         &self,
@@ -283,7 +283,7 @@ impl Requests {
     }
 }
 
-/// Appends a request of any kind.
+/// Appends a RESP request with these arguments to `out`.
 pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
     for argument in arguments {

@@ -1,5 +1,5 @@
-//! The lines of the report: that of the options, or those of `--preset goals`, which say what thalweg should reach of
-//! redis-server's figures in the same run.
+//! Scenarios of the RESP suite, which are the lines of its report: the one of the options, or those of
+//! `--preset goals`, which state the ratio to redis-server's figures that Thalweg should reach in the same run.
 
 use super::{
     options::{Preset, RespOptions, ServerChoice, ServerSpec},
@@ -7,32 +7,32 @@ use super::{
 };
 use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
 
-/// Work of a line.
+/// Kind of load in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Requests and replies.
+    /// Requests and replies, with this mix of operations.
     Requests(Mix),
-    /// Messages to this many subscribers.
+    /// Published messages to this number of subscribers.
     FanOut(usize),
 }
 
-/// A line of the report.
+/// A scenario: one line of the report for each server.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Name in the report.
+    /// Name of the scenario in the report.
     pub name: String,
-    /// Work of the line.
+    /// Kind of load that the servers get.
     pub work: Work,
-    /// Servers, of which the first is compared with the others.
+    /// Servers and their databases. The first server is compared with each other one.
     pub servers: Vec<(ServerChoice, u32)>,
-    /// Options of the load; with subscribers there is one connection, the publisher's.
+    /// Options of the load. With subscribers there is only one other connection, the publisher's.
     pub options: RespOptions,
-    /// Goal of the first server.
+    /// Required ratio of the first server's rate or median response time to another server's.
     pub goal: Option<Goal>,
 }
 
 impl Scenario {
-    /// Returns the scenario of the options, or those of the preset that they name.
+    /// Returns the one scenario of the options, or those of the preset that the options select.
     pub fn all(options: &RespOptions) -> Vec<Self> {
         if options.preset == Some(Preset::Goals) {
             return goals(options);
@@ -47,17 +47,17 @@ impl Scenario {
     }
 }
 
-/// A ratio that should be reached.
+/// Ratio to another server's figure that the first server should reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The rate should be at least this many times the other's.
+    /// The first server's rate should be at least this many times the other server's rate.
     Rate(f64),
-    /// The median should be at most this many times the other's.
+    /// The first server's median response time should be at most this many times the other server's.
     Median(f64),
 }
 
 impl Goal {
-    /// Compares the ratios of rates and of medians with the goal.
+    /// Compares the measured ratios of rates and of median response times with the goal.
     pub fn check(self, what: String, rate: f64, median: f64) -> Check {
         match self {
             Self::Rate(required) => Check::at_least(format!("{what}: rate"), rate, required, " ×"),
@@ -66,16 +66,16 @@ impl Goal {
     }
 }
 
-/// Bytes of a value of redis-benchmark's tests.
+/// Size of a value in redis-benchmark's built-in tests, in bytes.
 const VALUE_BYTES: usize = 3;
 
-/// Bytes of a message.
+/// Size of a published message in bytes.
 const MESSAGE_BYTES: usize = 128;
 
 const CACHE: u32 = 1;
 const DURABLE: u32 = 0;
 
-/// Returns the scenarios of the preset.
+/// Returns the scenarios of the preset `goals`, each with its required ratio to redis-server's figures.
 fn goals(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),

@@ -1,4 +1,5 @@
-//! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
+//! The servers of a run: Thalweg's own, Debian's redis-server with the requested persistence, or one that runs already
+//! at an address.
 
 use std::{
     net::SocketAddr,
@@ -17,16 +18,16 @@ use crate::{
     server::{NativePort, ServerProcess, Target, free_port},
 };
 
-/// A server that runs.
+/// A running server that is measured.
 #[derive(Debug)]
 pub struct Server {
-    /// The server that was chosen.
+    /// Server that the command line named.
     pub choice: ServerChoice,
-    /// Address, and how connections to its database 0 begin.
+    /// Address of the server, and the login for its database 0.
     pub greeting: Greeting,
-    /// Its process, if it is known and on this machine.
+    /// Id of the server's process, if it is known and on this machine.
     pub process: Option<u32>,
-    /// Name and version that it reports.
+    /// Name and version that the server reports.
     pub version: String,
     _own: Option<OwnedProcess>,
 }
@@ -40,7 +41,7 @@ enum OwnedProcess {
 }
 
 impl Server {
-    /// Starts the server, or reaches the one that runs.
+    /// Starts the server, or connects to the one that runs already.
     pub fn connect_or_start(
         choice: &ServerChoice,
         options: &RespOptions,
@@ -85,17 +86,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns how connections to one of its databases begin.
+    /// Returns address and login for one of the server's databases.
     pub fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }
     }
 
-    /// Returns the name of one of its databases, for reports.
+    /// Returns the name of one of the server's databases, for reports.
     pub fn name(&self, database: u32) -> String {
         format!("{} db {database}", self.choice)
     }
 
-    /// Describes the durability of writes to a database.
+    /// Describes the durability of writes to one of the server's databases.
     pub fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
             (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
@@ -139,7 +140,7 @@ fn field(info: &str, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Asks for the durability with CONFIG, or with INFO if CONFIG is refused.
+/// Requests the durability settings from the server with CONFIG, or with INFO if the server rejects CONFIG.
 fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
         Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {

@@ -1,4 +1,4 @@
-//! `thalweg bench resp`: options in, report out.
+//! `thalweg bench resp`: goes from the command's options to its report.
 
 use std::{
     path::Path,
@@ -24,7 +24,7 @@ use crate::{
     report::{Table, cells, duration, number},
 };
 
-/// Runs the suite.
+/// Runs the RESP suite and returns its report.
 pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("resp", options.dir.as_deref())?;
@@ -43,7 +43,8 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
     Ok(report.finish())
 }
 
-/// Those that were asked for; with a preset both, where redis-benchmark is there.
+/// Returns the load generators that the options name. With a preset and no named generator, returns both, if
+/// redis-benchmark is installed.
 fn generators(options: &RespOptions, report: &mut Report) -> Vec<Generator> {
     if !options.generator.is_empty() {
         return options.generator.clone();
@@ -102,7 +103,7 @@ struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
     servers: Vec<Server>,
-    /// Number of streams that were written to.
+    /// Number of stream keys that were used so far; each round appends to a new one.
     streams: u64,
     progress: &'a mut dyn Progress,
 }
@@ -167,13 +168,13 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// The server's part in a scenario, with a stream of its own.
+    /// Prepares one server's part in a scenario, with a new stream key.
     fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(ServerChoice, u32)) -> ServerTurn<'s> {
         let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
         ServerTurn { scenario, server: self.server(choice), database: *database, stream }
     }
 
-    /// All rounds of a scenario. The servers take turns; another one begins each round.
+    /// Runs all rounds of a scenario. The servers take turns, and each round begins with another server.
     fn lines<'s>(&mut self, scenario: &'s Scenario, generator: Generator) -> Result<Vec<Line<'s>>, BenchError> {
         let mut lines = Vec::new();
         for server in &scenario.servers {
@@ -225,7 +226,7 @@ impl Suite<'_> {
         Ok(lines)
     }
 
-    /// Searches the knee of each server in turn.
+    /// Searches for each server in turn the highest rate that meets the objective.
     fn search(&mut self, scenario: &Scenario, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());

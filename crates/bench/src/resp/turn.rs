@@ -1,4 +1,4 @@
-//! One server's part in a scenario: filling it before, and a round of either generator.
+//! One server's part in a scenario: filling the server with data, and running one round with either load generator.
 
 use super::{
     client::{Client, Greeting},
@@ -23,9 +23,9 @@ use crate::{
 pub(super) struct ServerTurn<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) server: &'a Server,
-    /// Number of the database that is selected.
+    /// Number of the database that connections select.
     pub(super) database: u32,
-    /// Key that this round's entries are appended to: no round begins with another's entries.
+    /// Key of the stream that this round appends to. It is new, so that no round begins with the entries of another.
     pub(super) stream: String,
 }
 
@@ -86,7 +86,7 @@ impl ServerTurn<'_> {
         external::Request { greeting: self.greeting(), connections, pipeline, value_bytes, keys, what }
     }
 
-    /// Returns the operation as redis-benchmark sends it.
+    /// Returns the operation in the form in which redis-benchmark sends it.
     fn command(&self, operation: Operation) -> BenchmarkRequest {
         let words = |words: &[&str]| BenchmarkRequest::Command(words.iter().map(|word| (*word).to_owned()).collect());
         match operation {
@@ -102,8 +102,9 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the
-    /// rate is that of all deliveries from the first to the last, so a pilot is but a tenth of the run.
+    /// Runs a round in which redis-benchmark publishes and this process subscribes. The messages of redis-benchmark's
+    /// short first run are delivered and checked too. The rate counts all deliveries from the first to the last, so the
+    /// first run is only a tenth of the round.
     fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
         const PILOT: u64 = 20_000;
         // redis-benchmark sends whole pipelines.
@@ -123,7 +124,7 @@ impl ServerTurn<'_> {
         publish(count.next_multiple_of(unit)).map(|(outcome, _)| Round::from(outcome))
     }
 
-    /// Sets everything that will be read, each key once: setup.
+    /// Sets every value that the scenario will read, each key once, as setup.
     pub(super) fn fill(&self, generator: Generator) -> Result<(), BenchError> {
         let Work::Requests(mix) = &self.scenario.work else { return Ok(()) };
         if generator == Generator::RedisBenchmark {
@@ -147,7 +148,7 @@ impl ServerTurn<'_> {
         Ok(())
     }
 
-    /// Sets the values under the names that redis-benchmark reads.
+    /// Sets the values under the key names that redis-benchmark reads.
     fn fill_external(&self, needed: Operation) -> Result<(), BenchError> {
         const AT_ONCE: u64 = 500;
         let mut client = Client::open(&self.greeting())?;

@@ -1,7 +1,7 @@
-//! The server under test: one that runs already, or one of our own in a process of its own.
+//! The server under test: one that runs already, or one that the benchmark starts in a process of its own.
 //!
 //! Owns: starting and stopping a process ([`ServerProcess`]), reaching a Thalweg server over HTTP ([`Target`]), and
-//! replies of HTTP ([`Reply`]).
+//! decoding HTTP replies ([`Reply`]).
 
 mod process;
 mod reply;

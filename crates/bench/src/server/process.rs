@@ -1,4 +1,4 @@
-//! A server in a process of its own, so that its CPU time and memory are told from the generator's.
+//! A server in a process of its own, so that its CPU time and memory can be told apart from the load generator's.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -10,16 +10,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time between two looks at another process: there is nothing to wait on.
+/// Interval at which the benchmark checks the state of the server's process, which offers no event to wait for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A server that is stopped when its handle is dropped.
+/// Handle of a server process, which is stopped when the handle is dropped.
 #[derive(Debug)]
 pub struct ServerProcess(Child);
 
 impl ServerProcess {
-    /// Starts a command without input and output, and waits until `is_ready`; `remedy` is what to do if it can't be
-    /// started.
+    /// Starts a command without standard input and output, and waits until `is_ready` returns true. `remedy` tells the
+    /// user what to do if the command cannot be started.
     pub fn start(command: &mut Command, remedy: &str, is_ready: impl Fn() -> bool) -> Result<Self, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut process = Self(child.map_err(|error| format!("{error}; {remedy}"))?);
@@ -59,8 +59,8 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns a TCP port of the loopback that is free now. If it is taken before the server binds it, the server fails to
-/// start and says so.
+/// Returns a TCP port of the loopback interface that is free now. If another program takes the port before the server
+/// binds it, the server fails to start and reports that.
 pub fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

@@ -1,8 +1,8 @@
-//! Responses of HTTP/1.1: where one ends in a connection's buffer, its status, and its body by length or in chunks.
+//! Responses of HTTP/1.1: finds the end of a response in a connection's buffer, its status, and its body by length or
+//! in chunks.
 //!
-//! Does not own how heads and chunk sizes are read: that is `httparse`'s.
-//! Bytes come from outside: whatever they are, the answer is `Malformed`, never a panic, and a
-//! response above [`MAX_RESPONSE_BYTES`] is refused.
+//! Does not own the parsing of heads and chunk sizes, which `httparse` does. The bytes come from outside: whatever they
+//! are, parsing returns `Malformed` and never panics, and a response above [`MAX_RESPONSE_BYTES`] is rejected.
 
 use std::{borrow::Cow, mem::MaybeUninit, ops::Range};
 
@@ -10,35 +10,35 @@ use httparse::{ParserConfig, Response, Status};
 
 use self::Incomplete::NeedMore;
 
-/// Longest response that is accepted, head and body together.
+/// Maximum size of a response in bytes, head and body together.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 
-/// A complete response at the start of a buffer.
+/// A complete HTTP response at the start of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Status code.
+    /// Status code of the response.
     pub status: u16,
-    /// Range of the body in the buffer, chunk heads included if it came in chunks.
+    /// Position of the body in the buffer. It includes the chunk heads if the body is chunked.
     pub body: Range<usize>,
-    /// True if the body came in chunks.
+    /// True if the body was sent in chunks.
     pub chunked: bool,
-    /// Bytes of the whole response.
+    /// Size of the whole response in bytes.
     pub total_bytes: usize,
-    /// The server will close the connection.
+    /// True if the server will close the connection after this response.
     pub closes: bool,
 }
 
 impl Reply {
-    /// The body's bytes; `buffer` is what was parsed.
+    /// Returns the body's bytes without chunk heads; `buffer` is the buffer that the response was parsed from.
     pub fn body_bytes<'a>(&self, buffer: &'a [u8]) -> Cow<'a, [u8]> {
         let bytes = &buffer[self.body.clone()];
         if self.chunked { Cow::Owned(without_chunks(bytes)) } else { Cow::Borrowed(bytes) }
     }
 }
 
-/// The chunks' contents in one piece; `bytes` has been found complete by [`parse`].
+/// Returns the contents of all chunks in one piece; [`parse`] must have found the chunks in `bytes` complete.
 fn without_chunks(bytes: &[u8]) -> Vec<u8> {
     let (mut out, mut at) = (Vec::new(), 0);
     while let Ok((start, len)) = chunk_at(bytes, at) {
@@ -49,25 +49,25 @@ fn without_chunks(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reason why there is no complete response.
+/// Reason why a buffer contains no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incomplete {
-    /// The response is incomplete: read more.
+    /// The response is incomplete: the caller must read more bytes.
     NeedMore,
-    /// The bytes are not a response.
+    /// The bytes are not an HTTP response; the text describes the fault.
     Malformed(&'static str),
 }
 
-/// Presence of a body in the response to a request.
+/// Choice between responses that can have a body and those that cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The headers tell.
+    /// The response's headers state whether there is a body.
     Expected,
-    /// There is never a body: the response answers a HEAD.
+    /// The response has no body, because it answers a HEAD request.
     Never,
 }
 
-/// Parses the response at the start of `buffer`.
+/// Parses the HTTP response at the start of `buffer`.
 pub fn parse(buffer: &[u8], body: Body) -> Result<Reply, Incomplete> {
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut response = Response::new(&mut []);
@@ -102,7 +102,7 @@ pub fn parse(buffer: &[u8], body: Body) -> Result<Reply, Incomplete> {
     Ok(Reply { status, chunked: chunked && end > head_len, body: head_len..end, total_bytes: end, closes })
 }
 
-/// Returns where a chunked body that begins at `at` ends, trailers included.
+/// Returns the end of the chunked body that begins at position `at`, trailers included.
 fn chunked_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
     loop {
         let (start, len) = chunk_at(buffer, at)?;
@@ -123,7 +123,7 @@ fn chunked_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
     }
 }
 
-/// Returns where the content of the chunk at `at` begins, and its length.
+/// Returns the position and the length of the content of the chunk that begins at position `at`.
 fn chunk_at(buffer: &[u8], at: usize) -> Result<(usize, usize), Incomplete> {
     match httparse::parse_chunk_size(buffer.get(at..).ok_or(NeedMore)?) {
         Ok(Status::Complete((head, len))) if len <= MAX_RESPONSE_BYTES as u64 => Ok((at + head, len as usize)),

@@ -1,4 +1,5 @@
-//! The server that is loaded: one that runs already, or one of our own in a process of its own.
+//! The server that the HTTP suite measures: one that runs already, or one that the benchmark starts in a process of its
+//! own.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,30 +15,30 @@ use super::{
 };
 use crate::{BenchError, Progress};
 
-/// A server to be loaded.
+/// A running server that is measured.
 #[derive(Debug)]
 pub struct Target {
-    /// Address of its HTTP port.
+    /// Address of the server's HTTP port.
     pub address: SocketAddr,
-    /// Value of the `Host` header.
+    /// Value of the `Host` header in requests.
     pub host: String,
-    /// Address of the native port, if the server was started with one.
+    /// Address of the server's native port, if the benchmark started the server with one.
     pub native: Option<SocketAddr>,
-    /// Process of our own server, if it is one.
+    /// Process of the server, if the benchmark started it.
     process: Option<ServerProcess>,
 }
 
-/// Native port of a started server.
+/// Native port of a server that the benchmark starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativePort {
-    /// The server has none.
+    /// The server gets no native port.
     Off,
-    /// A free number, the same for TCP and UDP.
+    /// The server gets a free port number, the same for TCP and UDP.
     Free,
 }
 
 impl Target {
-    /// A server that runs already, given as `http://host:port` or `host:port`.
+    /// Returns the target for a server that runs already, given as `http://host:port` or `host:port`.
     pub fn running(url: &str) -> Result<Self, BenchError> {
         let fail = BenchError::target(url);
         if url.starts_with("https://") {
@@ -53,8 +54,9 @@ impl Target {
         Ok(Self { address, host, native: None, process: None })
     }
 
-    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
-    /// it is ready. Its log goes to `server.log` in `data`'s parent.
+    /// Starts `binary serve`, or this program if `binary` is `None`, on a free port of the loopback interface, with its
+    /// data in the directory `data`. Waits until the server is ready. The server's log goes to `server.log` in `data`'s
+    /// parent.
     pub fn start(
         binary: Option<&Path>,
         data: &Path,
@@ -87,12 +89,12 @@ impl Target {
         Ok(target)
     }
 
-    /// Returns the server's process id, if it is ours.
+    /// Returns the id of the server's process, if the benchmark started it.
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(ServerProcess::id)
     }
 
-    /// Status and body of a GET; for the few requests that are not load.
+    /// Sends a GET request and returns status and body of the response. For the few requests that are not load.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -112,7 +114,7 @@ impl Target {
         }
     }
 
-    /// Returns a counter from the server's metrics, summed over labels.
+    /// Returns a counter from the server's metrics, summed over its labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
         let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
@@ -120,13 +122,13 @@ impl Target {
     }
 }
 
-/// Returns the first address of `host:port`, or what is wrong with it.
+/// Returns the first address of `host:port`, or a description of what is wrong with the text.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; is it host:port?"))?;
     addresses.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// Returns a port of the loopback that is free for TCP and for UDP.
+/// Returns a port number of the loopback interface that is free for TCP and for UDP.
 fn free_port_of_both() -> std::io::Result<SocketAddr> {
     let mut last = std::io::Error::other("no port is free for TCP and UDP at once");
     for _ in 0..16 {

@@ -1,4 +1,4 @@
-//! Content of the database: values of which a part can be compressed and the rest cannot.
+//! Content of the database for the snapshot suite: values of which a part can be compressed and the rest cannot.
 
 use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
@@ -11,25 +11,27 @@ use crate::{
     random::{generator, mix_bits},
 };
 
-/// Puts of a commit during setup.
+/// Number of puts in each commit during setup.
 const COMMIT: u64 = 100;
 
-/// Number of the entries, and the make of their values.
+/// Number of entries in the database, and how their values are made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) entries: u64,
     pub(super) value_bytes: usize,
-    /// Percent of a value that are words of 8 bytes out of 256, so 1 byte of news in 8.
+    /// Percentage of each value that can be compressed: words of 8 bytes, each chosen among 256, so that 8 bytes hold 1
+    /// byte of information.
     pub(super) compressible: usize,
 }
 
 impl Content {
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values together.
     pub(super) fn bytes(&self) -> u64 {
         self.entries * (KEY_BYTES + self.value_bytes) as u64
     }
 
-    /// The value of a seed: its random part, then its words. No two have more than words in common.
+    /// Writes the value for a seed to `out`: first its random part, then its words. No two values have more than words
+    /// in common.
     pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
         let mut rng = generator(seed);
         out.clear();
@@ -46,7 +48,7 @@ impl Content {
         out.truncate(self.value_bytes);
     }
 
-    /// Puts all entries.
+    /// Puts all entries into the keyspace.
     pub(super) fn fill(&self, database: &Database, keyspace: &Keyspace) -> Result<(), BenchError> {
         let (mut commit, mut value, mut pending) = (CommitBuilder::new(), Vec::new(), 0);
         for index in 0..self.entries {

@@ -1,4 +1,4 @@
-//! How fast the writers go: at half of the knee, or as told.
+//! Chooses the writers' rate: the given one, or half of the knee, the highest rate that meets the objective.
 
 use std::time::Duration;
 
@@ -13,21 +13,23 @@ use crate::{
     report::{Table, number, table},
 };
 
-/// Share of the schedule below which the writers are past what they can do: their times mean nothing.
+/// Smallest share of the scheduled rate that the writers must reach; below it they are overloaded and their response
+/// times mean nothing.
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
-/// Precision of the knee, as a share of the rate.
+/// Precision of the search for the knee, as a share of the rate.
 const PRECISION: f64 = 0.05;
-/// Number of good or bad runs that decides a trial: two of three. The disks of virtual machines stop for 20 to 30 ms
-/// now and then, with any load, and one stop decides a run's 99th percentile.
+/// Number of passed or failed runs, out of three, that decides whether a rate meets the objective. The disks of virtual
+/// machines stop for 20 to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
 pub(super) const MAJORITY: usize = 2;
-/// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
+/// A run of the search is aborted when a put takes longer than this time and longer than 20 times the objective's
+/// bound.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Rate of the writers, and the search for it.
+/// Rate of the writers, and the search that determined it.
 pub(super) struct Load {
-    /// Puts a second, both beside a snapshot and without.
+    /// Rate of the writers in puts per second. It is the same in windows with and without a snapshot.
     pub(super) rate: f64,
-    /// Highest rate that met the objective; `None` if the rate was given.
+    /// Highest rate that met the objective, in puts per second; `None` if the user gave the rate.
     pub(super) knee: Option<f64>,
     pub(super) trials: Vec<(f64, Written, Trial)>,
 }
@@ -52,7 +54,8 @@ impl Load {
     }
 }
 
-/// Searches the knee, from a small share of what a closed loop gets.
+/// Searches for the knee, the highest rate that meets the objective. The search starts at a quarter of the rate that
+/// the writers reach in a closed loop.
 pub(super) fn search<'a>(
     options: &SnapshotOptions,
     writers: &mut impl FnMut() -> Writers<'a>,

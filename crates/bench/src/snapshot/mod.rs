@@ -1,10 +1,11 @@
-//! The snapshot suite: full snapshots of a filled database beside writers, and their effect on the writers.
+//! The snapshot suite: takes full snapshots of a filled database while writers run, and measures the snapshots and
+//! their effect on the writers.
 //!
 //! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
-//! schedule, at which the writers meet an objective repeatedly. At half of that rate they write first undisturbed and
-//! then beside a snapshot, in turns, in windows as long as a snapshot takes. All windows of a kind count as one. A
-//! snapshot that went to a file is read again and checked while there are no writers, or the figures are not reported.
-//! The disk's own fsyncs are measured before and after.
+//! schedule, at which the writers meet an objective repeatedly. The writers then write at half of that rate, in
+//! alternating windows without and with a snapshot; a window is as long as a snapshot takes. The figures of all windows
+//! of a kind are combined. A snapshot that was written to a file is read again and checked while there are no writers;
+//! if the check fails, the figures are not reported. The disk's own fsyncs are measured before and after.
 
 mod content;
 mod knee;
@@ -38,14 +39,14 @@ use crate::{
     stats::Summary,
 };
 
-/// Required rate of a snapshot beside writers, in bytes of payload a second.
+/// Required rate of a snapshot while writers run, in bytes of keys and values per second.
 const WANTED_RATE: f64 = 300e6;
-/// How much longer the writers' 99th percentile may be beside a snapshot.
+/// Maximum ratio of the writers' 99th percentile with a snapshot to that without one.
 const WANTED_TIMES: f64 = 2.0;
-/// Bytes of the file in which the disk's own fsyncs are measured.
+/// Size in bytes of the file with which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
 
-/// Runs the suite.
+/// Runs the snapshot suite and returns its report.
 pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let has_outcome = options.durability != Durability::None;
     require(has_outcome, "--durability", "puts whose outcome is not waited for have no response time: at least os")?;
@@ -92,26 +93,26 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     report.condition("rounds", format!("{}, without and with a snapshot in turn", options.rounds));
 }
 
-/// Figures of all rounds.
+/// Figures of all rounds of the suite.
 struct Measured {
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values in the database.
     payload: f64,
     load: Load,
-    /// The snapshot that was taken without writers.
+    /// The snapshot that was taken while there were no writers.
     alone: TakenSnapshot,
     rounds: Vec<Round>,
-    /// The disk's fsyncs before and after the rounds.
+    /// Durations of the disk's own fsyncs, measured before and after the rounds.
     probe: Latencies,
 }
 
-/// One round: the writers without, and beside a snapshot.
+/// One round: a window of writes without a snapshot, and one with a snapshot.
 struct Round {
     without: Window,
     beside: Window,
     taken: TakenSnapshot,
 }
 
-/// The measured database and its files.
+/// The measured database, and the directory of its files.
 struct Bench<'a> {
     options: &'a SnapshotOptions,
     database: &'a Database,
@@ -156,7 +157,7 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     Ok(Measured { payload: content.bytes() as f64, load, alone, rounds, probe: times })
 }
 
-/// Fills a keyspace, and waits for the flushes and compactions of that.
+/// Fills a keyspace, and waits for the flushes and compactions that follow.
 fn filled(database: &Database, content: &Content, options: &SnapshotOptions) -> Result<Keyspace, BenchError> {
     let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
     content.fill(database, &keyspace)?;
@@ -171,13 +172,13 @@ impl Bench<'_> {
         self.checked(|| self.take())
     }
 
-    /// Measures the disk's own fsyncs while nothing else uses it.
+    /// Measures the disk's own fsyncs while nothing else uses the disk.
     fn probe(&self, probe: &mut Probe) -> Result<Latencies, BenchError> {
         settle(self.database)?;
         probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
     }
 
-    /// Measures a window of each kind; the kinds take turns in coming first.
+    /// Measures one window without and one with a snapshot. Which of them comes first alternates from round to round.
     fn round<'a>(
         &self,
         number: u32,
@@ -195,7 +196,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures a window as long as a snapshot takes: rare events have the same chance to happen in both kinds.
+    /// Measures a window without a snapshot that is as long as the snapshot `alone` took. Rare events then have the
+    /// same chance to happen in both kinds of windows.
     fn measure_writers_alone(
         &self,
         writers: &Writers<'_>,
@@ -224,7 +226,7 @@ impl Bench<'_> {
         take(self.database, self.options, &self.files.join("snapshot"))
     }
 
-    /// Returns the snapshot of `taking`, once it is known to hold everything.
+    /// Calls `taking`, which takes a snapshot, and returns the snapshot after checking that it holds all entries.
     fn checked(&self, taking: impl FnOnce() -> Result<TakenSnapshot, BenchError>) -> Result<TakenSnapshot, BenchError> {
         let (taken, content) = (taking()?, self.content);
         let totals = taken.totals;

@@ -10,58 +10,59 @@ use crate::{
     options::{backend, parse_duration},
 };
 
-/// Name of the subject in errors.
+/// Name of the measured store in error messages.
 pub(super) const NAME: &str = "thalweg";
 
 /// Options of the snapshot suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SnapshotOptions {
-    /// Entries that the database holds.
+    /// Number of entries in the database.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub entries: u64,
-    /// Bytes of each value.
+    /// Length of each value in bytes.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub value_size: u32,
-    /// Percent of each value that compresses 8 to 1; the rest is random bytes.
+    /// Percentage of each value that compresses 8 to 1; the rest of the value is random bytes.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub compressible: u32,
-    /// Backend that holds the state.
+    /// Storage backend of the database.
     #[arg(long, default_value = "lsm", value_parser = backend)]
     pub backend: BackendKind,
     /// Compression of the snapshot: none, lz4 or zstd.
     #[arg(long, default_value = "zstd", value_parser = compression)]
     pub compress: Compression,
-    /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
+    /// Limit on the MB per second, before compression, that a snapshot reads while writers run; 0: no limit.
     #[arg(long, default_value_t = 0)]
     pub pace: u32,
-    /// Destination of the snapshot.
+    /// Destination to which the snapshot is written.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
-    /// Number of writers beside the snapshot; each makes one put at a time.
+    /// Number of writers that run while a snapshot is taken; each makes one put at a time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub writers: u32,
-    /// Kind of the writers.
+    /// How the writers run: as tasks or as threads.
     #[arg(long, value_enum, default_value_t)]
     pub drive: WriterKind,
-    /// Objective that the writers must meet at the knee.
+    /// Response-time objective for the writers. Half of the highest rate that meets it is used.
     #[arg(long, default_value = "p99<5ms")]
     pub objective: Objective,
-    /// Puts a second while a snapshot is taken, instead of half of the knee, which is not searched then.
+    /// Puts per second of all writers. Without it, the benchmark searches for the highest rate that meets the
+    /// objective, and uses half of it.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Durability of their puts.
+    /// Durability level of the writers' puts.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// How long a window of the writers is, if a snapshot takes no longer, and a trial of the search.
+    /// Minimum duration of a window without a snapshot, and duration of each run of the rate search.
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Rounds, each a window without and one with a snapshot; all windows of a kind count as one.
+    /// Number of rounds, each with a window without and one with a snapshot. All windows of a kind are combined.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Directory below which database and snapshots are made; decides which disk is measured.
+    /// Directory below which the database and the snapshots are created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Seed of keys and values.
+    /// Seed of the random keys and values.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -72,28 +73,28 @@ fn compression(text: &str) -> Result<Compression, String> {
 }
 
 impl SnapshotOptions {
-    /// Returns the bytes a second that a snapshot reads while others write; `None`: as fast as it goes.
+    /// Returns the bytes per second that a snapshot may read while others write; `None` means no limit.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(u64::from(self.pace) * 1_000_000)
     }
 }
 
-/// Destination of the chunks.
+/// Destination to which the chunks of a snapshot are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Target {
-    /// A file on the measured disk, synced at the end; afterwards all of it is read and checked.
+    /// A file on the measured disk, synced at the end. Afterwards the benchmark reads and checks the whole file.
     #[default]
     File,
-    /// Nowhere: the chunks are counted and dropped.
+    /// No storage: the chunks are counted and dropped.
     Null,
 }
 
-/// Kind of a writer.
+/// Kind of the writers that run while a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum WriterKind {
-    /// A task: all share one thread, as the connections of a server do, and wait as futures.
+    /// Each writer is an async task. All tasks share one thread, as the connections of a server do.
     #[default]
     Tasks,
-    /// A thread that blocks, as in a program that embeds the engine.
+    /// Each writer is a thread with blocking calls, as in a program that embeds the engine.
     Threads,
 }

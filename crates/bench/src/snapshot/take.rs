@@ -1,4 +1,4 @@
-//! Taking one snapshot, into a file or into nothing.
+//! Takes one snapshot, into a file or without storing it.
 
 use std::{
     fs::File,
@@ -18,21 +18,21 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// A snapshot that was taken.
+/// A snapshot that was taken, with its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TakenSnapshot {
-    /// Seconds from the request to the last byte, synced if there is a file.
+    /// Seconds from the request of the snapshot to its last byte, including the final sync if there is a file.
     pub(super) seconds: f64,
-    /// CPU seconds of the whole process in that time.
+    /// CPU seconds that the whole process used in that time.
     pub(super) cpu_seconds: f64,
-    /// Content by the snapshot's own account.
+    /// Number of entries and bytes that the snapshot reports about its content.
     pub(super) totals: Totals,
     pub(super) chunks: u64,
-    /// Bytes of all chunks.
+    /// Bytes of all chunks of the snapshot.
     pub(super) bytes: u64,
 }
 
-/// Takes one; `path` is where the file goes, if one is asked for.
+/// Takes one snapshot. `path` is the destination of its file, if the options request a file.
 pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) -> Result<TakenSnapshot, BenchError> {
     let mut file = match options.to {
         Target::File => Some(File::create(path).map(SnapshotFile::new).map_err(BenchError::files(path))?),
@@ -61,7 +61,7 @@ pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) 
     })
 }
 
-/// Reads the file again, checks all of it, and removes it.
+/// Reads the snapshot's file, checks all of it, and removes it.
 pub(super) fn check(taken: &TakenSnapshot, path: &Path) -> Result<(), BenchError> {
     let file = File::open(path).map_err(BenchError::files(path))?;
     let read = snapshot::verify(BufReader::with_capacity(1 << 20, file));

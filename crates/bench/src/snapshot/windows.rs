@@ -1,8 +1,8 @@
-//! The writers' times in windows without and with a snapshot, each side as a whole.
+//! Writers' response times in windows without and with a snapshot.
 //!
-//! Owns: [`SystemSample`], which makes a [`Window`] of what happened while writers wrote, and [`WindowSet`], all windows of a kind
-//! in one histogram. Windows are short and take turns, so what comes and goes on the machine hits both sides; a 99th
-//! percentile of a single window says little, since one stop of 20 ms is one percent of two seconds.
+//! Owns: [`Watch`], which makes a [`Window`] from the events while writers wrote, and [`Side`], which combines all
+//! windows of a kind in one histogram. Windows are short and alternate, so that disturbances of the machine affect both
+//! kinds. The 99th percentile of a single window says little, since one stop of 20 ms is one percent of two seconds.
 
 use std::time::Duration;
 
@@ -16,27 +16,28 @@ use crate::{
     usage,
 };
 
-/// Fewest puts of which a 99th percentile says something.
+/// Smallest number of puts from which a 99th percentile is reported.
 pub(super) const FEWEST_PUTS: u64 = 1000;
-/// Fsyncs that took longer are slow: 4.1 ms, a bound that the log's histogram has.
+/// Duration in microseconds above which an fsync counts as slow. It is a bucket bound of the log's histogram.
 const SLOW_SYNC_MICROS: u64 = 4096;
 
-/// Figures of log and machine at one moment.
+/// Counters of the log and of the machine at the begin of a window.
 pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
     stolen: Option<Duration>,
 }
 
-/// The writers' times between two moments, and the syncs and stolen time of the same span.
+/// Writers' response times in a span of time, with the fsyncs of the log and the stolen CPU time in the same span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) written: Written,
-    /// Fsyncs of the log.
+    /// Number of fsyncs of the log in the window.
     pub(super) syncs: u64,
-    /// Fsyncs slower than 4.1 ms.
+    /// Number of fsyncs in the window that took longer than 4.1 ms.
     pub(super) slow_syncs: u64,
-    /// Time that the machine's host took from its processors; `None` if the kernel doesn't say.
+    /// CPU time that the host of the virtual machine took from its processors in the window; `None` if the kernel does
+    /// not report it.
     pub(super) stolen: Option<Duration>,
 }
 
@@ -60,7 +61,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// All windows of a kind.
+/// All windows of one kind, without or with a snapshot, combined.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,
@@ -85,7 +86,8 @@ impl WindowSet {
         side
     }
 
-    /// Returns the 99th percentile in microseconds; NaN if there were too few puts, or fewer than `rate` a second.
+    /// Returns the 99th percentile of the response times in microseconds; NaN if there were too few puts, or fewer than
+    /// `rate` per second.
     pub(super) fn p99(&self, rate: f64) -> f64 {
         let answered = self.times.count();
         if answered < FEWEST_PUTS || (answered as f64) < LEAST_OF_RATE * rate * self.seconds {
@@ -94,14 +96,14 @@ impl WindowSet {
         self.times.quantiles().p99_us
     }
 
-    /// Returns the percentage of all processors' time that the machine's host took.
+    /// Returns the percentage of all processors' time that the host of the virtual machine took.
     fn stolen_percent(&self) -> Option<f64> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         self.stolen.map(|stolen| 100.0 * stolen.as_secs_f64() / (processors * self.seconds))
     }
 }
 
-/// Returns a row for each side, and one for the disk alone.
+/// Creates the table with a row for each kind of window, and one for the disk alone.
 pub(super) fn table(without: &WindowSet, beside: &WindowSet, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {

@@ -1,7 +1,8 @@
-//! Writers beside a snapshot: they put as fast as they are answered, or by a schedule.
+//! Writers that run while a snapshot is taken. They put in a closed loop (the next put after a reply) or by a schedule
+//! (an open loop).
 //!
-//! A writer puts one value at a time under a random key of those that are there. In an open loop a put's time
-//! counts from its scheduled moment: what a writer could not begin on time waits, and that counts.
+//! Each writer puts one value at a time under a random existing key. In an open loop the response time of a put counts
+//! from its scheduled time, so the delay of a put that could not begin on time is included.
 
 use std::{
     num::NonZeroU64,
@@ -26,14 +27,14 @@ use crate::{
     tasks::{self, NextStep},
 };
 
-/// Figures of all writers of a phase.
+/// Figures of all writers in one phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    /// Response times.
+    /// Response times of the puts.
     pub(super) times: Latencies,
-    /// Seconds from the first scheduled moment to the last answer.
+    /// Seconds from the first scheduled put to the last reply.
     pub(super) seconds: f64,
-    /// True if the writers were stopped because they fell too far behind.
+    /// True if the writers were stopped because they fell too far behind the schedule.
     pub(super) gave_up: bool,
 }
 
@@ -43,24 +44,24 @@ impl Written {
     }
 }
 
-/// The writers, and the database they write to.
+/// Writers that put values into a database during the snapshot suite.
 pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
     pub(super) content: &'a Content,
     pub(super) options: &'a SnapshotOptions,
-    /// Seed of keys, values and schedules; each phase has another one.
+    /// Seed of keys, values and schedules; each phase uses another seed.
     pub(super) seed: u64,
 }
 
-/// Begin, end and rate of one phase.
+/// Begin, end and rate of one phase of writing.
 struct WritePhase {
     clock: Clock,
-    /// End in nanoseconds of the clock. Every put that is due before is made, however late.
+    /// End of the phase in nanoseconds of its clock. Puts that are due before the end are made, however late.
     until: AtomicU64,
-    /// Puts a second of all; `None`: as fast as they are answered.
+    /// Puts per second of all writers together; `None` in a closed loop.
     rate: Option<f64>,
-    /// Nanoseconds that a put may be late before all stop.
+    /// Nanoseconds that a put may be late before all writers stop.
     give_up: u64,
 }
 
@@ -81,7 +82,7 @@ impl WritePhase {
         self.until.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts a put that was answered just now.
+    /// Counts a put whose reply has just arrived.
     fn answered(&self, due: u64, times: &mut Latencies) {
         let took = self.clock.now().saturating_sub(due);
         times.record_nanos(took);
@@ -91,14 +92,14 @@ impl WritePhase {
     }
 }
 
-/// The puts of one writer, and when they are due.
+/// The puts of one writer, and the times at which they are due.
 struct Puts<'a> {
     content: &'a Content,
     rng: Generator,
     schedule: Option<Schedule>,
     key: [u8; data::KEY_BYTES],
     value: Vec<u8>,
-    /// When the next put is due, in nanoseconds of the phase's clock.
+    /// Due time of the next put, in nanoseconds of the phase's clock.
     due: u64,
 }
 
@@ -127,17 +128,18 @@ impl<'a> Puts<'a> {
 }
 
 impl Writers<'_> {
-    /// Writes as fast as puts are answered.
+    /// Runs the writers in a closed loop for `time`: each puts again as soon as its last put is answered.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
         self.run(&WritePhase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Together they put `rate` times a second, for `time`, or until a put takes longer than `give_up`.
+    /// Runs the writers by a schedule of `rate` puts per second in all, for `time`, or until a put takes longer than
+    /// `give_up`.
     pub(super) fn open(&self, rate: f64, time: Duration, give_up: Option<Duration>) -> Result<Written, BenchError> {
         self.run(&WritePhase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Together they put `rate` times a second, for as long as `beside` takes.
+    /// Runs the writers by a schedule of `rate` puts per second in all while `beside` runs, and returns its result too.
     pub(super) fn write_during<T>(
         &self,
         rate: f64,
@@ -187,7 +189,7 @@ impl Writers<'_> {
         Ok((written, done?))
     }
 
-    /// Runs one writer, on a thread of its own.
+    /// Runs one writer on the calling thread until the phase ends.
     fn write(&self, number: u32, phase: &WritePhase) -> Result<Latencies, BenchError> {
         let (mut times, mut puts) = (Latencies::default(), Puts::new(self, number, phase));
         while !phase.is_over(puts.due) {
@@ -205,7 +207,7 @@ impl Writers<'_> {
         Ok(times)
     }
 
-    /// Runs these writers as tasks of this thread.
+    /// Runs the writers with these numbers as tasks of the calling thread until the phase ends.
     fn write_by_tasks(&self, numbers: &[u32], phase: &WritePhase) -> Result<Latencies, BenchError> {
         let mut times = Latencies::default();
         let mut writers: Vec<_> = numbers.iter().map(|number| Puts::new(self, *number, phase)).collect();

@@ -1,4 +1,5 @@
-//! Appends: each request one batch of records to one stream, acked at a level.
+//! Appends over the native protocol: each request appends one batch of records to one stream and is acknowledged at a
+//! durability level.
 
 use std::sync::Arc;
 
@@ -8,38 +9,39 @@ use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 
 use crate::native::{ChannelError, ChannelRequests, Head, Payloads, body, unexpected};
 
-/// Appends of one publisher.
+/// Append requests of one publisher.
 pub struct AppendWork {
     stream: StreamId,
     level: Durability,
     publisher: u32,
     batch: u32,
     next: u64,
-    /// Number of records at which the work stops.
+    /// Number of records at which the publisher stops.
     until: u64,
     payloads: Arc<Payloads>,
-    /// Records that were acked, which must be read back.
+    /// Number of acknowledged records, which must be readable afterwards.
     acked: u64,
 }
 
 impl AppendWork {
-    /// Creates the work of publisher `publisher`, to one stream.
+    /// Creates the append requests of publisher number `publisher` to one stream.
     pub fn new(stream: StreamId, level: Durability, publisher: usize, batch: u32, payloads: Arc<Payloads>) -> Self {
         Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked: 0 }
     }
 
-    /// Returns the number of records that were acked.
+    /// Returns the number of records that the server acknowledged.
     pub fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// Stops when there are at least this many records.
+    /// Makes the publisher stop when it has appended at least this number of records.
     pub fn until(self, records: u64) -> Self {
         Self { until: records, ..self }
     }
 }
 
-/// The commit of one append, written in place: what a `CommitBuilder` makes with two copies more.
+/// Encodes the commit of one append directly in the output buffer. A `CommitBuilder` would make the same bytes with two
+/// more copies.
 fn put_append(out: &mut Vec<u8>, stream: StreamId, payloads: &Payloads, publisher: u32, records: std::ops::Range<u64>) {
     let count = (records.end - records.start) as u32;
     let bytes = count as usize * (5 + payloads.payload_bytes());

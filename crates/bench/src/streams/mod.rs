@@ -1,10 +1,11 @@
-//! The streams suite: durable appends and reads over the native protocol, beside what disk and network allow.
+//! The streams suite: durable appends and reads over the native protocol, compared with the raw speed of disk and
+//! network.
 //!
-//! An append that waits for the disk can't be faster than a round trip and an `fdatasync`: both are measured bare, in
-//! the same run, with the same bytes. What was acked is read back and compared, record by record, outside the timed
-//! part.
+//! An append that waits for the disk cannot be faster than a network round trip and an `fdatasync`: both are measured
+//! without a server, in the same run, with the same bytes. Acknowledged records are read back and compared, record by
+//! record, outside the timed part.
 //!
-//! Parts: `append` and `read` make requests, `scenario` has the lines of the report, `suite` goes through them.
+//! Parts: `append` and `read` make requests, `scenario` has the lines of the report, `suite` runs them.
 
 mod append;
 mod read;

@@ -1,4 +1,5 @@
-//! Reading a stream: by requests of a number of records, each from where the one before ended, or as a tail.
+//! Reads a stream: by requests for a number of records, each from the end of the previous one, or as a tail (a
+//! subscription to the stream).
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,23 +17,23 @@ use crate::{
     },
 };
 
-/// Checks records as they come, in order of their offsets.
+/// Checks the received records in the order of their offsets.
 #[derive(Debug)]
 pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// Account of what was read of each publisher, from the stream's start on.
+    /// Record of which messages of each publisher were read, from the stream's start on.
     pub account: SubscriberAccount,
     next: u64,
 }
 
 impl Checker {
-    /// Creates a checker at the start of a stream.
+    /// Creates a checker that expects the stream's first record next.
     pub fn new(payloads: Arc<Payloads>, account: SubscriberAccount) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
-    /// Checks runs of records; returns how many records they held.
+    /// Checks runs of records; returns the number of records in them.
     pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
         let mut records = 0;
         for run in runs.iter() {
@@ -56,29 +57,30 @@ impl Checker {
         Ok(records)
     }
 
-    /// Begins again at the stream's start.
+    /// Makes the checker expect the stream's first record again.
     fn rewind(&mut self, account: SubscriberAccount) {
         self.account = account;
         self.next = 0;
     }
 }
 
-/// Reads a stream from begin to end, and again: each request where the one before it ended, so one is under way.
+/// Requests that read a stream from its begin to its end, and then again. Each request starts at the end of the
+/// previous one, so only one request is in progress.
 pub struct ReadWork {
     stream: StreamId,
     batch: u32,
-    /// Bytes of `batch` records.
+    /// Maximum size of a reply: the bytes of `batch` records.
     max_bytes: u32,
-    /// Records of the stream.
+    /// Number of records in the stream.
     end: u64,
     checker: Checker,
     fresh: SubscriberAccount,
-    /// True while a request is under way.
+    /// True while a request is in progress.
     is_waiting: bool,
     again: AtStreamEnd,
 }
 
-/// Behaviour after the end of a stream.
+/// Behaviour of a reader at the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtStreamEnd {
     /// The reader begins again at the stream's start.
@@ -88,7 +90,8 @@ pub enum AtStreamEnd {
 }
 
 impl ReadWork {
-    /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
+    /// Creates a reader of a stream of `end` records. `fresh` is the record-keeping state of a reader that has read
+    /// nothing.
     pub fn new(
         stream: StreamId,
         batch: u32,
@@ -102,13 +105,13 @@ impl ReadWork {
         Self { stream, batch, max_bytes, end, checker, fresh, is_waiting: false, again }
     }
 
-    /// Begins at this offset.
+    /// Makes the reader begin at this offset.
     pub fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
-    /// Returns the account of everything read since the start.
+    /// Returns which records were read since the stream's start.
     pub fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }
@@ -161,8 +164,8 @@ impl ChannelRequests for ReadWork {
     }
 }
 
-/// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the
-/// account.
+/// Tails a stream from its start until `end` records have arrived. Returns the duration, the number of bytes received,
+/// and which records arrived.
 pub async fn tail(
     mut line: ReadyChannel,
     clock: Clock,

@@ -9,32 +9,33 @@ use crate::{
     stats::{median_of, ratio},
 };
 
-/// The rounds of a scenario, and the bare machine before each.
+/// Figures of the rounds of a scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// Figures of the scenario.
+    /// Figures of the scenario's rounds.
     pub rounds: Rounds<()>,
-    /// Figures beside each round.
+    /// Measurements around each round, which are not the server's response times and rates.
     pub beside: Vec<Beside>,
 }
 
-/// Figures beside a round; NaN is unknown.
+/// Server counters during a round, and raw-speed measurements before it. NaN means that a value is not known.
 #[derive(Debug)]
 pub struct Beside {
-    /// fsyncs of the server during the round, if it is ours.
+    /// Number of fsyncs of the server during the round, if the benchmark started the server.
     pub fsyncs: f64,
-    /// Zeroes that the server wrote into new segments during the round, in bytes.
+    /// Bytes of zeroes that the server wrote into new log segments during the round.
     pub zeroed: f64,
-    /// Bytes per second of a bare stream.
+    /// Bytes per second of a raw loopback stream without a server.
     pub stream: f64,
-    /// Median of bare round trips with a request's bytes, in microseconds.
+    /// Median time of a raw loopback round trip without a server, with the bytes of a request, in microseconds.
     pub round_trip_us: f64,
-    /// Median of bare writes with a request's bytes, each with its fdatasync, in microseconds.
+    /// Median time of a raw write to the disk with the bytes of a request, including its `fdatasync`, in microseconds.
     pub fdatasync_us: f64,
 }
 
 impl Beside {
-    /// Requests per second that round trip and disk allow one after the other.
+    /// Returns the requests per second that are possible if each request takes a raw round trip and a raw write with
+    /// `fdatasync`.
     fn probed_rate(&self) -> f64 {
         1e6 / (self.round_trip_us + self.fdatasync_us)
     }
@@ -84,7 +85,7 @@ pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier:
     });
 }
 
-/// Adds the remarks without which the figures can be misread.
+/// Adds remarks to the report that a reader needs in order not to misread the figures.
 pub fn notes(report: &mut Report) {
     report.notes.push(
         "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"

@@ -1,28 +1,30 @@
-//! Retention of the streams that are published to.
+//! Retention of the streams that the benchmark publishes to.
 //!
-//! With retention a log reuses its segments after a while: published records are trimmed again, and segments are freed as
-//! fast as they are filled. A fresh log makes its segments, and writes each of their bytes once as a zero.
+//! With retention, the log reuses its segments after a while: published records are trimmed, and segments become free
+//! as fast as others are filled. Without retention, the log creates new segments, and first writes each of their bytes
+//! as a zero.
 
 use thalweg_types::command::StreamConfig;
 
-/// Bytes that streams keep if they are published to; `None`: everything.
+/// Bytes that each published stream retains; `None` retains everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention(pub Option<u64>);
 
 impl Retention {
-    /// Returns the configuration of a stream.
+    /// Returns the configuration of a stream with this retention.
     pub fn config(self) -> StreamConfig {
         StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
     }
 
-    /// Returns the offset from which the records of a stream are certainly there, given its end and the bytes of a
-    /// record: at most half of the retained bytes lie behind it, so nothing there is trimmed while it is read.
+    /// Returns an offset from which on the records of a stream are certainly retained, given the stream's end and the
+    /// bytes of a record. At most half of the retained bytes follow the offset, so no record after it is trimmed while
+    /// it is read.
     pub fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
         let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
         end.saturating_sub(kept)
     }
 
-    /// Describes the retention, for the report.
+    /// Describes the retention in words, for the report.
     pub fn describe(self) -> String {
         match self.0 {
             None => "none: a fresh log makes its segments, and writes each of their bytes once as a zero".to_owned(),

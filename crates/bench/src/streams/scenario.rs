@@ -1,39 +1,39 @@
-//! The lines of the report.
+//! Scenarios of the streams suite, which are the lines of its report.
 
 use crate::native::TransportKind;
 
-/// Work of a line.
+/// Kind of load in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamWork {
-    /// Appends: publishers with a connection each, and requests that each has under way.
+    /// Appends by publishers, each on a connection of its own.
     Publish {
         /// Number of publishers.
         publishers: usize,
-        /// Requests under way for each publisher.
+        /// Number of requests that each publisher has in progress.
         in_flight: usize,
     },
-    /// Reads pages one after the other, as a consumer that polls does.
+    /// Reads pages of records one after the other, as a polling consumer does.
     Poll,
-    /// Receives as a tail, under credit.
+    /// Receives records as a tail, a subscription in which the reader grants credit.
     Tail,
 }
 
-/// A line of the report.
+/// A scenario: one line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Name in the report.
+    /// Name of the scenario in the report.
     pub name: String,
-    /// Work of the line.
+    /// Kind of load in the scenario.
     pub what: StreamWork,
-    /// Bytes of a record's payload.
+    /// Size of a record's payload in bytes.
     pub payload_bytes: usize,
-    /// Records of a request.
+    /// Number of records in a request.
     pub batch: u32,
-    /// Records per second that there should be: over TCP, over QUIC.
+    /// Required records per second over TCP, and over QUIC.
     pub floor: Option<(f64, f64)>,
-    /// Required share of `1/(round trip + fdatasync)`, over TCP.
+    /// Required rate over TCP, as a share of `1/(round trip + fdatasync)`, both measured without a server.
     pub of_probe: Option<f64>,
-    /// Over QUIC the floor is at most this share of what a bare stream carries.
+    /// Upper bound of the required rate over QUIC, as a share of the bytes per second of a raw stream without a server.
     pub bare_share: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ impl Scenario {
         }
     }
 
-    /// The goals: each publish one in flight, and pipelined beside it.
+    /// Returns the scenarios with goals: each publish scenario with one request in progress, and again with several.
     pub fn goals() -> Vec<Self> {
         let read = |what, name: &str| Self {
             name: name.to_owned(),
@@ -79,12 +79,12 @@ impl Scenario {
         ]
     }
 
-    /// Creates a line of one publish scenario.
+    /// Creates a publish scenario from its parameters.
     pub fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
-    /// Returns the records per second that there should be over a transport.
+    /// Returns the required records per second over a transport.
     pub fn floor(&self, carrier: TransportKind) -> Option<f64> {
         let (tcp, quic) = self.floor?;
         let floor = if carrier == TransportKind::Quic { quic } else { tcp };

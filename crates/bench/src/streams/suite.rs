@@ -1,4 +1,4 @@
-//! `thalweg bench streams`: options in, report out.
+//! `thalweg bench streams`: goes from the command's options to its report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,55 +33,54 @@ use crate::{
 pub struct StreamsOptions {
     #[command(flatten)]
     server: ServerOptions,
-    /// Durability of each append.
+    /// Durability level of each append.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// Only scenarios whose name holds this, such as "publish 1024" or "tail".
+    /// Run only scenarios whose name contains this text, such as "publish 1024" or "tail".
     #[arg(long)]
     pub only: Option<String>,
-    /// One scenario of one's own instead of the fixed ones: bytes of a record, at least 24.
+    /// Bytes of a record, at least 24: run one publish scenario with such records instead of the fixed scenarios.
     #[arg(long)]
     pub payload: Option<usize>,
-    /// Records of each of its requests.
+    /// Number of records in each request of that scenario.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub batch: u32,
-    /// Its publishers, a connection each.
+    /// Number of publishers in that scenario, each on a connection of its own.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub publishers: usize,
-    /// Requests that each has under way.
+    /// Number of requests that each publisher of that scenario has in progress.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub in_flight: usize,
-    /// Records of the stream that is consumed.
+    /// Number of records in the stream that the consume scenarios read.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
-    /// Keep this many MiB of each stream that is published to, and publish before the first round until the log reuses
-    /// segments, as the log of a server does that has run for a while; 0: keep everything.
+    /// Retain this many MiB of each published stream, and publish before the first round until the log reuses segments,
+    /// as a server's log does after a while; 0: retain everything.
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
-    /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
+    /// Duration of each raw-speed measurement before a run, without a server: stream, round trip, disk; 0: none.
     #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub bare: Duration,
     #[command(flatten)]
     load: LoadOptions,
 }
 
-/// Records of a request where a stream is filled.
+/// Number of records in a request while a stream is filled during setup.
 const FILL_BATCH: u32 = 1000;
-/// Longest time of filling and of reading back.
-/// Bytes of a record that is published until segments are reused.
+/// Size in bytes of the records that setup publishes until the log reuses segments.
 const SEASON_RECORD_BYTES: usize = 1024;
-/// Segments that must have been reused.
+/// Number of log segments that must have been reused before the measurements begin.
 const REUSED: f64 = 16.0;
-/// Time between two looks at the count.
+/// Interval at which setup reads the number of reused segments.
 const SEASON_STEP: Duration = Duration::from_secs(1);
-/// Number of looks.
+/// Maximum number of times that setup reads the number of reused segments.
 const SEASON_STEPS: u32 = 60;
 const SETUP_TIME: Duration = Duration::from_secs(60);
-/// File that the disk is probed with.
+/// Size in bytes of the file with which the disk's raw speed is measured.
 const PROBE_BYTES: u64 = 64 << 20;
-/// Credit of a tail.
+/// Credit window of a tail: how much the server may send ahead of the reader.
 const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
-/// Bytes of the largest request.
+/// Size of the largest request in bytes.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl StreamsOptions {
@@ -99,7 +98,7 @@ impl StreamsOptions {
     }
 }
 
-/// Runs the suite.
+/// Runs the streams suite and returns its report.
 pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("streams", options.server.dir.as_deref())?;
@@ -136,7 +135,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
 struct Suite<'a> {
     options: &'a StreamsOptions,
     server: &'a Server,
-    /// Port and transport that are measured.
+    /// Address of the measured native port, and the transport to it.
     place: NativeEndpoint,
     probe: Probe,
     progress: &'a mut dyn Progress,
@@ -175,7 +174,7 @@ impl Suite<'_> {
         Ok(measured)
     }
 
-    /// Publishes until the log reuses segments: setup.
+    /// Publishes records until the log reuses segments, as setup.
     fn prefill(&mut self) -> Result<(), BenchError> {
         let before = self.reused();
         let why = "needs a server of its own, whose metrics say when segments are reused: leave --target out";
@@ -198,12 +197,13 @@ impl Suite<'_> {
         Err(BenchError::subject(&self.server.name(), "publishing until segments are reused")(message))
     }
 
-    /// Returns the number of segments that the log has reused; NaN if the server is not ours.
+    /// Returns the number of segments that the log has reused; NaN if the benchmark did not start the server.
     fn reused(&self) -> f64 {
         self.server.metric("thalweg_log_segments_recycled_total")
     }
 
-    /// Returns the zeroes that the log has written into new segments, in bytes; NaN if the server is not ours.
+    /// Returns the bytes of zeroes that the log has written into new segments; NaN if the benchmark did not start the
+    /// server.
     fn zeroed_bytes(&self) -> f64 {
         self.server.metric("thalweg_log_zeroed_bytes_total")
     }
@@ -212,8 +212,9 @@ impl Suite<'_> {
         self.server.metric("thalweg_log_syncs_total")
     }
 
-    /// Measures a bare stream, in bytes per second, and the medians of bare round trips and of bare writes with their
-    /// fdatasync, with a request's bytes, in microseconds; NaN is not measured.
+    /// Measures the raw speed without a server: a stream in bytes per second, and the medians, in microseconds, of
+    /// round trips and of disk writes with `fdatasync`, both with the bytes of a request. NaN means that a value was
+    /// not measured.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64, f64), BenchError> {
         let (time, carrier) = (self.options.bare, self.place.carrier);
         if time.is_zero() {
@@ -253,7 +254,7 @@ impl Suite<'_> {
         Ok(outcome)
     }
 
-    /// Reads all that was acked, or what of it is sure to be kept, and compares it.
+    /// Reads all acknowledged records, or those that retention certainly keeps, and compares them.
     fn read_back(&self, stream: StreamId, payloads: &Arc<Payloads>, acked: &[u64]) -> Result<Validity, BenchError> {
         let end = acked.iter().sum();
         let start = self.retention.safe_start(end, payloads.payload_bytes());
@@ -276,7 +277,7 @@ impl Suite<'_> {
         Ok(Validity::Errors(format!("reading back what was acked: {problem}")))
     }
 
-    /// Fills a stream with records to consume: setup.
+    /// Fills a stream with records for the readers, as setup.
     fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
         let stream = self.create(&StreamConfig::default())?;
         let wanted = self.options.records;
@@ -300,7 +301,7 @@ impl Suite<'_> {
         requests::run(&self.plan(1, 1), work).map(|(outcome, _)| outcome)
     }
 
-    /// Tails the stream once.
+    /// Tails the stream once from its start to its end.
     fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<Outcome, BenchError> {
         let fail = |message: String| BenchError::subject(&self.server.name(), "tailing")(message);
         let place = &self.place;

@@ -38,7 +38,7 @@ use crate::{
 /// Header with the version of an entry.
 const VERSION: HeaderName = HeaderName::from_static("thalweg-version");
 
-/// Returns the cache's name and the key in a path.
+/// Returns the cache's name and the key in the path of a request.
 fn path(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ApiError> {
     let rest = call.path_after(PREFIX);
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -83,7 +83,7 @@ impl CacheKeyQuery {
         Ok(terms)
     }
 
-    /// Parses the terms of a request that must not have `?add=`.
+    /// Parses the parameters of a request that must not have `?add=`.
     fn without_add(call: &Call) -> Result<Self, ApiError> {
         let terms = Self::of(call)?;
         match terms.add {
@@ -97,7 +97,7 @@ impl CacheKeyQuery {
     }
 }
 
-/// Returns the expiry of an entry that is put now.
+/// Returns the expiry time of a cache entry that is put now with this deadline.
 pub(super) fn expiry_of(deadline: Deadline, now: Moment) -> Result<Expiry, ApiError> {
     Ok(match deadline.check()? {
         // A cache has no default TTL, and no request can state an absolute time.
@@ -107,7 +107,7 @@ pub(super) fn expiry_of(deadline: Deadline, now: Moment) -> Result<Expiry, ApiEr
     })
 }
 
-/// Returns the condition of a write.
+/// Returns the condition on the entry that a write request states.
 fn condition(call: &Call) -> Result<Option<Condition<'static>>, ApiError> {
     let asked = write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?;
     Ok(asked.and_then(|expect| match expect {

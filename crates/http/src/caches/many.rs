@@ -1,5 +1,5 @@
-//! Requests for several entries of a cache: reading, putting, listing, clearing. They are not atomic: other clients may
-//! see some of the entries before the others.
+//! Requests for several entries of a cache: reading, putting, listing, clearing. These requests are not atomic: other
+//! clients may see some of the entries before the others.
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ struct CacheShown {
     bytes: u64,
     hits: u64,
     misses: u64,
-    /// Null before the first read.
+    /// Share of reads that found an entry, from 0 to 1; null before the first read.
     hit_ratio: Option<f64>,
     puts: u64,
     deletes: u64,
@@ -65,7 +65,7 @@ struct CacheList {
     caches: Vec<CacheShown>,
 }
 
-/// Returns a cache and its figures.
+/// Returns a cache and its figures for a JSON reply.
 fn shown(named: &NamedCache) -> CacheShown {
     let stats = named.cache.stats();
     let CacheStats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;

@@ -1,4 +1,4 @@
-//! JSON of requests and answers about groups, both for the server and without one.
+//! JSON of requests and replies about consumer groups, which the server and the command line use.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// Longest wait of a fetch. A longer timeout is reduced to it.
+/// Longest wait of a fetch request. A longer requested timeout is reduced to this time.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Returns a group's figures and configuration as JSON.
@@ -104,7 +104,7 @@ pub(super) enum JsonStart {
 }
 
 impl JsonStart {
-    /// Converts the position for the engine.
+    /// Converts the start position to the engine's type.
     pub(super) fn place(&self) -> GroupStart {
         match *self {
             Self::Start => GroupStart::Beginning,
@@ -116,7 +116,7 @@ impl JsonStart {
 }
 
 impl JsonConfig {
-    /// Applies the sent fields to a configuration.
+    /// Applies the fields that the client sent to a group's configuration.
     pub(super) fn apply_to(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
         match self.order {
             Some(JsonOrder::Competing) => config.order = GroupOrder::Competing,
@@ -151,8 +151,8 @@ pub(super) struct JsonFetch {
 }
 
 impl JsonFetch {
-    /// Converts the fetch for the engine. Fetched records stay in memory until they are sent, so their size is limited
-    /// to `most_bytes`.
+    /// Converts the fetch request to the engine's type. Fetched records stay in memory until they are sent, so their
+    /// size is limited to `most_bytes`.
     pub(super) fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
         let mut request = FetchRequest::default();
         if let Some(member) = self.member {
@@ -196,19 +196,20 @@ pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
     Ok(out)
 }
 
-/// Records of an attempt: ranges of first and last offset, inclusive, or all records that the attempt still holds.
+/// Records of a delivery (attempt) to ack or nack: ranges of first and last offset, inclusive, or all records of the
+/// delivery that are still pending.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Settlement)]
 pub(crate) struct JsonSettlement {
     attempt: u64,
-    /// First and last offset of each range, inclusive; if empty, all records that the attempt holds.
+    /// First and last offset of each range, inclusive; if empty, all records of the delivery that are still pending.
     #[serde(default)]
     ranges: Vec<(u64, u64)>,
 }
 
 impl JsonSettlement {
-    /// Converts the settlement for the engine.
+    /// Converts the named records of a delivery to the engine's type.
     fn settlement(&self) -> Result<Settlement, ApiError> {
         let run = |&(first, last): &(u64, u64)| {
             let count =
@@ -221,7 +222,7 @@ impl JsonSettlement {
     }
 }
 
-/// Converts all settlements of a request. A request without any is an error.
+/// Converts all named deliveries of an ack or nack request to the engine's type. A request without any is an error.
 pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
     if sent.is_empty() {
         return Err(ApiError::bad_request("bad_json", "attempts is empty: name at least one attempt"));
@@ -234,7 +235,7 @@ pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, Ap
 #[serde(deny_unknown_fields)]
 #[schema(as = Ack)]
 pub(super) struct JsonAck {
-    /// Attempts and records to ack.
+    /// Deliveries (attempts) and their records to ack.
     pub attempts: Vec<JsonSettlement>,
 }
 
@@ -243,11 +244,11 @@ pub(super) struct JsonAck {
 #[serde(deny_unknown_fields)]
 #[schema(as = Nack)]
 pub(super) struct JsonNack {
-    /// Attempts and records to nack.
+    /// Deliveries (attempts) and their records to nack.
     pub attempts: Vec<JsonSettlement>,
-    /// Time until the records are delivered again.
+    /// Time in seconds until the records are delivered again.
     delay_seconds: Option<f64>,
-    /// True to deliver the records never again.
+    /// True if the records must never be delivered again.
     #[serde(default)]
     reject: bool,
     /// True if the delivery does not count towards `max_deliveries`.
@@ -259,7 +260,7 @@ pub(super) struct JsonNack {
 }
 
 impl JsonNack {
-    /// Returns the condition under which the records are delivered again.
+    /// Returns the condition under which the group delivers the nacked records again.
     pub(super) fn again(&self) -> Result<Redelivery, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
@@ -288,7 +289,7 @@ pub(super) fn settled_json(settled: &Settled) -> Value {
     })
 }
 
-/// An extension of deadlines in JSON.
+/// A request to extend the deadlines of deliveries, in JSON.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Extend)]
@@ -298,13 +299,13 @@ pub(super) struct JsonExtend {
 }
 
 impl JsonExtend {
-    /// Returns the attempts and the extension for the engine.
+    /// Returns the deliveries (attempts) and the time by which the engine extends their deadlines.
     pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
         Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
     }
 }
 
-/// Returns the result of an extension as JSON.
+/// Returns the result of an extension of deadlines as JSON.
 pub(super) fn extended_json(extended: &Extended) -> Value {
     json!({
         "deadline_micros": extended.deadline.0,
@@ -318,6 +319,6 @@ pub(super) fn extended_json(extended: &Extended) -> Value {
 #[serde(deny_unknown_fields)]
 #[schema(as = Seek)]
 pub(super) struct JsonSeek {
-    /// Position to which the cursor moves.
+    /// Position to which the group's cursor moves.
     pub to: JsonStart,
 }

@@ -48,7 +48,7 @@ fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
     find_named(app.db.blocking(), &stream, &group)
 }
 
-/// Finds a group by the name of its stream and its own name.
+/// Finds a consumer group by the name of its stream and its own name.
 pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Group, ApiError> {
     let found =
         db.find_stream(stream).ok_or_else(|| thalweg_serving::error::no_such_stream(stream))?.find_group(group)?;
@@ -66,7 +66,7 @@ async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &m
     if body.is_empty() { Ok(T::default()) } else { crate::json::parse(&body) }
 }
 
-/// Reads and parses a required body.
+/// Reads and parses the JSON body of a request that must have one.
 async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     crate::json::parse(&body::read(app, call.body.get_mut()).await?)
 }
@@ -96,7 +96,8 @@ pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
 
-/// Lists a page of groups by id. Runs on a blocking thread, because it loads each group and its pending records.
+/// Lists a page of groups by id. Runs on a thread for blocking work, because listing loads each group and its pending
+/// records.
 async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
@@ -213,7 +214,8 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of attempts.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of deliveries, which are named by
+/// their attempt numbers.
 #[utoipa::path(
     post, path = "/v1/streams/{stream}/groups/{group}/extend", params(GroupPath, Level), request_body = JsonExtend,
     responses((status = 200, description = "The new deadline, and the attempts that lapsed before.", body = Object))

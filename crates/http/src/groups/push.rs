@@ -67,9 +67,9 @@ struct PushStream {
     follower: Follower,
     push: Push,
     format: Format,
-    /// Number of records that may still be sent.
+    /// Number of records that the push may still send before it reaches its `limit`.
     left: u64,
-    /// True if unsettled records are given back when the connection ends.
+    /// True if the server nacks the records that the member still holds when the connection ends.
     release: bool,
 }
 

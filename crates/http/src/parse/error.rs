@@ -16,7 +16,7 @@ pub enum ParseError {
     /// A part of the request that must be text is not UTF-8.
     #[error("{what} is not UTF-8")]
     NotUtf8 {
-        /// Name of the part.
+        /// Name of the part that is not UTF-8.
         what: &'static str,
     },
     /// The route has no such query parameter. It is rejected, because a typo must not silently change the meaning of a
@@ -29,13 +29,13 @@ pub enum ParseError {
     /// The client gave a query parameter more than once.
     #[error("query parameter {name} is given more than once")]
     Repeated {
-        /// Name of the parameter.
+        /// Name of the repeated parameter.
         name: &'static str,
     },
     /// The value of a query parameter is invalid.
     #[error("query parameter {name} must be {expected}")]
     BadParameter {
-        /// Name of the parameter.
+        /// Name of the invalid parameter.
         name: &'static str,
         /// Description of valid values.
         expected: &'static str,
@@ -43,13 +43,13 @@ pub enum ParseError {
     /// A required query parameter is missing or empty.
     #[error("query parameter {name} is missing or empty")]
     Missing {
-        /// Name of the parameter.
+        /// Name of the missing parameter.
         name: &'static str,
     },
     /// The value of a request header is invalid.
     #[error("header {name} must be {expected}")]
     BadHeader {
-        /// Name of the header.
+        /// Name of the invalid header.
         name: &'static str,
         /// Description of valid values.
         expected: &'static str,

@@ -1,4 +1,4 @@
-//! Parsing of preconditions and media types.
+//! Parsing of preconditions and media types in request headers.
 
 use thalweg_types::{Revision, command::Expect};
 
@@ -26,11 +26,11 @@ pub fn write_condition(
 /// Result of the preconditions of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// The reply has the value.
+    /// The preconditions hold: the reply has the value.
     Send,
-    /// The client has this revision already: the reply is 304.
+    /// The client has this revision of the value already: the reply is 304 without the value.
     NotModified,
-    /// The client requires another revision: the reply is 412.
+    /// The client requires another revision than the present one: the reply is 412.
     Failed,
 }
 
@@ -108,7 +108,8 @@ pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
     best.map(|(_, offer)| offer)
 }
 
-/// Returns the quality of an offer in thousandths. The most specific range that matches determines it.
+/// Returns the quality that an `Accept` header gives to an offered media type, in thousandths. The most specific range
+/// that matches determines the quality.
 fn quality_of(accept: &[u8], offer: Media) -> u16 {
     let name = offer.name().as_bytes();
     let family = &name[..=name.iter().position(|&byte| byte == b'/').unwrap_or(0)];

@@ -13,13 +13,13 @@ query! {
     pub(crate) struct PushQuery {
         /// Name of the member that receives; `default` if missing.
         member: Option<String> = name_of_member,
-        /// Number of records that the member may hold unsettled; 100 if missing, 4,000 at most.
+        /// Number of records that the member may hold without an ack or nack; 100 if missing, 4,000 at most.
         credit_records: Option<u32> = positive_u32,
-        /// Bytes that the member may hold unsettled; 4 MiB if missing, 64 MiB at most.
+        /// Bytes of records that the member may hold without an ack or nack; 4 MiB if missing, 64 MiB at most.
         credit_bytes: Option<u64> = positive,
         /// Number of records after which the push ends.
         limit: Option<u64> = number,
-        /// True if the server nacks unsettled records immediately when the connection ends.
+        /// True if the server nacks the records that the member still holds immediately when the connection ends.
         release: bool = parse_bool,
     }
 }

@@ -15,7 +15,7 @@ use utoipa::openapi::{
 
 use super::{ParseError, decode_query, parse_time, text};
 
-/// Iterator over the parameters of a query string, in order; decodes one at a time.
+/// Iterator over the parameters of a query string, in order. It decodes one parameter at a time.
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
     rest: Option<&'a str>,
@@ -69,13 +69,13 @@ pub(super) fn set_once<T>(slot: &mut Option<T>, name: &'static str, value: T) ->
     Ok(())
 }
 
-/// Returns the bytes of a parameter.
+/// Returns the raw bytes of a parameter's value.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of the parsers in `query!`")]
 pub(super) fn bytes(_: &'static str, value: Cow<'_, [u8]>) -> Result<Vec<u8>, ParseError> {
     Ok(value.into_owned())
 }
 
-/// Parses a whole number.
+/// Parses a parameter's value as a whole number.
 pub(super) fn number(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, ParseError> {
     let value = value.as_ref();
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
@@ -83,7 +83,7 @@ pub(super) fn number(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64,
     parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number" })
 }
 
-/// Parses a number that is not 0.
+/// Parses a parameter's value as a whole number that is not 0.
 pub(super) fn positive(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, ParseError> {
     match number(name, value)? {
         0 => Err(ParseError::BadParameter { name, expected: "at least 1" }),
@@ -91,13 +91,13 @@ pub(super) fn positive(name: &'static str, value: impl AsRef<[u8]>) -> Result<u6
     }
 }
 
-/// Parses a number that may be negative.
+/// Parses a parameter's value as a whole number that may be negative.
 fn signed(name: &'static str, value: impl AsRef<[u8]>) -> Result<i64, ParseError> {
     let parsed = std::str::from_utf8(value.as_ref()).ok().and_then(|text| text.parse().ok());
     parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number between -2^63 and 2^63-1" })
 }
 
-/// Parses a boolean: an empty value, `1` and `true` are true; `0` and `false` are false.
+/// Parses a parameter's value as a boolean: an empty value, `1` and `true` are true; `0` and `false` are false.
 fn flag(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError> {
     match value.as_ref() {
         b"" | b"1" | b"true" => Ok(true),
@@ -106,7 +106,7 @@ fn flag(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError>
     }
 }
 
-/// A cursor of a list: text for clients, a number for the server.
+/// Cursor of a list: clients see a text, the server uses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor<C>(pub C);
 
@@ -125,15 +125,15 @@ fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, Pars
     cursor_of(name, value).map(|Cursor(lease)| lease)
 }
 
-/// Schema of a parameter's values in the OpenAPI document.
+/// Type of a parameter's values that has a schema in the OpenAPI document.
 pub(super) trait Scalar {
-    /// True if the request must have the parameter.
+    /// True if every request must have the parameter.
     const REQUIRED: bool = false;
-    /// Returns the schema.
+    /// Returns the schema of the values.
     fn schema() -> ObjectBuilder;
 }
 
-/// Implements [`Scalar`]: the type in JSON, and the valid words if there are some.
+/// Implements [`Scalar`] for types: the type in JSON, and the valid words if there are some.
 macro_rules! scalars {
     ($($type:ty: $json:ident $($words:expr)?;)+) => {$(
         impl $crate::parse::query::Scalar for $type {
@@ -203,7 +203,7 @@ impl Field<Vec<u8>> for Vec<u8> {
     }
 }
 
-/// Creates a parameter for the OpenAPI document.
+/// Describes one request parameter for the OpenAPI document.
 pub(crate) fn parameter(
     place: ParameterIn,
     name: &str,
@@ -267,7 +267,8 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Describes the parameters of a query by those of another type: of the query as sent.
+/// Describes the query parameters of a request in the OpenAPI document by the parameters of another type, which holds
+/// the query as the client sent it.
 macro_rules! described {
     ($query:ty as $sent:ty) => {
         impl utoipa::IntoParams for $query {
@@ -392,25 +393,25 @@ impl ScanQuery {
     }
 }
 
-/// Position at which a read of a stream begins.
+/// Position in a stream at which a read begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartPosition {
-    /// The log start offset.
+    /// The log start offset: the oldest record that the stream still has.
     Start,
     /// The log end offset: only records that are appended later.
     End,
-    /// A given offset.
+    /// The record with this offset.
     Offset(Offset),
     /// The first record at or after a time.
     Time(SpaceTime),
-    /// A number of offsets before the log end offset.
+    /// The position this number of offsets before the log end offset.
     Last(u64),
 }
 
 /// Query parameters of `GET /v1/streams/{stream}/records`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordsQuery {
-    /// Position at which to begin; `None`: the request states none.
+    /// Position at which the read begins; `None` if the request states none.
     pub from: Option<StartPosition>,
     /// Maximum number of records.
     pub limit: Option<u64>,
@@ -419,7 +420,7 @@ pub struct RecordsQuery {
 }
 
 impl RecordsQuery {
-    /// Parses a query string.
+    /// Parses the query string of a read of records.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
@@ -459,7 +460,7 @@ fn since(value: &[u8]) -> Result<StartPosition, ParseError> {
 pub struct Key(pub Option<Vec<u8>>);
 
 impl Key {
-    /// Parses a query string that may hold only the parameter `name`.
+    /// Parses a query string that may contain only the parameter `name`.
     pub fn parse(query: Option<&str>, name: &'static str) -> Result<Self, ParseError> {
         let mut key = None;
         for pair in Params::new(query) {
@@ -482,9 +483,9 @@ impl Key {
 /// payload, `?key=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendQuery {
-    /// Expected next offset of the stream; the append fails if it differs.
+    /// Offset that the append expects the stream to assign next; the append fails if it differs.
     pub expected: ExpectedOffset,
-    /// Key of the record.
+    /// Key of the appended record.
     pub key: Option<Vec<u8>>,
     producer: Option<String>,
     epoch: u32,
@@ -492,7 +493,7 @@ pub struct AppendQuery {
 }
 
 impl AppendQuery {
-    /// Parses a query string.
+    /// Parses the query string of an append.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut expected, mut key) = (None, None);
         let (mut producer, mut epoch, mut sequence) = (None, None, None);
@@ -517,7 +518,7 @@ impl AppendQuery {
         Ok(Self { expected: expected.unwrap_or_default(), key, producer, epoch, sequence })
     }
 
-    /// Returns the append's expected offset and producer stamp.
+    /// Returns the offset that the append expects, and the producer's id, epoch and sequence number.
     #[must_use]
     pub fn terms(&self) -> AppendConditions<'_> {
         let stamp = |id| ProducerStamp { id, epoch: self.epoch, sequence: self.sequence };
@@ -532,7 +533,7 @@ fn expected_offset(value: &[u8]) -> Result<ExpectedOffset, ParseError> {
         .ok_or(ParseError::BadParameter { name: "expected", expected: "an offset, none or any" })
 }
 
-/// Converts a producer's epoch, which has 32 bits.
+/// Converts a producer's epoch to 32 bits; a larger number is an error.
 fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }

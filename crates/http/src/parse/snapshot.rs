@@ -13,12 +13,12 @@ scalars! {
     Name: String;
 }
 
-/// Name of a snapshot.
+/// Name of a snapshot, by which a client resumes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name(u64);
 
 query! {
-    /// Query parameters of `GET /v1/snapshot`, as sent.
+    /// Query parameters of `GET /v1/snapshot`, as the client sent them.
     struct Sent {
         /// LSN after which data is included; all data if missing.
         since: Option<u64> = number,
@@ -32,27 +32,27 @@ query! {
     }
 }
 
-/// Query parameters of `GET /v1/snapshot`.
+/// Request for a new snapshot or for the rest of an earlier one, from the query of `GET /v1/snapshot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotQuery {
-    /// Begins a new snapshot.
+    /// The client requests a new snapshot.
     Take {
-        /// LSN after which data is included; `None`: all data.
+        /// LSN after which data is included; `None` includes all data.
         since: Option<Lsn>,
-        /// Compression of the chunks.
+        /// Compression of the snapshot's chunks.
         compression: Compression,
     },
-    /// Resumes an earlier snapshot.
+    /// The client resumes an earlier snapshot.
     Resume {
         /// Name of the snapshot.
         name: u64,
-        /// First chunk to send.
+        /// Number of the first chunk to send.
         chunk: u64,
     },
 }
 
 impl SnapshotQuery {
-    /// Parses a query string.
+    /// Parses the query string of a request for a snapshot.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let Sent { since, compress, resume, chunk } = Sent::parse(query)?;
         match (resume, chunk, since.map(Lsn), compress) {

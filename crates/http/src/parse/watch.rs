@@ -11,7 +11,7 @@ use super::{
 };
 
 query! {
-    /// Query parameters of `GET /v1/watch/{keyspace}`, as sent.
+    /// Query parameters of `GET /v1/watch/{keyspace}`, as the client sent them.
     struct Sent {
         /// Key to watch. Exclusive with the other ways to name keys.
         key: Option<Vec<u8>> = bytes,
@@ -33,14 +33,14 @@ query! {
 pub(crate) struct WatchQuery {
     /// Keys to watch; the default is all keys.
     pub keys: WatchKeys,
-    /// First revision to return; `None`: only changes from now on.
+    /// First revision to return; `None` returns only changes from now on.
     pub from: Option<Revision>,
     /// Number of changes after which the watch ends.
     pub limit: Option<u64>,
 }
 
 impl WatchQuery {
-    /// Parses a query string.
+    /// Parses the query string of a watch.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let Sent { key, prefix, start, end, from, limit } = Sent::parse(query)?;
         let keys = match (key, prefix, start, end) {

@@ -14,7 +14,7 @@ use crate::{
     record_json::push_content,
 };
 
-/// Encodes a body as a batch of messages.
+/// Encodes a request's body as a batch of messages.
 pub(super) fn encode(
     subject: &Subject,
     reply_to: Option<&Subject>,
@@ -50,7 +50,7 @@ fn finish(subject: &Subject, writer: BatchWriter) -> Result<Batch, ApiError> {
     Ok(Batch::new(subject.clone(), shared.bytes, shared.count)?)
 }
 
-/// Messages to one subject, published with a commit.
+/// Messages to one subject that are published with a commit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Publish)]
@@ -61,7 +61,7 @@ pub(crate) struct JsonPublish {
 }
 
 impl JsonPublish {
-    /// Converts the messages to a batch of the broker.
+    /// Converts the messages of a commit to a batch of the broker.
     pub(crate) fn batch(&self) -> Result<Batch, ApiError> {
         let subject = required_bytes("subject", self.subject.as_ref(), self.subject_base64.as_ref())?;
         let mut records = RecordBatch::new();

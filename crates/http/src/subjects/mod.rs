@@ -35,7 +35,7 @@ use crate::{
 
 const PREFIX: &str = "/v1/subjects/";
 
-/// Returns the subject in a path.
+/// Returns the subject that the path of a request contains.
 fn subject_after(call: &Call, prefix: &str) -> Result<Subject, ApiError> {
     Ok(Subject::parse(&decode(call.path_after(prefix).as_bytes())?)?)
 }
@@ -70,11 +70,11 @@ struct PublishedShown {
     messages: u32,
     /// Number of subscriptions that got the messages.
     delivered: u64,
-    /// Number of subscriptions whose queues had no room.
+    /// Number of subscriptions whose queues had no room for the messages.
     missed: u64,
 }
 
-/// Publishes a batch. Waits at most `patience` for subscriptions whose policy blocks publishers.
+/// Publishes a batch of messages. Waits at most `patience` for subscriptions whose policy blocks publishers.
 async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Result<Published, ApiError> {
     // There is almost always room, and then no timer needs to be set.
     let blocked = match views.broker.publish(batch, None) {

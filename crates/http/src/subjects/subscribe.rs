@@ -30,7 +30,7 @@ use crate::{
     shapes::Message,
 };
 
-/// Maximum number and size of batches that one take removes from the queue.
+/// Limits, as a number and in bytes, of the batches that one take removes from the subscription's queue.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 
 /// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
@@ -72,14 +72,14 @@ struct SubscriptionStream {
     follower: Follower,
     link: Link,
     bell: Arc<Bell>,
-    /// Scratch buffer for a take.
+    /// Buffer that is reused for the batches that a take removes from the subscription's queue.
     taken: Vec<Outbound>,
-    /// Items taken from the link and not encoded yet.
+    /// Batches and notices taken from the queue and not encoded for the client yet.
     waiting: VecDeque<Outbound>,
-    /// Bytes of the first waiting batch's messages that were encoded already.
+    /// Number of bytes of the first waiting batch's messages that were already encoded for the client.
     within: usize,
     format: Format,
-    /// Number of messages that may still be sent.
+    /// Number of messages that the subscription may still send before it reaches its `limit`.
     left: u64,
 }
 
@@ -119,7 +119,8 @@ fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
 }
 
 impl SubscriptionStream {
-    /// Returns the next page of the waiting items, and true if it is the last page. Returns `None` if no item waits.
+    /// Returns the next page of the waiting batches and notices, and true if it is the last page. Returns `None` if
+    /// nothing waits.
     fn page(&mut self) -> Option<(Bytes, bool)> {
         let mut out = Vec::new();
         while let Some(item) = self.waiting.pop_front() {
@@ -142,7 +143,8 @@ impl SubscriptionStream {
         (!out.is_empty()).then(|| (out.into(), false))
     }
 
-    /// Encodes messages of a batch, from the end of the last page on. Returns true if the batch is finished.
+    /// Encodes messages of a batch, beginning after the last message of the previous page. Returns true if the batch is
+    /// finished.
     fn show(&mut self, out: &mut Vec<u8>, batch: &Batch) -> bool {
         // The broker checked the batch when it was published.
         let Ok(batch) = wire::Batch::decode(batch.encoded()) else { return true };

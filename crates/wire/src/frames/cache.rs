@@ -1,4 +1,4 @@
-//! Frames of caches, which are bounded, held in memory and never logged.
+//! Frames of caches. A cache is a bounded map in memory, which is never logged.
 
 use thalweg_types::codec::{List, RemainingBytes, choices, structure, variants};
 pub use thalweg_types::info::CacheFigures;
@@ -8,13 +8,13 @@ variants! {
     CacheTtl as "cache ttl" {
         /// The entry lives until the cache evicts it.
         Never = 0 "never" {},
-        /// The entry lives for at most this time.
+        /// The entry lives for at most a given time.
         After = 1 "after" {
-            /// Time in microseconds.
+            /// Maximum lifetime of the entry in microseconds.
             micros: u64
         },
-        /// The entry keeps the deadline of the entry that it replaces. Without one, it lives until the cache evicts
-        /// it.
+        /// The entry keeps the deadline of the entry that it replaces. If it replaces none, it lives until the cache
+        /// evicts it.
         Keep = 2 "keep" {},
     }
 }
@@ -22,20 +22,20 @@ variants! {
 variants! {
     /// Condition on an entry that the server checks before it changes the entry.
     CacheExpect<'a> as "cache expect" {
-        /// No condition.
+        /// The server checks no condition.
         Any = 0 "any" {},
-        /// The key has no entry.
+        /// The key must have no entry.
         Absent = 1 "absent" {},
-        /// The key has an entry.
+        /// The key must have an entry.
         Present = 2 "present" {},
-        /// The entry has this version.
+        /// The key's entry must have this version.
         Version = 3 "version" {
-            /// Version required.
+            /// Version that the entry must have.
             version: u64
         },
-        /// The entry has this value.
+        /// The key's entry must have this value.
         Value = 4 "value" {
-            /// Value required.
+            /// Value that the entry must have.
             value: &'a [u8]
         },
     }
@@ -44,9 +44,9 @@ variants! {
 choices! {
     /// Behaviour of [`OpenCache`] if no cache has the name.
     CacheCreate as "cache create" {
-        /// The request fails.
+        /// The request fails if no cache has the name.
         Never = 0 "never",
-        /// The server creates the cache.
+        /// The server creates the cache if no cache has the name.
         IfMissing = 1 "if missing",
     }
 }
@@ -55,7 +55,7 @@ structure! {
     /// Requests the id of a cache. The id is valid for one run of the server, see
     /// [`Welcome::run`](super::Welcome::run).
     OpenCache<'a> as "open cache" {
-        /// Behaviour if no cache has the name.
+        /// Behaviour if no cache has the requested name.
         create: CacheCreate,
         /// Capacity of a created cache in bytes; 0 selects the server's default.
         max_bytes: u64,
@@ -65,7 +65,7 @@ structure! {
 }
 
 structure! {
-    /// Reads an entry.
+    /// Reads an entry of a cache.
     CacheGet<'a> as "cache get" {
         /// Id of the cache.
         cache: u32,
@@ -75,7 +75,7 @@ structure! {
 }
 
 structure! {
-    /// Reads several entries.
+    /// Reads several entries of a cache.
     CacheMultiGet<'a> as "cache multi get" {
         /// Id of the cache.
         cache: u32,
@@ -85,11 +85,11 @@ structure! {
 }
 
 structure! {
-    /// Sets an entry.
+    /// Sets an entry of a cache.
     CachePut<'a> as "cache put" {
         /// Id of the cache.
         cache: u32,
-        /// Condition on the present entry.
+        /// Condition on the key's present entry.
         expect: CacheExpect<'a>,
         /// Time to live of the new entry.
         ttl: CacheTtl,
@@ -101,7 +101,7 @@ structure! {
 }
 
 structure! {
-    /// A key and its value.
+    /// A key and its value, as an item of a [`CacheMultiPut`] request.
     CachePair<'a> as "cache pair" {
         /// Key of the pair.
         key: &'a [u8],
@@ -111,7 +111,8 @@ structure! {
 }
 
 structure! {
-    /// Sets several entries, one after the other: other clients may see some of them before the others are set.
+    /// Sets several entries of a cache, one after the other: other clients may see some of them before the others are
+    /// set.
     CacheMultiPut<'a> as "cache multi put" {
         /// Id of the cache.
         cache: u32,
@@ -123,11 +124,11 @@ structure! {
 }
 
 structure! {
-    /// Removes an entry.
+    /// Removes an entry of a cache.
     CacheDelete<'a> as "cache delete" {
         /// Id of the cache.
         cache: u32,
-        /// Condition on the present entry.
+        /// Condition on the key's present entry.
         expect: CacheExpect<'a>,
         /// Key to remove.
         key: RemainingBytes<'a>,
@@ -135,11 +136,11 @@ structure! {
 }
 
 structure! {
-    /// Changes the time to live of an entry.
+    /// Changes the time to live of an entry of a cache.
     CacheTouch<'a> as "cache touch" {
         /// Id of the cache.
         cache: u32,
-        /// Time to live from now on.
+        /// New time to live of the entry, from now on.
         ttl: CacheTtl,
         /// Key of the entry.
         key: RemainingBytes<'a>,
@@ -147,13 +148,14 @@ structure! {
 }
 
 structure! {
-    /// Adds to a counter, which is stored as decimal digits, as in keyspaces. A missing counter counts as 0.
+    /// Adds a number to a counter in a cache, and creates the counter at 0 if it is missing. The value is stored as
+    /// decimal digits, as for counters in keyspaces.
     CacheAdd<'a> as "cache add" {
         /// Id of the cache.
         cache: u32,
-        /// Amount to add.
+        /// Number to add to the counter.
         delta: i64,
-        /// Time to live of the entry.
+        /// Time to live of the counter's entry.
         ttl: CacheTtl,
         /// Key of the counter.
         key: RemainingBytes<'a>,
@@ -161,19 +163,19 @@ structure! {
 }
 
 structure! {
-    /// Lists keys in an unspecified order. A key that is present throughout the scan is listed once.
+    /// Lists keys of a cache in an unspecified order. A key that is present throughout the scan is listed once.
     CacheScan as "cache scan" {
         /// Id of the cache.
         cache: u32,
-        /// Cursor of the previous page; none for the first page.
+        /// Cursor that the previous page returned; none for the first page.
         cursor: Option<u64>,
-        /// Maximum number of keys in the page.
+        /// Maximum number of keys in the returned page.
         limit: u32,
     }
 }
 
 structure! {
-    /// Removes all entries. The statistics of the cache stay.
+    /// Removes all entries of a cache. The statistics of the cache stay.
     CacheClear as "cache clear" {
         /// Id of the cache.
         cache: u32,
@@ -189,7 +191,7 @@ structure! {
 }
 
 structure! {
-    /// Requests statistics.
+    /// Requests the statistics of one cache or of all caches.
     ReadCacheStats as "read cache stats" {
         /// Id of the cache; 0 selects all caches.
         cache: u32,
@@ -201,17 +203,17 @@ structure! {
     CacheOpened as "cache opened" {
         /// Id of the cache.
         cache: u32,
-        /// True if the request created the cache.
+        /// True if this request created the cache; false if the cache existed.
         created: bool,
-        /// Capacity in bytes.
+        /// Capacity of the cache in bytes.
         max_bytes: u64,
     }
 }
 
 structure! {
-    /// Reply to [`CacheGet`]: an entry as it was read.
+    /// Reply to [`CacheGet`]: an entry of a cache.
     CacheValue<'a> as "cache value" {
-        /// Version that the put of this entry assigned; 0 means that there is no entry.
+        /// Version that the put of this entry assigned; 0 means that the key has no entry.
         version: u64,
         /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
@@ -223,7 +225,7 @@ structure! {
 structure! {
     /// One entry of a [`CacheEntries`] reply.
     CacheEntry<'a> as "cache entry" {
-        /// Version that the put of this entry assigned; 0 means that there is no entry.
+        /// Version that the put of this entry assigned; 0 means that the key has no entry.
         version: u64,
         /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
@@ -235,7 +237,7 @@ structure! {
 structure! {
     /// Reply to [`CacheMultiGet`]: entries in the order of the requested keys.
     CacheEntries<'a> as "cache entries" {
-        /// One entry for each key.
+        /// One entry for each requested key.
         entries: List<'a, CacheEntry<'a>>,
     }
 }
@@ -251,13 +253,13 @@ structure! {
 structure! {
     /// Reply to requests that remove or touch an entry, set several entries, or clear or drop a cache.
     CacheDone as "cache done" {
-        /// True if the entry, or the cache, existed.
+        /// True if the affected entry, or the cache, existed.
         existed: bool,
     }
 }
 
 structure! {
-    /// Reply to [`CacheAdd`].
+    /// Reply to [`CacheAdd`]: the value of the counter.
     CacheCounter as "cache counter" {
         /// Value of the counter after the addition.
         value: i64,
@@ -265,11 +267,11 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`CacheScan`]: a page of keys.
+    /// Reply to [`CacheScan`]: a page of the cache's keys.
     CacheKeys<'a> as "cache keys" {
-        /// Cursor of the next page; none after the last page.
+        /// Cursor with which to request the next page; none after the last page.
         cursor: Option<u64>,
-        /// Keys of the page.
+        /// Keys in the page.
         keys: List<'a, &'a [u8]>,
     }
 }

@@ -6,10 +6,10 @@ use thalweg_types::{
     codec::{EncodeError, Field, Level, List, Malformed, Reader, choices, structure},
 };
 
-/// Magic number `TLWG`, which identifies a connection as Thalweg's native protocol.
+/// Magic number `TLWG`, which identifies a connection as using Thalweg's native protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"TLWG");
 
-/// The magic number as a field. Its encoding is always the bytes `TLWG`.
+/// The magic number of the protocol as a field of a frame. Its encoding is always the bytes `TLWG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Magic;
 
@@ -31,13 +31,13 @@ impl<'a> Field<'a> for Magic {
 structure! {
     /// First frame of a connection, sent by the client. Its layout is the same in every version.
     Hello<'a> as "hello" {
-        /// Magic number that identifies the protocol.
+        /// Magic number `TLWG`, which identifies the protocol.
         magic: Magic,
-        /// Lowest version that the client speaks.
+        /// Lowest protocol version that the client supports.
         min_version: u16,
-        /// Highest version that the client speaks.
+        /// Highest protocol version that the client supports.
         max_version: u16,
-        /// Largest frame that the client accepts, in bytes behind the header.
+        /// Size of the largest frame that the client accepts, in bytes after the header.
         max_frame_bytes: u32,
         /// Longest silence that the client wants from the server, in milliseconds; 0 leaves the interval to the
         /// server.
@@ -52,9 +52,9 @@ structure! {
 structure! {
     /// Answer of the server to a hello that it accepts.
     Welcome<'a> as "welcome" {
-        /// Version that both sides use from here on.
+        /// Protocol version that both sides use after the handshake.
         version: u16,
-        /// Largest frame that the server accepts, in bytes behind the header.
+        /// Size of the largest frame that the server accepts, in bytes after the header.
         max_frame_bytes: u32,
         /// Keep-alive interval in milliseconds. Either side sends something at least this often, and treats the peer
         /// as gone after three times as much silence.
@@ -67,19 +67,20 @@ structure! {
         durability: Durability,
         /// Id of the server's node.
         node: NodeId,
-        /// Number of this run of the server. Each start has another number; ids of caches are valid within one run.
+        /// Number of this run of the server. Each start of the server has another number; ids of caches are valid
+        /// within one run.
         run: u64,
         /// Version of the server, for people.
         server: &'a str,
-        /// Features that both sides have.
+        /// Optional protocol features that both sides support.
         features: List<'a, u16>,
-        /// Spaces of the server, the default space first.
+        /// Spaces of the server, the default space first. A space is the unit of order and of atomic commit.
         spaces: List<'a, Space<'a>>,
     }
 }
 
 structure! {
-    /// A space that the server offers.
+    /// A space of the server: the unit of order and of atomic commit.
     Space<'a> as "space" {
         /// Id of the space.
         id: SpaceId,
@@ -88,14 +89,14 @@ structure! {
     }
 }
 
-/// Reason for a goodbye. Codes unknown to this version are kept as [`Other`](Self::Other).
+/// Reason for which a side ends a connection. Codes unknown to this version are kept as [`Other`](Self::Other).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The client has finished.
+    /// The client has finished its work.
     Done,
     /// The server is stopping or restarting.
     Stopping,
-    /// The sender of the goodbye heard nothing for three times the keep-alive interval.
+    /// The sender of the goodbye received nothing for three times the keep-alive interval.
     Silent,
     /// The peer violated the protocol.
     Protocol,
@@ -103,11 +104,11 @@ pub enum Reason {
     Version,
     /// The server has reached its maximum number of connections.
     Overloaded,
-    /// The peer does not read the data that it is sent.
+    /// The peer does not read the data that it is sent fast enough.
     Slow,
     /// The peer is not authenticated or has no access. Not used yet.
     Refused,
-    /// A reason that only a newer peer has.
+    /// A reason that only a newer version of the protocol has.
     Other(u16),
 }
 
@@ -155,11 +156,11 @@ structure! {
     Goodbye<'a> as "goodbye" {
         /// Reason for the end of the connection.
         reason: Reason,
-        /// Advice whether connecting again helps.
+        /// Advice to the peer whether connecting again helps.
         class: Action,
-        /// Lowest version that the sender speaks.
+        /// Lowest protocol version that the sender supports.
         min_version: u16,
-        /// Highest version that the sender speaks.
+        /// Highest protocol version that the sender supports.
         max_version: u16,
         /// Explanation for people.
         message: &'a str,
@@ -169,7 +170,7 @@ structure! {
 structure! {
     /// Request for a [`Pong`], which the receiver sends immediately.
     Ping as "ping" {
-        /// Token that the pong repeats.
+        /// Token that the receiver repeats in its pong.
         token: u64,
     }
 }
@@ -177,7 +178,7 @@ structure! {
 structure! {
     /// Answer to a [`Ping`].
     Pong as "pong" {
-        /// Token of the ping.
+        /// Token of the ping that this pong answers.
         token: u64,
     }
 }
@@ -193,50 +194,52 @@ choices! {
 }
 
 structure! {
-    /// Ends the request or subscription that has the frame's id. If it has already ended, the server ignores the
-    /// frame.
+    /// Ends the request or subscription whose id the frame has in its header. If it has already ended, the server
+    /// ignores the frame.
     Cancel as "cancel" {
-        /// Treatment of queued messages.
+        /// Treatment of the subscription's queued messages.
         mode: CancelMode,
     }
 }
 
 structure! {
-    /// New totals that a subscription may send, see [`credit`](crate::credit). Totals never decrease.
+    /// New permitted totals, which the receiver of a subscription grants to the sender, see [`credit`](crate::credit).
+    /// Totals never decrease.
     Credit as "credit" {
-        /// Total of messages, records or changes permitted since the subscription began.
+        /// Total number of messages, records or changes that the sender may send, counted since the subscription began.
         messages: u64,
-        /// Total of bytes permitted since the subscription began.
+        /// Total number of bytes that the sender may send, counted since the subscription began.
         bytes: u64,
     }
 }
 
 choices! {
-    /// Effect of a request that failed.
+    /// Effect that a failed request has had on the data.
     Effect as "effect" {
         /// The request changed nothing.
         Nothing = 0 "nothing",
-        /// The request may have been carried out. The client must not resend it unchanged if it must not happen twice.
+        /// The server may have executed the request. The client must not resend the request unchanged if it must not
+        /// happen twice.
         Unknown = 1 "unknown",
     }
 }
 
 structure! {
-    /// A named figure that helps the client to recover from an error, such as `next`.
+    /// A named number in an error that helps the client to recover, such as `next`.
     Detail<'a> as "detail" {
-        /// Name of the figure, as in errors over HTTP.
+        /// Name of the number, as in errors over HTTP.
         name: &'a str,
-        /// Value of the figure.
+        /// Value of the number.
         value: u64,
     }
 }
 
 structure! {
-    /// Reply to a request that was not carried out, or not completely.
+    /// Reply to a request that the server did not execute, or not completely.
     Failed<'a> as "failed" {
         /// Advice to the client: retry, fix the request, or stop.
         class: Action,
-        /// Effect of the request.
+        /// Effect that the failed request has had on the data.
         effect: Effect,
         /// Durability level of the data that the error reveals, if it reveals any.
         shown: Level,
@@ -244,20 +247,21 @@ structure! {
         code: &'a str,
         /// Message for people: the cause and the next step.
         message: &'a str,
-        /// Figures that help to recover.
+        /// Named numbers that help the client to recover.
         details: List<'a, Detail<'a>>,
     }
 }
 
 impl<'a> Failed<'a> {
-    /// Creates the reply for an error that changed nothing and has no figures. `message` is the error's text.
+    /// Creates the reply for an error that changed nothing and has no numbers for recovery. `message` is the error's
+    /// text.
     #[must_use]
     pub fn of(error: &impl Classified, message: &'a str) -> Self {
         let (class, code) = (error.action(), error.code());
         Self { class, effect: Effect::Nothing, shown: Level(None), code, message, details: List::default() }
     }
 
-    /// Returns the figure with the given name.
+    /// Returns the value of the recovery number with the given name.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<u64> {
         self.details.iter().find(|detail| detail.name == name).map(|detail| detail.value)
@@ -265,15 +269,15 @@ impl<'a> Failed<'a> {
 }
 
 structure! {
-    /// Last frame of a subscription. Its id is free again.
+    /// Last frame of a subscription. The subscription's id is free again afterwards.
     Ended<'a> as "ended" {
         /// Advice whether beginning the subscription again helps.
         class: Action,
         /// Stable code for programs: `cancelled`, `limit_reached`, or the code of an error.
         code: &'a str,
-        /// Message for people.
+        /// Message for people: the reason for the end.
         message: &'a str,
-        /// Figures such as `next`, the position at which a new subscription can go on.
+        /// Named numbers such as `next`, the position from which a new subscription continues.
         details: List<'a, Detail<'a>>,
     }
 }

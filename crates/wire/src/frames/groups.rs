@@ -1,5 +1,6 @@
-//! Frames of consumer groups: fetching, pushing and describing. Creating, configuring, deleting and seeking a group
-//! are commands, and so are ack, nack and extend.
+//! Frames of consumer groups: fetching, pushing and describing. An *attempt* is one delivery of records to a member,
+//! with a number and a deadline. A record is *settled* when a member has acked or nacked it. Creating, configuring,
+//! deleting and seeking a group are commands, and so are ack, nack and extend.
 
 use thalweg_types::{
     Attempt, Durability, GroupId, SpaceTime, StreamId,
@@ -11,9 +12,9 @@ pub use thalweg_types::info::{Group, Member};
 use super::{Permit, RecordRun};
 
 structure! {
-    /// Requests the description of a group.
+    /// Requests the description of a consumer group by its name.
     FindGroup<'a> as "find group" {
-        /// Id of the stream.
+        /// Id of the group's stream.
         stream: StreamId,
         /// Name of the group.
         name: &'a str,
@@ -21,11 +22,11 @@ structure! {
 }
 
 structure! {
-    /// Requests a page of groups, ordered by id.
+    /// Requests a page of consumer groups, ordered by id.
     ListGroups as "list groups" {
-        /// Id of the stream; 0 selects all streams.
+        /// Id of the stream whose groups to list; 0 selects all streams.
         stream: StreamId,
-        /// Last id of the previous page; 0 for the first page.
+        /// Id of the last group of the previous page; 0 for the first page.
         after: GroupId,
         /// Maximum number of groups in the page.
         limit: u32,
@@ -33,57 +34,58 @@ structure! {
 }
 
 structure! {
-    /// Requests one delivery of records to a member.
+    /// Requests one delivery of a group's records to a member.
     Fetch<'a> as "fetch" {
-        /// Id of the group.
+        /// Id of the consumer group.
         group: GroupId,
-        /// Maximum number of records.
+        /// Maximum number of records in the delivery.
         max_records: u32,
-        /// Maximum number of bytes of keys, headers and payloads. At least one record is delivered.
+        /// Maximum number of bytes of keys, headers and payloads. If there are records, at least one is delivered.
         max_bytes: u32,
-        /// Longest time to wait for the first record, in microseconds.
+        /// Longest time that the server waits for the first record, in microseconds.
         wait: u64,
-        /// Durability level that the delivery itself must reach.
+        /// Durability level that the log entry of the delivery must reach before the reply.
         level: Level,
-        /// Name of the member that fetches.
+        /// Name of the group member that fetches.
         member: &'a str,
     }
 }
 
 choices! {
-    /// Treatment of unsettled records when the push to a receiver ends.
+    /// Treatment of records that a push delivered and that are neither acked nor nacked when the push ends.
     Release as "release" {
-        /// The group delivers them again after their deadline.
+        /// The group delivers the records again after their delivery deadline.
         AtDeadline = 0 "at deadline",
-        /// The group delivers them again immediately. This delivery still counts.
+        /// The group delivers the records again immediately. The ended delivery still counts towards the limit of
+        /// deliveries.
         AtOnce = 1 "at once",
     }
 }
 
 structure! {
-    /// Begins a subscription in which the server sends deliveries as records arrive.
+    /// Begins a subscription in which the server sends a group's deliveries to a member as records arrive.
     Push<'a> as "push" {
-        /// Id of the group.
+        /// Id of the consumer group.
         group: GroupId,
-        /// Maximum number of records delivered and not settled.
+        /// Maximum number of records that the member holds: delivered, and neither acked nor nacked.
         held_records: u32,
-        /// Maximum number of bytes delivered and not settled.
+        /// Maximum number of bytes that the member holds: delivered, and neither acked nor nacked.
         held_bytes: u64,
-        /// Durability level that the deliveries themselves must reach.
+        /// Durability level that the log entry of each delivery must reach before the delivery is sent.
         level: Level,
-        /// Treatment of unsettled records at the end.
+        /// Treatment of the records that the member still holds when the push ends.
         release: Release,
         /// Initial credit of the subscription.
         permit: Permit,
-        /// Name of the member that receives.
+        /// Name of the group member that receives.
         member: &'a str,
     }
 }
 
 structure! {
-    /// Records that have been delivered equally often.
+    /// Records of a delivery that have been delivered the same number of times.
     DeliveryPart<'a> as "delivery part" {
-        /// Number of deliveries, including this one.
+        /// Number of times that the records were delivered, including this delivery.
         deliveries: u32,
         /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
@@ -91,13 +93,15 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Fetch`]: records for a member, which settles them by the number of their attempt.
+    /// Reply to [`Fetch`]: records that the group delivers to a member. The member acks or nacks them with the number
+    /// of the attempt.
     Delivery<'a> as "delivery" {
-        /// Durability level that the delivery reached.
+        /// Durability level that the log entry of the delivery has reached.
         durability: Durability,
-        /// Attempt that settles the records; 0 means that there are no records.
+        /// Number of this delivery, with which the member acks or nacks its records; 0 means that there are no records.
         attempt: Attempt,
-        /// Deadline of the attempt, in space time.
+        /// Time until which the member must ack or nack the records, in space time (microseconds since 1970, never
+        /// going back).
         deadline: SpaceTime,
         /// Records of the delivery.
         parts: List<'a, DeliveryPart<'a>>,
@@ -105,23 +109,24 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Push`]: the push has begun. The bounds in force may be lower than the requested ones.
+    /// Reply to [`Push`]: the push has begun. The limits in force may be lower than the requested ones.
     Pushing as "pushing" {
-        /// Maximum number of records delivered and not settled.
+        /// Maximum number of records that the member holds: delivered, and neither acked nor nacked.
         held_records: u32,
-        /// Maximum number of bytes delivered and not settled.
+        /// Maximum number of bytes that the member holds: delivered, and neither acked nor nacked.
         held_bytes: u64,
     }
 }
 
 structure! {
-    /// A delivery that a push sends.
+    /// A delivery that the server pushes to a member of a group.
     Pushed<'a> as "pushed" {
-        /// Durability level that the delivery reached.
+        /// Durability level that the log entry of the delivery has reached.
         durability: Durability,
-        /// Attempt that settles the records.
+        /// Number of this delivery, with which the member acks or nacks its records.
         attempt: Attempt,
-        /// Deadline of the attempt, in space time.
+        /// Time until which the member must ack or nack the records, in space time (microseconds since 1970, never
+        /// going back).
         deadline: SpaceTime,
         /// Records of the delivery.
         parts: List<'a, DeliveryPart<'a>>,
@@ -129,7 +134,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`FindGroup`].
+    /// Reply to [`FindGroup`]: the description of a consumer group.
     GroupFound as "group found" {
         /// Description of the group.
         group: Group,
@@ -137,11 +142,11 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`ListGroups`].
+    /// Reply to [`ListGroups`]: a page of consumer groups.
     GroupList<'a> as "group list" {
-        /// True if more groups follow the last one.
+        /// True if more groups follow after this page.
         more: bool,
-        /// Groups of the page, ordered by id.
+        /// Groups in the page, ordered by id.
         groups: List<'a, Group>,
     }
 }

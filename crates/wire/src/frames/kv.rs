@@ -8,7 +8,7 @@ use thalweg_types::{
 };
 
 choices! {
-    /// Selection of values in a read.
+    /// Choice whether the reply to a read contains values.
     Values as "values" {
         /// The reply contains values.
         Include = 0 "include",
@@ -18,7 +18,7 @@ choices! {
 }
 
 choices! {
-    /// Direction of a scan.
+    /// Direction in which a scan returns keys.
     Order as "order" {
         /// Lowest key first.
         Ascending = 0 "ascending",
@@ -28,24 +28,25 @@ choices! {
 }
 
 choices! {
-    /// Counting of a keyspace's keys.
+    /// Choice whether the description of a keyspace includes the number of keys.
     Count as "count" {
-        /// The reply contains no counts.
+        /// The reply contains no count of keys.
         Skip = 0 "skip",
-        /// The reply contains counts. If the keyspace keeps no exact counts, the server reads up to 100,000 keys to
-        /// estimate them.
+        /// The reply contains the count of keys and bytes. If the keyspace keeps no exact counts, the server reads up
+        /// to 100,000 keys to estimate them.
         Estimate = 1 "estimate",
     }
 }
 
 structure! {
-    /// Reads a key.
+    /// Reads a key of a keyspace.
     Get<'a> as "get" {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Revision to read at; 0 reads the present state.
+        /// Revision at which to read the key; 0 reads the present state. A revision is the number of a successful
+        /// commit.
         revision: Revision,
-        /// Selection of the value.
+        /// Choice whether the reply contains the value.
         values: Values,
         /// Key to read.
         key: RemainingBytes<'a>,
@@ -53,13 +54,13 @@ structure! {
 }
 
 structure! {
-    /// Reads several keys, each like [`Get`].
+    /// Reads several keys of a keyspace, each like [`Get`].
     MultiGet<'a> as "multi get" {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Revision to read at; 0 reads the present state.
+        /// Revision at which to read the keys; 0 reads the present state.
         revision: Revision,
-        /// Selection of values.
+        /// Choice whether the reply contains values.
         values: Values,
         /// Keys to read.
         keys: List<'a, &'a [u8]>,
@@ -67,20 +68,20 @@ structure! {
 }
 
 structure! {
-    /// Reads a page of pairs.
+    /// Reads a page of a keyspace's pairs in key order.
     Scan<'a> as "scan" {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Revision to read at. With 0 the first page reads the present state, and pages with a cursor read the first
-        /// page's revision.
+        /// Revision at which to read. With 0 the first page reads the present state, and pages with a cursor read at
+        /// the revision of the first page.
         revision: Revision,
-        /// Maximum number of pairs; 0 selects as many as fit.
+        /// Maximum number of pairs in the page; 0 selects as many as fit.
         limit: u32,
         /// Approximate maximum of bytes of keys and values; 0 selects the server's default.
         max_bytes: u32,
         /// Direction of the scan.
         order: Order,
-        /// Selection of values.
+        /// Choice whether the reply contains values.
         values: Values,
         /// Prefix of all keys to return.
         prefix: &'a [u8],
@@ -88,19 +89,19 @@ structure! {
         start: Option<&'a [u8]>,
         /// Exclusive upper bound of the keys to return, in either direction.
         end: Option<&'a [u8]>,
-        /// Cursor of the previous page; empty for the first page.
+        /// Cursor that the previous page returned; empty for the first page.
         cursor: &'a [u8],
     }
 }
 
 structure! {
-    /// Requests the versions of a key, newest first.
+    /// Requests the past and present versions of a key, newest first.
     Versions<'a> as "versions" {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Exclusive upper bound of the revisions to list; 0 lists all versions.
+        /// Exclusive upper bound of the revisions whose versions to list; 0 lists all versions.
         before: Revision,
-        /// Maximum number of versions.
+        /// Maximum number of versions in the reply.
         limit: u32,
         /// Key whose versions to list.
         key: RemainingBytes<'a>,
@@ -110,7 +111,7 @@ structure! {
 structure! {
     /// Requests the description of a keyspace by its name. Creating a keyspace is a command.
     FindKeyspace<'a> as "find keyspace" {
-        /// Counting of the keys.
+        /// Choice whether the reply includes the number of keys.
         count: Count,
         /// Name of the keyspace.
         name: &'a str,
@@ -120,7 +121,7 @@ structure! {
 structure! {
     /// Requests a page of keyspaces, ordered by id.
     ListKeyspaces as "list keyspaces" {
-        /// Last id of the previous page; 0 for the first page.
+        /// Id of the last keyspace of the previous page; 0 for the first page.
         after: KeyspaceId,
         /// Maximum number of keyspaces in the page.
         limit: u32,
@@ -128,11 +129,11 @@ structure! {
 }
 
 structure! {
-    /// Requests the description of a lease and its keys.
+    /// Requests the description of a lease and the keys attached to it.
     FindLease as "find lease" {
         /// Id of the lease.
         lease: LeaseId,
-        /// Maximum number of keys.
+        /// Maximum number of keys in the reply.
         limit: u32,
     }
 }
@@ -140,7 +141,7 @@ structure! {
 structure! {
     /// Requests a page of leases, ordered by id.
     ListLeases as "list leases" {
-        /// Last id of the previous page; 0 for the first page.
+        /// Id of the last lease of the previous page; 0 for the first page.
         after: LeaseId,
         /// Maximum number of leases in the page.
         limit: u32,
@@ -148,19 +149,19 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Get`]: a key as it was read.
+    /// Reply to [`Get`]: a key with its value.
     Value<'a> as "value" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Revision at which the value was written; 0 means that the key has no value.
+        /// Revision of the commit that wrote the value; 0 means that the key has no value.
         revision: Revision,
         /// Remaining time to live in microseconds; 2^64-1 means that the key has no deadline.
         remaining: u64,
         /// Lease that the key is attached to; 0 for none.
         lease: LeaseId,
-        /// Length of the value in bytes, also if the value was not requested.
+        /// Length of the value in bytes, even if the request excluded the value itself.
         value_bytes: u64,
-        /// Value of the key; empty if it was not requested.
+        /// Value of the key; empty if the request excluded values.
         value: RemainingBytes<'a>,
     }
 }
@@ -168,37 +169,37 @@ structure! {
 structure! {
     /// One key of an [`Entries`] reply.
     Entry<'a> as "entry" {
-        /// Revision at which the value was written; 0 means that the key has no value.
+        /// Revision of the commit that wrote the value; 0 means that the key has no value.
         revision: Revision,
         /// Remaining time to live in microseconds; 2^64-1 means that the key has no deadline.
         remaining: u64,
         /// Lease that the key is attached to; 0 for none.
         lease: LeaseId,
-        /// Length of the value in bytes, also if the value was not requested.
+        /// Length of the value in bytes, even if the request excluded the value itself.
         value_bytes: u64,
-        /// Value of the key; empty if it was not requested.
+        /// Value of the key; empty if the request excluded values.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// Reply to [`MultiGet`]: keys as they were read, in the requested order.
+    /// Reply to [`MultiGet`]: keys with their values, in the requested order.
     Entries<'a> as "entries" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// One entry for each key.
+        /// One entry for each requested key.
         entries: List<'a, Entry<'a>>,
     }
 }
 
 structure! {
-    /// A key and its value.
+    /// A key and its value, as an item of a [`Pairs`] reply.
     Pair<'a> as "pair" {
-        /// Revision at which the value was written.
+        /// Revision of the commit that wrote the value.
         revision: Revision,
         /// Key of the pair.
         key: &'a [u8],
-        /// Value of the pair; empty if it was not requested.
+        /// Value of the pair; empty if the request excluded values.
         value: &'a [u8],
     }
 }
@@ -208,9 +209,9 @@ structure! {
     Pairs<'a> as "pairs" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Revision that the page shows.
+        /// Revision whose state the page shows.
         revision: Revision,
-        /// Cursor of the next page; empty after the last page.
+        /// Cursor with which to request the next page; empty after the last page.
         cursor: &'a [u8],
         /// Pairs in the requested direction.
         pairs: List<'a, Pair<'a>>,
@@ -220,9 +221,9 @@ structure! {
 choices! {
     /// State of a version of a key.
     VersionState as "version state" {
-        /// The version is the key's present value.
+        /// The version is the present value of its key.
         Current = 0 "current",
-        /// The version's deadline has passed, and the server is about to remove it.
+        /// The version's deadline has passed, and the server will soon remove the version.
         Ended = 1 "ended",
         /// A newer put replaced the version.
         Overwritten = 2 "overwritten",
@@ -238,11 +239,12 @@ structure! {
     Version<'a> as "version" {
         /// State of the version.
         state: VersionState,
-        /// Revision at which the version was written.
+        /// Revision of the commit that wrote the version.
         revision: Revision,
-        /// Revision that ended the version, exclusive; 0 if the version is current.
+        /// First revision at which the version no longer was the key's value; 0 if the version is current.
         until: Revision,
-        /// Space time of that revision; 0 if the version is current.
+        /// Time of the commit that ended the version, in space time (microseconds since 1970); 0 if the version is
+        /// current.
         until_time: SpaceTime,
         /// Value of the version.
         value: &'a [u8],
@@ -254,59 +256,60 @@ structure! {
     VersionList<'a> as "version list" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Oldest revision from which on all versions of the key are kept.
+        /// Lowest revision from which on the server keeps all versions of the key.
         oldest: Revision,
-        /// Value of `before` that requests the next, older page; 0 means that there are no older versions.
+        /// Value for the field `before` of the request for the next, older page; 0 means that there are no older
+        /// versions.
         next: Revision,
-        /// Versions of the page.
+        /// Versions in the page.
         versions: List<'a, Version<'a>>,
     }
 }
 
 structure! {
-    /// Size of a keyspace.
+    /// Number and size of a keyspace's keys.
     KeyspaceCounts as "keyspace counts" {
-        /// Number of keys.
+        /// Number of keys in the keyspace.
         keys: u64,
-        /// Bytes of keys and values.
+        /// Bytes of all keys and values in the keyspace.
         bytes: u64,
-        /// True if both figures are exact.
+        /// True if both numbers are exact; false if they are estimates.
         exact: bool,
-        /// True if rows of deleted keys still have to be removed.
+        /// True if the server still has to remove rows of deleted keys in the background.
         sweeping: bool,
     }
 }
 
 structure! {
-    /// Reply to [`FindKeyspace`].
+    /// Reply to [`FindKeyspace`]: the description of a keyspace.
     KeyspaceFound as "keyspace found" {
         /// Description of the keyspace.
         keyspace: Keyspace,
-        /// Size of the keyspace, if it was requested.
+        /// Number and size of the keyspace's keys, if the request asked for counts.
         counts: Option<KeyspaceCounts>,
     }
 }
 
 structure! {
-    /// Reply to [`ListKeyspaces`].
+    /// Reply to [`ListKeyspaces`]: a page of keyspaces.
     KeyspaceList<'a> as "keyspace list" {
-        /// True if more keyspaces follow the last one.
+        /// True if more keyspaces follow after this page.
         more: bool,
-        /// Keyspaces of the page, ordered by id.
+        /// Keyspaces in the page, ordered by id.
         keyspaces: List<'a, Keyspace>,
     }
 }
 
 structure! {
-    /// Description of a lease.
+    /// Description of a lease. Keys that are attached to a lease live only while clients keep the lease alive.
     Lease as "lease" {
         /// Id of the lease.
         id: LeaseId,
-        /// Time to live after each keep-alive, in microseconds.
+        /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
-        /// Deadline unless a keep-alive arrives, in space time.
+        /// Time at which the lease ends unless a keep-alive arrives, in space time (microseconds since 1970).
         deadline: SpaceTime,
-        /// Microseconds until the deadline.
+        /// Time until the lease ends unless a keep-alive arrives, in microseconds.
         remaining: u64,
         /// Approximate number of keys attached to the lease.
         keys: u32,
@@ -318,7 +321,7 @@ structure! {
     LeaseKey<'a> as "lease key" {
         /// Name of the keyspace.
         keyspace: &'a str,
-        /// Key in the keyspace.
+        /// Key within the keyspace.
         key: &'a [u8],
     }
 }
@@ -330,7 +333,7 @@ structure! {
         durability: Durability,
         /// Description of the lease.
         lease: Lease,
-        /// True if more keys are attached to the lease.
+        /// True if more keys are attached to the lease than the reply lists.
         more: bool,
         /// Keys attached to the lease, ordered by keyspace and key.
         keys: List<'a, LeaseKey<'a>>,
@@ -338,13 +341,13 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`ListLeases`].
+    /// Reply to [`ListLeases`]: a page of leases.
     LeaseList<'a> as "lease list" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// True if more leases may follow the last one.
+        /// True if more leases may follow after this page.
         more: bool,
-        /// Leases of the page, ordered by id.
+        /// Leases in the page, ordered by id.
         leases: List<'a, Lease>,
     }
 }

@@ -40,26 +40,26 @@ use crate::{
 /// Kinds reserved for authentication, which is not implemented: `auth` and its answer.
 pub const RESERVED_KINDS: [(u16, &str); 2] = [(0x0006, "auth"), (0x0007, "auth answer")];
 
-/// Error returned when a frame cannot be decoded. The channel goes on, because the end and the id of the frame are
+/// Error returned when a frame cannot be decoded. The channel stays usable, because the end and the id of the frame are
 /// known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// This version does not know the kind.
+    /// This version of the protocol does not know the frame's kind.
     #[error("unknown kind of frame {kind:#06x}: the peer is newer, or the kind is not part of the protocol yet")]
     UnknownKind {
-        /// Kind in the header.
+        /// Number of the unknown kind.
         kind: u16,
     },
-    /// Only the other side sends this kind.
+    /// The frame has a kind that only the other side may send.
     #[error("only the other side sends a {} frame", kind.name())]
     WrongDirection {
         /// Kind of the frame.
         kind: Kind,
     },
-    /// The receiver must understand an optional field and does not know it.
+    /// The frame has an optional field that the receiver must understand, but this version does not know the field.
     #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     UnknownField {
-        /// Tag of the field.
+        /// Tag of the unknown field.
         tag: u16,
     },
     /// The frame does not follow the format.
@@ -67,7 +67,7 @@ pub enum DecodeError {
     Malformed {
         /// Name of the frame's kind, or of the part that is malformed.
         kind: &'static str,
-        /// Position and cause.
+        /// Position of the fault in the frame, and its cause.
         malformed: Malformed,
     },
 }
@@ -87,51 +87,51 @@ impl Classified for DecodeError {
     }
 }
 
-/// Side that sends a kind of frame.
+/// Side of a connection that sends a kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// Only clients send it.
+    /// Only clients send frames of this kind.
     Client,
-    /// Only servers send it.
+    /// Only servers send frames of this kind.
     Server,
-    /// Both sides send it.
+    /// Both sides send frames of this kind.
     Both,
 }
 
-/// Role of a kind of frame on a channel.
+/// Role of a kind of frame in the exchange of requests and replies on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The frame is about the connection. It has no id.
+    /// The frame is about the connection itself, and has no id.
     Connection,
-    /// The frame is about a request or subscription in progress, whose id it has. It gets no reply.
+    /// The frame controls a request or subscription in progress, whose id it has. It gets no reply.
     Control,
-    /// The frame gets one reply.
+    /// The frame is a request, which gets one reply.
     Request,
-    /// The frame gets one reply. Pushes may follow, and finally [`Ended`].
+    /// The frame requests a subscription. It gets one reply; frames with data may follow, and finally [`Ended`].
     Subscription,
     /// The frame is the reply to a request.
     Reply,
-    /// The frame belongs to the subscription whose id it has, or to the subscriptions that it lists.
+    /// The frame carries data for the subscription whose id it has, or for the subscriptions that it lists.
     Push,
 }
 
-/// A type that represents a kind of frame.
+/// A type that represents the body of one kind of frame.
 pub trait Frame<'a>: Field<'a> + Structure {
-    /// Kind of the frame.
+    /// Kind of the frame that the type represents.
     const KIND: Kind;
 
-    /// Appends the frame. On error `out` is unchanged.
+    /// Appends the encoded frame with optional fields to `out`. On error `out` is unchanged.
     fn encode_with(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
         put_frame(out, Self::KIND as u16, id, fields, |out| self.put(out))
     }
 
-    /// Appends the frame without optional fields. On error `out` is unchanged.
+    /// Appends the encoded frame without optional fields to `out`. On error `out` is unchanged.
     #[inline]
     fn encode(&self, out: &mut Vec<u8>, id: u32) -> Result<(), EncodeError> {
         self.encode_with(out, id, &Fields::default())
     }
 
-    /// Decodes the body of a frame of this kind. Bytes left over are an error.
+    /// Decodes the body of a frame of this kind. Bytes that remain after the body are an error.
     #[inline]
     fn decode_body(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::at(body, 0);
@@ -157,10 +157,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds.
+            /// All kinds of frames.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            /// Returns the kind that has this number.
+            /// Returns the kind of frame that has this number in frame headers.
             #[inline]
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
@@ -178,7 +178,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Side that sends frames of this kind.
+            /// Side of a connection that sends frames of this kind.
             #[must_use]
             pub const fn sender(self) -> Sender {
                 match self {
@@ -186,7 +186,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Role of the kind on a channel.
+            /// Role of this kind of frame on a channel.
             #[must_use]
             pub const fn role(self) -> Role {
                 match self {
@@ -231,7 +231,7 @@ macro_rules! sent_frames {
                 Ok(Envelope { id: raw.header.id, fields, frame })
             }
 
-            /// Appends the frame. On error `out` is unchanged.
+            /// Appends the encoded frame to `out`. On error `out` is unchanged.
             pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
                 match self {
                     $(Self::$frame(frame) => frame.encode_with(out, id, fields),)*
@@ -388,7 +388,7 @@ frames! {
     }
 }
 
-/// A decoded frame with its id and optional fields.
+/// A decoded frame together with its id and optional fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<'a, F> {
     /// Id of the request or subscription that the frame belongs to.
@@ -399,7 +399,7 @@ pub struct Envelope<'a, F> {
     pub frame: F,
 }
 
-/// Splits a frame into its decoded optional fields and its body.
+/// Splits the bytes after a frame's header into the decoded optional fields and the undecoded body.
 #[inline]
 fn split(raw: RawFrame<'_>) -> Result<(Fields<'_>, &[u8]), DecodeError> {
     let malformed = |malformed| DecodeError::Malformed { kind: "optional fields of a", malformed };

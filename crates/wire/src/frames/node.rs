@@ -6,12 +6,12 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Requests the status of the node.
+    /// Requests the status of the server's node.
     ReadStatus as "read status" {}
 }
 
 choices! {
-    /// Ability of a node to accept writes.
+    /// Ability of a node to accept writes, and the reason if it does not.
     Health as "health" {
         /// The node accepts writes.
         Good = 0 "good",
@@ -25,11 +25,11 @@ choices! {
 }
 
 structure! {
-    /// A named figure of a node.
+    /// A named number in the status of a node.
     Figure<'a> as "figure" {
-        /// Name of the figure: its path in `/v1/status`, levels joined by dots.
+        /// Name of the number: its path in the JSON of `/v1/status`, levels joined by dots.
         name: &'a str,
-        /// Value of the figure.
+        /// Value of the number.
         value: u64,
     }
 }
@@ -45,7 +45,7 @@ structure! {
         node: NodeId,
         /// Microseconds since the node started.
         uptime: u64,
-        /// Present space time.
+        /// Present time of the node's log in space time (microseconds since 1970, never going back).
         space_time: SpaceTime,
         /// Version of the node's software.
         version: &'a str,
@@ -53,7 +53,7 @@ structure! {
         backend: &'a str,
         /// Cause of a failure; empty if the node has not failed.
         reason: &'a str,
-        /// Further figures of the node.
+        /// Further numbers of the node's status.
         figures: List<'a, Figure<'a>>,
     }
 }

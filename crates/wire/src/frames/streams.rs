@@ -10,59 +10,61 @@ use thalweg_types::{
 variants! {
     /// Position in a stream at which reading begins.
     Position as "position" {
-        /// The oldest record kept.
+        /// The oldest record that the stream still has.
         Start = 0 "start" {},
-        /// The next record to be appended.
+        /// The end of the stream: the next record to be appended.
         End = 1 "end" {},
-        /// A given offset.
+        /// The record with a given offset.
         Offset = 2 "offset" {
-            /// Offset to begin at.
+            /// Offset at which reading begins.
             offset: Offset
         },
         /// The first record that is not older than a given time.
         Time = 3 "time" {
-            /// Space time to begin at.
+            /// Time of the first record to read, in space time (microseconds since 1970).
             time: SpaceTime
         },
-        /// A given number of offsets before the end.
+        /// A number of offsets before the end of the stream.
         Last = 4 "last" {
-            /// Number of offsets.
+            /// Number of offsets between the position and the end of the stream.
             records: u64
         },
     }
 }
 
 structure! {
-    /// Initial credit of a subscription. Later [`Credit`](super::Credit) frames raise it.
+    /// Initial credit of a subscription: how much the sender may send before it receives a [`Credit`](super::Credit)
+    /// frame, which raises the limits.
     Permit as "permit" {
-        /// Total of messages, records or changes permitted.
+        /// Number of messages, records or changes that the sender may send.
         messages: u64,
-        /// Total of bytes permitted.
+        /// Number of bytes that the sender may send.
         bytes: u64,
     }
 }
 
 structure! {
-    /// Reads a page of records.
+    /// Reads a page of a stream's records.
     Read as "read" {
         /// Id of the stream.
         stream: StreamId,
-        /// Position of the first record.
+        /// Position of the first record to read.
         from: Position,
         /// Maximum number of records; 0 selects the server's default.
         max_records: u32,
-        /// Approximate maximum of bytes, but at least one record; 0 selects the server's default.
+        /// Approximate maximum of bytes in the page; 0 selects the server's default. A page has at least one record if
+        /// there is one.
         max_bytes: u32,
     }
 }
 
 structure! {
-    /// Begins a tail: a subscription to the existing records from a position on and then to new ones, without gaps or
-    /// duplicates.
+    /// Begins a tail of a stream: a subscription to the existing records from a position on and then to new records,
+    /// without gaps or duplicates.
     Tail as "tail" {
         /// Id of the stream.
         stream: StreamId,
-        /// Position of the first record.
+        /// Position of the first record to send.
         from: Position,
         /// Initial credit of the subscription.
         permit: Permit,
@@ -80,7 +82,7 @@ structure! {
 structure! {
     /// Requests a page of streams, ordered by id.
     ListStreams as "list streams" {
-        /// Last id of the previous page; 0 for the first page.
+        /// Id of the last stream of the previous page; 0 for the first page.
         after: StreamId,
         /// Maximum number of streams in the page.
         limit: u32,
@@ -88,33 +90,34 @@ structure! {
 }
 
 structure! {
-    /// Requests the first offset whose record is not older than a given time.
+    /// Requests the offset of the first record of a stream that is not older than a given time.
     FindOffset as "find offset" {
         /// Id of the stream.
         stream: StreamId,
-        /// Space time to search for.
+        /// Earliest time of the record, in space time (microseconds since 1970).
         time: SpaceTime,
     }
 }
 
 structure! {
-    /// Requests the producers that a stream remembers.
+    /// Requests the producers that a stream remembers. A producer is a client whose retried appends the stream
+    /// recognises as duplicates.
     ListProducers<'a> as "list producers" {
         /// Id of the stream.
         stream: StreamId,
-        /// Id of the only producer to list; empty lists all.
+        /// Id of the producer to list; empty lists all producers.
         producer: &'a str,
     }
 }
 
 structure! {
-    /// Consecutive records of one append.
+    /// Consecutive records of a stream that were appended together.
     RecordRun<'a> as "record run" {
         /// Offset of the first record.
         first: Offset,
-        /// Space time of the append.
+        /// Time of the append, in space time (microseconds since 1970).
         time: SpaceTime,
-        /// Number of records.
+        /// Number of records in the run.
         count: u32,
         /// Record batch as in `command.md`: the bytes that were appended.
         records: &'a [u8],
@@ -122,13 +125,14 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Read`]: records. A gap between two runs means that compaction has dropped records.
+    /// Reply to [`Read`]: records of a stream. A gap between the offsets of two runs means that compaction has dropped
+    /// records.
     Records<'a> as "records" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
         /// Offset to continue reading at.
         next: Offset,
-        /// Next offset that the stream would assign at the time of reading.
+        /// Offset that the stream would assign to the next record, at the time of reading.
         high_watermark: Offset,
         /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
@@ -138,21 +142,21 @@ structure! {
 structure! {
     /// Reply to [`Tail`]: the tail has begun.
     Tailing as "tailing" {
-        /// First offset of the tail.
+        /// Offset of the first record that the tail will send.
         next: Offset,
-        /// Next offset that the stream assigns.
+        /// Offset that the stream will assign to the next record.
         high_watermark: Offset,
     }
 }
 
 structure! {
-    /// Records that a tail sends. They follow the records of the previous frame.
+    /// Records that a tail sends. They follow the records of the tail's previous frame.
     Tailed<'a> as "tailed" {
         /// Durability level that all data in this frame has reached.
         durability: Durability,
         /// Offset from which a new tail continues without a gap.
         next: Offset,
-        /// Next offset that the stream assigns.
+        /// Offset that the stream will assign to the next record.
         high_watermark: Offset,
         /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
@@ -160,7 +164,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`FindStream`].
+    /// Reply to [`FindStream`]: the description of a stream.
     StreamFound as "stream found" {
         /// Description of the stream.
         stream: Stream,
@@ -168,25 +172,25 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`ListStreams`].
+    /// Reply to [`ListStreams`]: a page of streams.
     StreamList<'a> as "stream list" {
-        /// True if more streams follow the last one.
+        /// True if more streams follow after this page.
         more: bool,
-        /// Streams of the page, ordered by id.
+        /// Streams in the page, ordered by id.
         streams: List<'a, Stream>,
     }
 }
 
 structure! {
-    /// Reply to [`FindOffset`].
+    /// Reply to [`FindOffset`]: the offset of a record.
     OffsetFound as "offset found" {
-        /// Offset found.
+        /// Offset of the first record that is not older than the requested time.
         offset: Offset,
     }
 }
 
 structure! {
-    /// Reply to [`ListProducers`].
+    /// Reply to [`ListProducers`]: the producers of a stream.
     ProducerList<'a> as "producer list" {
         /// Producers ordered by id.
         producers: List<'a, Producer>,

@@ -8,19 +8,19 @@ use thalweg_types::{
 use super::Permit;
 
 variants! {
-    /// Selection of the keys that a watch observes.
+    /// Keys that a watch observes: one key, a prefix or a range.
     WatchKeys<'a> as "watch keys" {
-        /// A single key.
+        /// The watch observes a single key.
         Key = 0 "key" {
             /// Key to watch.
             key: &'a [u8]
         },
-        /// All keys that begin with a prefix. The empty prefix selects all keys.
+        /// The watch observes all keys that begin with a prefix. The empty prefix selects all keys.
         Prefix = 1 "prefix" {
             /// Prefix of the keys.
             prefix: &'a [u8]
         },
-        /// All keys of a half-open range.
+        /// The watch observes all keys of a half-open range.
         Range = 2 "range" {
             /// Lowest key, inclusive; none for no lower bound.
             start: Option<&'a [u8]>,
@@ -31,11 +31,12 @@ variants! {
 }
 
 structure! {
-    /// Begins a watch: a subscription to every change from a revision on, past and future, without gaps.
+    /// Begins a watch of a keyspace: a subscription to every change of the selected keys from a revision on, past and
+    /// future, without gaps. A revision is the number of a commit.
     Watch<'a> as "watch" {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// First revision to report; 0 begins with the next one.
+        /// First revision to report; 0 begins with the next revision.
         from: Revision,
         /// Initial credit of the subscription.
         permit: Permit,
@@ -73,11 +74,11 @@ structure! {
         kind: ChangeKind,
         /// Revision of the commit that made the change.
         revision: Revision,
-        /// Space time of the commit.
+        /// Time of the commit, in space time (microseconds since 1970).
         time: SpaceTime,
         /// Key that changed, or the deleted prefix.
         key: &'a [u8],
-        /// New value; empty if there is none.
+        /// New value of the key; empty if there is none.
         value: &'a [u8],
     }
 }

@@ -19,7 +19,7 @@ use crate::header::{Fields, put_frame};
 structure! {
     /// Requests the execution of a command.
     Write<'a> as "write" {
-        /// Durability level of the acknowledgement.
+        /// Durability level that the command must reach before the server acknowledges it.
         level: Level,
         /// Encoded command, without the frame of a log entry around it.
         command: RemainingBytes<'a>,
@@ -49,62 +49,62 @@ pub fn put_write(
     }
 }
 
-/// Error returned when a command cannot be sent. The buffer is unchanged.
+/// Error returned when a command cannot be encoded in a frame. The output buffer is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutWriteError {
     /// The command exceeds a limit of commands.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The frame is too large.
+    /// The frame exceeds the size limit of the protocol.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 
 structure! {
-    /// Requests the execution of a command. If it reaches the wanted level, the server then publishes batches: at most
-    /// once, and not if the server stops in between. Messages that must not be lost belong into an append in the same
-    /// command.
+    /// Requests the execution of a command, and then the publishing of batches. The server publishes the batches only
+    /// if the command reaches the requested durability level: at most once, and not if the server stops in between.
+    /// Messages that must not be lost belong into an append in the same command.
     WriteAndPublish<'a> as "write and publish" {
-        /// Durability level of the acknowledgement.
+        /// Durability level that the command must reach before the server acknowledges it.
         level: Level,
-        /// Encoded [`Batch`](crate::Batch)es to publish.
+        /// Encoded batches to publish, see [`Batch`](crate::Batch).
         batches: List<'a, &'a [u8]>,
-        /// Encoded command.
+        /// Encoded command to execute.
         command: RemainingBytes<'a>,
     }
 }
 
 structure! {
-    /// Position of the records of one append.
+    /// Stream and offsets of the records of one append.
     Appended as "appended" {
         /// Id of the stream.
         stream: StreamId,
         /// Offset of the first record.
         first: Offset,
-        /// Number of records.
+        /// Number of appended records.
         count: u32,
     }
 }
 
 structure! {
-    /// Reply to a commit that was carried out. At level `none` the server has only queued the commit, and its outcome
-    /// is unknown.
+    /// Reply to a commit that the server executed. At level `none` the server has only queued the commit, and its
+    /// outcome is unknown.
     Committed<'a> as "committed" {
         /// Durability level that the commit reached.
         durability: Durability,
-        /// True if the commit had been carried out before and the producer sent it again.
+        /// True if the server had executed the commit before and the producer sent it again.
         duplicate: bool,
         /// Revision of the commit; 0 at level `none`.
         revision: Revision,
-        /// Positions of the appends, in order.
+        /// Stream and offsets of each append of the commit, in order.
         appends: List<'a, Appended>,
     }
 }
 
 structure! {
-    /// A condition that did not hold.
+    /// A condition of a commit or transaction that did not hold.
     FailedCondition as "failed condition" {
-        /// Index of the condition, from 0.
+        /// Index of the condition among those of the request, from 0.
         condition: u32,
         /// Present revision of the key; 0 means that the key has no value.
         revision: Revision,
@@ -112,13 +112,13 @@ structure! {
 }
 
 structure! {
-    /// A pair that a transaction read.
+    /// A key-value pair that a transaction read in a scan.
     ScannedPair<'a> as "scanned pair" {
-        /// Revision at which the value was written.
+        /// Revision of the commit that wrote the value.
         revision: Revision,
         /// Key of the pair.
         key: &'a [u8],
-        /// Value of the pair, if it was requested.
+        /// Value of the pair; none if the request excluded values.
         value: Option<&'a [u8]>,
     }
 }
@@ -133,60 +133,60 @@ variants! {
             /// True if the key had a value.
             existed: bool
         },
-        /// The records were appended.
+        /// The append added records to a stream.
         Appended = 2 "appended" {
-            /// Position of the records.
+            /// Stream and offsets of the appended records.
             at: Appended
         },
-        /// The counter was changed.
+        /// The addition changed a counter.
         Added = 3 "added" {
             /// Value of the counter after the addition.
             value: i64
         },
-        /// The key's deadline was changed.
+        /// The operation changed the deadline of a key.
         Touched = 4 "touched" {
             /// True if the key had a value.
             existed: bool
         },
-        /// All keys with the prefix were deleted.
+        /// The operation deleted all keys with a prefix.
         PrefixDeleted = 5 "prefix deleted" {
-            /// Number of deleted keys, if they were counted.
+            /// Number of deleted keys, if the server counted them.
             keys: Option<u64>
         },
-        /// Records of a group were acked or returned to it.
+        /// The operation acked or nacked records of a consumer group.
         Settled = 6 "settled" {
-            /// Number of records.
+            /// Number of records that were acked or nacked.
             records: u32
         },
-        /// A key was read.
+        /// The operation read a key.
         Got = 7 "got" {
-            /// Revision at which the value was written; 0 means that the key has no value.
+            /// Revision of the commit that wrote the value; 0 means that the key has no value.
             revision: Revision,
             /// Value of the key.
             value: &'a [u8]
         },
-        /// A page of pairs was read.
+        /// The operation read a page of pairs.
         Scanned = 8 "scanned" {
-            /// Last key read, if the page ended before the range did.
+            /// Last key of the page, if keys of the range remain after the page.
             after: Option<&'a [u8]>,
-            /// Pairs in the requested order.
+            /// Pairs of the page in the requested order.
             pairs: List<'a, ScannedPair<'a>>
         },
     }
 }
 
 structure! {
-    /// Reply to a transaction: the server carried out one of its two lists of operations.
+    /// Reply to a transaction. The server executed one of the transaction's two lists of operations.
     Transacted<'a> as "transacted" {
         /// Durability level that the transaction reached.
         durability: Durability,
-        /// True if the transaction wrote.
+        /// True if the executed operations wrote data.
         wrote: bool,
-        /// Revision of the transaction if it wrote, else the last revision before it.
+        /// Revision of the transaction if it wrote data, else the last revision before the transaction.
         revision: Revision,
         /// First condition that did not hold; none if all held.
         failed: Option<FailedCondition>,
-        /// Results of the operations of the list, in order.
+        /// Results of the operations of the executed list, in order.
         results: List<'a, OperationResult<'a>>,
     }
 }
@@ -196,7 +196,7 @@ structure! {
     Done as "done" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// Revision of the command; 0 if it has none.
+        /// Revision of the command, if it has one; otherwise 0.
         revision: Revision,
     }
 }
@@ -206,9 +206,9 @@ structure! {
     Created as "created" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// True if this command created the object; false if it already existed.
+        /// True if this command created the keyspace, stream or group; false if it already existed.
         created: bool,
-        /// Id of the object.
+        /// Id of the keyspace, stream or group.
         id: u32,
     }
 }
@@ -220,65 +220,67 @@ structure! {
         durability: Durability,
         /// Id of the lease.
         lease: LeaseId,
-        /// Time to live after each keep-alive, in microseconds.
+        /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
-        /// Deadline unless a keep-alive arrives, in space time.
+        /// Time at which the lease ends unless a keep-alive arrives, in space time (microseconds since 1970).
         deadline: SpaceTime,
     }
 }
 
 structure! {
-    /// Reply to the command that opens a producer. Its next sequence number is 0.
+    /// Reply to the command that opens a producer with a new epoch. The producer's next sequence number is 0.
     ProducerOpened as "producer opened" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// Epoch of the producer.
+        /// Epoch of the producer; appends with lower epochs are rejected.
         epoch: u32,
     }
 }
 
 structure! {
-    /// Records that were not settled because their attempt has lapsed or they were settled before.
+    /// Records that a member could not ack or nack. Their delivery was no longer valid, for example after its deadline,
+    /// or the records had been acked or nacked before.
     Lapsed as "lapsed" {
-        /// Attempt that was to be settled.
+        /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
-        /// Offset of the first record.
+        /// Offset of the first of these records.
         first: Offset,
-        /// Number of records; 0 means all records of the attempt.
+        /// Number of these records; 0 means all records of the delivery.
         count: u32,
     }
 }
 
 structure! {
-    /// Reply to an ack or nack of records of a group.
+    /// Reply to an ack or nack of records of a consumer group.
     Settled<'a> as "settled" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// Number of records settled.
+        /// Number of records that were acked or nacked.
         settled: u32,
-        /// Records that were not settled.
+        /// Records that could not be acked or nacked.
         lapsed: List<'a, Lapsed>,
     }
 }
 
 structure! {
-    /// Reply to a command that extends attempts.
+    /// Reply to a command that extends the deadlines of deliveries.
     Extended<'a> as "extended" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// New deadline of the attempts, in space time.
+        /// New deadline of the deliveries, in space time (microseconds since 1970).
         deadline: SpaceTime,
-        /// Attempts that hold no records any more.
+        /// Numbers of the deliveries (attempts) that hold no records any more, so that their deadlines were not
+        /// extended.
         lapsed: List<'a, Attempt>,
     }
 }
 
 structure! {
-    /// Reply to the command that moves the cursor of a group.
+    /// Reply to the command that moves the cursor of a consumer group.
     Sought as "sought" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// Offset of the next record to deliver.
+        /// Offset of the next record that the group delivers.
         cursor: Offset,
     }
 }
