@@ -47,7 +47,7 @@
 //!
 //! **Reading.** Where a protocol lets clients refer to subjects by number, parse each subject once; a
 //! [`Subject`] is cheap to clone. Single messages go through the publisher's [`Coalescer`] and whole batches
-//! through [`Coalescer::pass`], so both keep their order. When the read buffer is used up, call
+//! through [`Coalescer::push_complete`], so both keep their order. When the read buffer is used up, call
 //! [`Coalescer::idle`]. If [`Coalescer::due`] then returns a deadline, set a timer to it. Publish completed
 //! batches in order.
 //!

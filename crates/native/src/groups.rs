@@ -10,7 +10,7 @@ use thalweg_types::{
     command::groups::check_member,
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS},
 };
-use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as Began};
+use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as PushBegun};
 
 use super::{
     deliveries::{DeliveryFrame, delivery_limits},
@@ -67,7 +67,7 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     let level = push.level.0.unwrap_or(turn.app.config.durability);
     let begun = turn.app.db.push(&group, wanted, level)?;
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
-    turn.out.reply(request.id, &Began { held_records, held_bytes })?;
+    turn.out.reply(request.id, &PushBegun { held_records, held_bytes })?;
     Ok(Handled::Began(Source::Push(Box::new(PushSource::new(turn.app, begun, push.release)))))
 }
 

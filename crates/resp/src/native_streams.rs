@@ -22,7 +22,7 @@ use thalweg_types::{
 
 use super::{
     commands::Commands,
-    database::{Appended as Told, Batched, PendingOutcome, Watched},
+    database::{Appended as ReportedAppend, Batched, PendingOutcome, Watched},
     failure::Failure,
 };
 
@@ -63,10 +63,10 @@ impl Batched for NativeStreams {
         })
     }
 
-    fn appended(&self, key: &[u8]) -> Option<Told> {
+    fn appended(&self, key: &[u8]) -> Option<ReportedAppend> {
         let stream = self.db.blocking().find_stream(str::from_utf8(key).ok()?)?;
         let appended = self.db.wait_for(stream.id(), stream.info().ok()?.next);
-        Some(Told(Box::pin(async move {
+        Some(ReportedAppend(Box::pin(async move {
             // A deleted stream never completes the wait.
             if !appended.await {
                 std::future::pending::<()>().await;
