@@ -6,11 +6,11 @@
 //!
 //! ```
 //! use thalweg_types::{KeyspaceId, Revision};
-//! use thalweg_wire::{ClientFrame, Decoder, Fields, Frame, Get, Rest, Values};
+//! use thalweg_wire::{ClientFrame, Decoder, Fields, Frame, Get, RemainingBytes, Values};
 //!
 //! // A client encodes frames into a buffer and sends the buffer.
 //! let mut out = Vec::new();
-//! let get = Get { keyspace: KeyspaceId(1), revision: Revision(0), values: Values::Include, key: Rest(b"ada") };
+//! let get = Get { keyspace: KeyspaceId(1), revision: Revision(0), values: Values::Include, key: RemainingBytes(b"ada") };
 //! get.encode(&mut out, 7).unwrap();
 //!
 //! // A server feeds the received bytes to a decoder and takes frames out.
