@@ -1,8 +1,9 @@
 //! Time as an argument.
 //!
-//! The core never reads a clock directly; its caller passes a [`Clock`]. *Space time* is the time of the last entry
-//! plus the monotonic time since then. It is anchored to the wall clock only when the space is opened, and it never
-//! goes back, so stepping the wall clock of a running node changes nothing.
+//! The core never reads a clock directly; its caller passes a [`Clock`]. *Space time* is the clock of a space (a log
+//! and the state computed from it): the time of the space's last log entry plus the monotonic time since then. Space
+//! time is set from the wall clock only when the space is opened, and it never goes back, so stepping the wall clock of
+//! a running node changes nothing.
 
 use std::{
     fmt,
@@ -10,7 +11,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Microseconds since the Unix epoch, in space time.
+/// Time of a space's own clock (*space time*), in microseconds since the Unix epoch. Log entries carry it as their
+/// timestamp, and deadlines and ages are measured by it. It never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct SpaceTime(pub u64);
@@ -41,11 +43,11 @@ impl fmt::Display for SpaceTime {
     }
 }
 
-/// Source of time.
+/// Source of time for code that must not read the clocks of the operating system directly.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Wall clock time in microseconds since the Unix epoch. It may step in either direction.
+    /// Returns the wall clock time in microseconds since the Unix epoch. The wall clock may be stepped forward or back.
     fn wall(&self) -> SpaceTime;
-    /// Monotonic time since an arbitrary start. It never goes back.
+    /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back.
     fn monotonic(&self) -> Duration;
 }
 
