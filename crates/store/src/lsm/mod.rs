@@ -24,11 +24,11 @@ use crate::{
 pub use options::{Compaction, LsmOptions};
 pub use store::LsmStore;
 
-/// A backend of memtables over sorted tables; see the [module](self).
+/// A backend that consists of memtables over an LSM tree of sorted tables; see the [module](self).
 pub type LsmBackend = Buffered<LsmStore>;
 
 impl LsmBackend {
-    /// Opens the tables in `options.dir` and starts the background threads.
+    /// Opens the LSM tree in `options.dir` and starts the background threads.
     pub fn open(options: LsmOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
         let store = LsmStore::open(&options)?;
         let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, .. } = options;
