@@ -1,4 +1,4 @@
-//! Proposing, ordering and applying the entries of a space.
+//! Proposing, ordering and applying the log entries of a space.
 //!
 //! Owns: the space's queue of proposals, the writer role that turns them into entries, replay of the log into
 //! the state at open, the validity of entries after truncations, and space time. It also owns the records

@@ -71,7 +71,7 @@ pub trait Store: Sized + Send + Sync + 'static {
     fn report_demand(&self, _view: &Self::View, _upkeep: &Self::Upkeep, _demand: Demand) {}
 
     /// Requests the removal of all overwritten and deleted data (a compaction). Returns the number of the request;
-    /// `None` if the kind of store never has such data to remove.
+    /// `None` if the store has nothing to remove.
     fn request_compaction(_upkeep: &mut Self::Upkeep) -> Option<u64> {
         None
     }

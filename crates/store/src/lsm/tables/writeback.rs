@@ -87,8 +87,7 @@ struct Table {
 }
 
 impl Writeback {
-    /// Counts `bytes` that the LSM crate is about to write, and starts a writeback to the disk when they complete a
-    /// piece.
+    /// Counts `bytes` that the LSM crate is about to write, and writes a piece back to the disk when it is complete.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.small_bytes += bytes as u64;
