@@ -46,10 +46,10 @@ pub enum OpenError {
         /// Raft term of the entry found after it.
         found: Term,
     },
-    /// Reading the log failed.
+    /// Reading the log failed while the space was opened.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Writing the log failed.
+    /// Writing the log failed while the space was opened.
     #[error(transparent)]
     Append(#[from] AppendError),
     /// The state machine could not apply an entry.

@@ -66,7 +66,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
 /// Options of a space on a single node.
 #[derive(Clone, Debug)]
 pub struct SoloOptions {
-    /// Id of the space.
+    /// Id of the space that is opened.
     pub space: SpaceId,
     /// Id of this node, which is the space's only voter.
     pub node: NodeId,

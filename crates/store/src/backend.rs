@@ -88,7 +88,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// All sync modes.
+    /// All modes of syncing applied batches.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
@@ -114,12 +114,12 @@ struct Op {
     value_len: u32,
 }
 
-/// One change of a [`WriteBatch`].
+/// One change of a [`WriteBatch`]: a put or a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Sets the key to the value.
+    /// Sets a key (first field) to a value (second field).
     Put(&'a [u8], &'a [u8]),
-    /// Removes the key, if it exists.
+    /// Removes a key, if it exists.
     Delete(&'a [u8]),
 }
 
@@ -244,7 +244,7 @@ impl WriteBatch {
     }
 }
 
-/// Order of a scan.
+/// Order in which a scan visits keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
     /// The scan visits keys in ascending order.
@@ -333,7 +333,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Hints that the caller will read these keys next. A backend can load the memory of all keys into the processor's
     /// cache in one pass, so that the cache misses overlap. The default implementation does nothing.
     fn warm(&self, _keys: &[&[u8]]) {}
-    /// Returns the newest consistent view.
+    /// Returns the newest consistent view of the backend's map.
     fn view(&self) -> Arc<dyn View>;
     /// Persists all batches that were applied before the call: first makes the log durable (through the barrier), then
     /// the state. Returns the position that is persisted afterwards. Blocks.
@@ -385,7 +385,7 @@ pub struct BackendStats {
     pub cache_bytes: u64,
 }
 
-/// Error of a state backend.
+/// Error that a state backend returns.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackendError {
     /// A file could not be read or written.
@@ -396,12 +396,12 @@ pub enum BackendError {
         /// Error message of the operating system or of the storage library.
         message: String,
     },
-    /// Stored files are damaged.
+    /// Files of the backend on disk are damaged.
     #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
     Corrupt {
         /// File, or part of a file, that is damaged.
         what: String,
-        /// Description of the damage.
+        /// Description of the damage to the file.
         message: String,
     },
     /// The files were written by a version of the program that encodes the applied position in another format.
@@ -409,9 +409,9 @@ pub enum BackendError {
         "the state's applied position has format {found}, this version reads {supported}: use the version that wrote it"
     )]
     Format {
-        /// Format version in the files.
+        /// Version of the encoding of the applied position that was found in the files.
         found: u8,
-        /// Format version that this program reads.
+        /// Version of the encoding of the applied position that this program reads and writes.
         supported: u8,
     },
     /// The log could not be made durable, so the backend must not persist anything.

@@ -18,19 +18,19 @@ use std::{
 pub struct SpaceTime(pub u64);
 
 impl SpaceTime {
-    /// Microseconds since the Unix epoch.
+    /// Returns the time in microseconds since the Unix epoch.
     #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// Returns this time plus `span`, saturating.
+    /// Returns the time `span` after this one; the highest time if there would be an overflow.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Returns this time minus `span`, saturating at the epoch.
+    /// Returns the time `span` before this one; the Unix epoch if there would be an underflow.
     #[must_use]
     pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
@@ -51,7 +51,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
     fn monotonic(&self) -> Duration;
 }
 
-/// The clocks of the operating system.
+/// The wall clock and the monotonic clock of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,

@@ -21,7 +21,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// All levels, weakest first.
+    /// All durability levels, weakest first.
     pub const ALL: [Self; 5] = [Self::None, Self::Os, Self::Interval, Self::Disk, Self::Quorum];
 
     /// Name of the level in configurations, requests and replies.

@@ -12,7 +12,7 @@ pub const LOG2_BUCKETS: usize = 28;
 pub struct Log2Histogram {
     /// Sum of all recorded values.
     pub sum: u64,
-    /// Number of values in each bucket.
+    /// Number of recorded values in each bucket.
     pub buckets: [u64; LOG2_BUCKETS],
 }
 

@@ -10,9 +10,9 @@ macro_rules! id {
         pub struct $name(pub $int);
 
         impl $name {
-            /// Lowest value.
+            /// Lowest value of this id or position.
             pub const ZERO: Self = Self(0);
-            /// Highest value.
+            /// Highest value of this id or position.
             pub const MAX: Self = Self(<$int>::MAX);
 
             /// Returns the bare number of an id or position, for encodings and for arithmetic within one module.
@@ -133,9 +133,9 @@ pub struct BlobRef {
     pub generation: Generation,
     /// Byte offset of the first byte within the segment file.
     pub offset: u32,
-    /// Number of referenced bytes.
+    /// Number of bytes that the reference stands for.
     pub len: u32,
-    /// CRC-32C of the referenced bytes.
+    /// CRC-32C checksum of the bytes that the reference stands for.
     pub crc: u32,
 }
 

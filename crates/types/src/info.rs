@@ -11,7 +11,7 @@ use crate::{
 };
 
 structure! {
-    /// Description of a keyspace.
+    /// Description of a keyspace, as the server returns it to clients.
     Keyspace as "keyspace" {
         /// Id of the keyspace, which commands use to name it. The server never gives this id to another keyspace.
         id: KeyspaceId,
@@ -25,7 +25,7 @@ structure! {
 }
 
 structure! {
-    /// Description of a stream.
+    /// Description of a stream, as the server returns it to clients.
     Stream as "stream" {
         /// Id of the stream, which commands use to name it. The server never gives this id to another stream.
         id: StreamId,
@@ -59,7 +59,7 @@ structure! {
 }
 
 structure! {
-    /// A member of a consumer group.
+    /// Description of a member of a consumer group, as the server returns it to clients.
     Member as "member" {
         /// Space time of the member's last fetch, exact to ten seconds.
         last_fetch: SpaceTime,
@@ -74,7 +74,7 @@ structure! {
 }
 
 structure! {
-    /// Description of a consumer group.
+    /// Description of a consumer group, as the server returns it to clients.
     Group as "group" {
         /// Id of the group, which commands use to name it. The server never gives this id to another group.
         id: GroupId,
@@ -132,13 +132,13 @@ structure! {
         hits: u64,
         /// Number of reads that found no entry.
         misses: u64,
-        /// Number of values set.
+        /// Number of values that clients have set in the cache.
         puts: u64,
-        /// Number of entries removed by clients.
+        /// Number of cache entries removed by clients.
         deletes: u64,
         /// Number of entries evicted to make room for others.
         evictions: u64,
-        /// Number of entries that expired.
+        /// Number of cache entries that expired.
         expirations: u64,
         /// Name of the cache.
         name: String,

@@ -36,13 +36,13 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Number of headers.
+    /// Number of headers of the message.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Returns true if there are no headers.
+    /// Returns true if the message has no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

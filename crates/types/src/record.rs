@@ -26,7 +26,7 @@ pub enum RecordError {
         /// Encoded size of the record in bytes.
         got: usize,
     },
-    /// The key is longer than [`MAX_KEY_BYTES`].
+    /// The key of a record is longer than [`MAX_KEY_BYTES`].
     #[error("record key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
         /// Length of the key in bytes.
@@ -52,9 +52,9 @@ pub type Header<'a> = (&'a str, &'a [u8]);
 /// A stream record, borrowed: as a producer appends it and as a reader gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Optional key of the record.
+    /// Key of the record, if it has one.
     pub key: Option<&'a [u8]>,
-    /// Headers in order; names may repeat.
+    /// Headers of the record, in the producer's order; names may repeat.
     pub headers: Vec<Header<'a>>,
     /// Payload of the record; it may be empty.
     pub payload: &'a [u8],
@@ -71,7 +71,7 @@ pub struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// Creates an empty batch.
+    /// Creates an empty batch of records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

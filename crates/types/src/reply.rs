@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// A reply to a Redis command. Its encoding depends on the connection's version of the Redis protocol, RESP2 or RESP3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The simple string `OK`.
+    /// The simple string `OK` as the reply.
     Ok,
     /// A simple string without line breaks.
     Simple(&'static str),
@@ -23,7 +23,7 @@ pub enum Reply {
     Null,
     /// A missing array: a null array in RESP2, null in RESP3.
     NullArray,
-    /// An array of replies.
+    /// An array of replies as one reply.
     Array(Vec<Reply>),
     /// Pairs of a key and a value, encoded as a flat array in RESP2 and as a map in RESP3.
     Map(Vec<(Reply, Reply)>),

@@ -25,7 +25,7 @@ pub struct Run<'a> {
     pub delta: u32,
     /// Number of records in the run.
     pub count: u32,
-    /// Space time of the append.
+    /// Space time of the append that wrote the records.
     pub time: SpaceTime,
     /// Encoded records of the run.
     pub batch: &'a [u8],
@@ -44,7 +44,7 @@ pub struct SparseBuilder {
 }
 
 impl SparseBuilder {
-    /// Creates a builder without records.
+    /// Creates a builder of a sparse batch without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

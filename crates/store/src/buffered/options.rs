@@ -8,7 +8,7 @@ use crate::backend::SyncMode;
 /// about a tenth more for hash indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferOptions {
-    /// Time at which batches become durable.
+    /// Choice of when applied batches become durable on disk.
     pub sync: SyncMode,
     /// Size in bytes at which a memtable is sealed and persisted. A larger size takes more memory, and more time at
     /// open to replay batches that were not persisted; a smaller size causes more and smaller transactions of the

@@ -1,4 +1,4 @@
-//! Options of the LSM backend.
+//! Options of the LSM backend, which stores the state in an LSM tree.
 
 use std::{path::PathBuf, time::Duration};
 

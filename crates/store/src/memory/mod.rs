@@ -231,7 +231,7 @@ impl LiveMap {
     }
 }
 
-/// An immutable clone of the map.
+/// View of the memory backend: an immutable clone of the map.
 struct MemoryView {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Applied,

@@ -9,21 +9,21 @@ use super::{
 
 /// A list of any length: either a borrowed slice to be encoded, or received bytes.
 pub enum List<'a, T> {
-    /// Items to be encoded.
+    /// Items of the list, which are to be encoded.
     Items(&'a [T]),
     /// Received bytes of the items. Decoding has walked through the list once, so every item is known to decode.
     Encoded {
-        /// Number of items.
+        /// Number of items in the list.
         count: u32,
-        /// Bytes of the encoded items.
+        /// Bytes of the list's encoded items.
         bytes: &'a [u8],
-        /// Type of the items.
+        /// Type of the list's items.
         item: PhantomData<T>,
     },
 }
 
 impl<'a, T: Field<'a> + Clone> List<'a, T> {
-    /// Number of items.
+    /// Number of items in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -51,7 +51,7 @@ impl<'a, T: Field<'a> + Clone> List<'a, T> {
         }
     }
 
-    /// Iterates over the items in order.
+    /// Iterates over the list's items in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (items, count, bytes) = match *self {
             Self::Items(items) => (items, 0, &[][..]),

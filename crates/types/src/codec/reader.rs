@@ -24,7 +24,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: at.min(bytes.len()) }
     }
 
-    /// Byte offset of the next field.
+    /// Byte offset of the next field to be read.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at

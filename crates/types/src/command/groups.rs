@@ -156,23 +156,23 @@ impl GroupConfig {
         self.dead_letters.as_deref().map_or(Ok(()), check_name)
     }
 
-    /// Appends the encoded configuration.
+    /// Appends the encoded group configuration to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_checked(out, self);
     }
 
-    /// Decodes a configuration and checks it.
+    /// Decodes a group configuration and checks its limits.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::take(reader, "group configuration")
     }
 }
 
-/// Consecutive offsets: `first..first + count`.
+/// Range of consecutive record offsets in a stream: `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OffsetRun {
-    /// First offset.
+    /// First offset of the range.
     pub first: Offset,
-    /// Number of offsets, at least 1.
+    /// Number of offsets in the range, at least 1.
     pub count: u32,
 }
 
@@ -193,7 +193,7 @@ impl OffsetRun {
 /// Settlement (ack or nack) of records that one attempt delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Attempt that delivered the records.
+    /// Number of the attempt (delivery) that delivered the records.
     pub attempt: Attempt,
     /// Offsets of the records; empty for all records of the attempt that are not settled (acked or nacked) yet.
     pub runs: Vec<OffsetRun>,
@@ -569,7 +569,7 @@ variants! {
             group: GroupId,
             /// Time from the command's entry to the new deadlines.
             by: Duration as AckSpan,
-            /// Attempts to extend.
+            /// Numbers of the attempts (deliveries) whose deadlines move.
             attempts: List<'a, Attempt> as AtMost<MAX_SETTLED_RANGES>,
         },
         /// Moves the group's cursor (the next record to deliver) and drops all pending records.
@@ -581,7 +581,7 @@ variants! {
         },
     }
     families {
-        /// Acks or nacks records.
+        /// Acks or nacks records that the group delivered.
         Settle(Settle<'a>) = 52 | 53,
     }
 }
@@ -615,14 +615,14 @@ impl Fetch<'_> {
 /// Outcome of a command about a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupOutcome {
-    /// The consumer group exists now.
+    /// The group exists now, whether the command created it or not.
     Created {
         /// Id of the group.
         id: GroupId,
         /// True if this command created the group; false if the group already existed.
         created: bool,
     },
-    /// The group was configured or deleted.
+    /// The group was configured or deleted, as requested.
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
@@ -653,7 +653,7 @@ pub enum GroupOutcome {
     AttemptLapsed {
         /// Id of the group.
         group: GroupId,
-        /// Attempt that the commit named.
+        /// Number of the attempt (delivery) that the commit named.
         attempt: Attempt,
     },
     /// The new configuration would send the group's dead letters to the group's own stream, or would change the
@@ -667,7 +667,7 @@ pub enum GroupOutcome {
 /// Records of an attempt that could not be settled, because the attempt no longer held them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed {
-    /// Attempt that the settlement named.
+    /// Number of the attempt (delivery) that the ack or nack named.
     pub attempt: Attempt,
     /// Offsets of the records; `None` if the settlement named the attempt as a whole.
     pub run: Option<OffsetRun>,
@@ -692,7 +692,7 @@ pub struct Fetched {
 /// Consecutive records that have been delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredRun {
-    /// Offsets of the records.
+    /// Offsets of the delivered records.
     pub run: OffsetRun,
     /// Number of deliveries of each of the records, including this one.
     pub deliveries: u32,

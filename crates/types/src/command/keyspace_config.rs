@@ -67,7 +67,7 @@ impl KeyspaceConfig {
         self.history.check()
     }
 
-    /// Appends the encoded settings.
+    /// Appends the encoded keyspace settings to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let count_at = out.len();
         out.push(0);

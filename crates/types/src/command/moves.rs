@@ -96,7 +96,7 @@ structure! {
 }
 
 impl<'a> Move<'a> {
-    /// Appends an encoded move.
+    /// Appends an encoded move to `out`.
     pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         out.extend_from_slice(&from.encode());
         put_checked(out, target);

@@ -1,4 +1,4 @@
-//! Outcomes of commands.
+//! Outcomes of commands: the results that the state machine computes when it applies a command.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub enum Outcome {
     OverStreamLimit {
         /// Id of the stream.
         stream: StreamId,
-        /// Limit that the append exceeds.
+        /// Size limit that the append exceeds.
         limit: StreamLimit,
         /// Value of the limit in bytes.
         max: u64,
@@ -76,17 +76,17 @@ pub enum Outcome {
     OffsetConflict {
         /// Id of the stream.
         stream: StreamId,
-        /// Present next offset of the stream.
+        /// Next offset of the stream, which an append would get now.
         next: Offset,
     },
-    /// The keyspace exists now.
+    /// The keyspace exists now, whether the command created it or not.
     Keyspace {
         /// Id of the keyspace.
         id: KeyspaceId,
         /// True if this command created the keyspace; false if it already existed.
         created: bool,
     },
-    /// The stream exists now.
+    /// The stream exists now, whether the command created it or not.
     Stream {
         /// Id of the stream.
         id: StreamId,

@@ -53,7 +53,7 @@ impl StreamConfig {
         put_checked(out, self);
     }
 
-    /// Decodes a configuration.
+    /// Decodes a stream configuration.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::take(reader, "stream configuration")
     }
@@ -74,9 +74,9 @@ impl StreamConfig {
 /// Size limit of a stream that an append exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamLimit {
-    /// The limit [`StreamConfig::max_record_bytes`].
+    /// The append has a record above the limit [`StreamConfig::max_record_bytes`].
     RecordBytes,
-    /// The limit [`StreamConfig::max_batch_bytes`].
+    /// The append as a whole is above the limit [`StreamConfig::max_batch_bytes`].
     BatchBytes,
 }
 

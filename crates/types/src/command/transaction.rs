@@ -92,7 +92,7 @@ impl TransactionBuilder {
     }
 }
 
-/// A decoded transaction.
+/// A decoded transaction: conditions and two lists of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction<'a> {
     bytes: &'a [u8],
@@ -166,7 +166,7 @@ pub enum OperationResult {
     },
     /// The records were appended at this position of their stream.
     Appended(AppendedAt),
-    /// The counter was changed.
+    /// The counter was changed by the addition.
     Added {
         /// Value of the counter after the addition.
         value: i64,
@@ -193,7 +193,7 @@ pub enum OperationResult {
     Scanned(ScanPage),
 }
 
-/// A key that a transaction read.
+/// Revision and value of a key that a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
     /// Revision at which the value was written.
@@ -205,7 +205,7 @@ pub struct Got {
 /// A page of pairs of key and value that a scan in a transaction read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Pairs in the requested order.
+    /// Pairs of key and value, in the requested order.
     pub items: Vec<ScannedItem>,
     /// Last key of the page, if the page ended before the range did; the next scan must continue after this key. `None`
     /// if the page contains the end of the range.

@@ -154,7 +154,7 @@ pub enum Write<'a> {
         keyspace: KeyspaceId,
         /// Key whose deadline changes.
         key: &'a [u8],
-        /// New deadline of the key.
+        /// New deadline of the key, at which it expires.
         deadline: Deadline,
     },
     /// Appends records to a stream.
@@ -168,7 +168,7 @@ pub enum Write<'a> {
         producer: Option<EncodedStamp<'a>>,
         /// Number of appended records.
         count: u32,
-        /// Encoded batch of the records.
+        /// Encoded batch of the records to append.
         batch: &'a [u8],
         /// Byte offset of the batch in the decoded slice.
         batch_at: usize,
@@ -179,7 +179,7 @@ pub enum Write<'a> {
         keyspace: KeyspaceId,
         /// Key of the counter.
         key: &'a [u8],
-        /// Amount to add.
+        /// Amount to add to the counter; negative amounts subtract.
         delta: i64,
     },
     /// Removes all keys with a prefix.

@@ -121,7 +121,7 @@ impl TableStore {
         &self.pace
     }
 
-    /// Returns the newest set of tables.
+    /// Returns the newest set of tables, which reads should use.
     pub fn newest(&self) -> Arc<TableSet> {
         Arc::clone(&self.lock().set)
     }

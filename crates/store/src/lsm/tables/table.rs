@@ -35,13 +35,13 @@ const MAX_COPIED_BYTES: usize = 1024;
 
 /// Entry of a key in a table or in a set of tables: its value, or a delete.
 pub enum TableEntry {
-    /// The key has this value.
+    /// The table has this value for the key.
     Value(Bytes),
-    /// The key was deleted.
+    /// The table has a delete of the key.
     Deleted,
 }
 
-/// An open table; see the [module](self).
+/// An open table file with its index and filter; see the [module](self).
 pub struct Table {
     /// The LSM crate's handle of the table, which keeps the file from being deleted. It is dropped before `file`, which
     /// detects the deletion.
