@@ -43,7 +43,7 @@ pub enum OpenError {
     TermWentBack {
         /// Raft term of the previous entry.
         last: Term,
-        /// Raft term of the entry found after it.
+        /// Raft term of the entry that follows the previous entry.
         found: Term,
     },
     /// Reading the log failed while the space was opened.

@@ -1,4 +1,5 @@
-//! A space with one voter, this node. It gives the guarantees of a Raft group without its machinery.
+//! A space with one voter, this node. Such a space gives the guarantees of a Raft group without the messages and
+//! elections between nodes.
 //!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
@@ -126,7 +127,8 @@ struct Committer {
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State of a space that only the holder of the writer role may access.
+/// State of a space that only the holder of the writer role may access. The writer role is the right of one thread at a
+/// time to write entries to the log.
 #[derive(Debug)]
 struct Role {
     /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
@@ -426,11 +428,11 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
 }
 
-/// Guard of the held writer role. When the role is released, also after an error or a panic, a thread is woken to take
-/// the role if the queue is not empty.
+/// Guard that a thread has while it holds the writer role, the right to write entries to the log. When the role is
+/// released, also after an error or a panic, a thread is woken to take the role if the queue is not empty.
 struct RoleGuard<'a> {
     shared: &'a Shared,
-    /// The writer role; `None` only while the guard is being dropped.
+    /// Lock guard that represents the held writer role; `None` only while this guard is being dropped.
     role: Option<MutexGuard<'a, Role>>,
 }
 

@@ -1,13 +1,13 @@
-//! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on it.
+//! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on this module.
 //!
 //! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
 //! creates views; and a thread that persists sealed memtables. Does not own: the store, which is behind the trait
 //! [`Store`], or the log. Changes that were not persisted are lost with the process, and replayed from the log.
 //!
-//! Reason: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite, but a change in a
-//! memtable costs 1 µs. In bulk, the stores need 1.7 and 0.8 µs for a change, in time that writers spend waiting
-//! for the log's next fsync. And nothing may be persisted before the log is durable; the memtables hold changes
-//! back until then.
+//! The reason for the memtables: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite,
+//! but a change in a memtable costs 1 µs. If changes are persisted in bulk, redb needs 1.7 µs and SQLite 0.8 µs for
+//! each, while writers wait for the log's next fsync anyway. And nothing may be persisted before the log is durable;
+//! the memtables hold changes back until then.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> store      (each in one durable transaction)

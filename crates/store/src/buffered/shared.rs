@@ -152,7 +152,8 @@ impl<S: Store> Shared<S> {
         self.work.notify_all();
     }
 
-    /// Publishes a version that contains the store's current view, after `change` has changed that version.
+    /// Publishes a new version (memtables and a view of the store) with the store's current view, after `change` has
+    /// changed the version.
     pub fn publish_after(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
         // Writers that wait for room need the new version more than readers need warm blocks.
         self.store.warm(&|| {

@@ -1,8 +1,8 @@
 //! A consistent view of the memtables and the store at one point in time.
 //!
-//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be
-//! persisted, and a view of the store behind them; and the reads over it. Immutable, except that its active memtable
-//! grows. Does not own: the replacement of one version by the next.
+//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be persisted,
+//! and a view of the store behind them; and reads over a version. A version is immutable, except that its active
+//! memtable grows. Does not own: the replacement of one version by the next.
 //!
 //! Invariants: sources are ordered newest first: `active`, then `sealed`, then the runs of the store's view. The
 //! store's view contains exactly the batches before those in `sealed`. A version keeps its memtables in memory and

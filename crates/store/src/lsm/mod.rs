@@ -1,8 +1,8 @@
 //! A backend that stores the state in an LSM tree: memtables over sorted tables on disk.
 //!
-//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down when compactions fall behind, and reads
-//! the tables; and the threads that compact and that read ahead. Does not own: the memtables in front of it, or the
-//! decision when to flush; see `buffered`.
+//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down when compactions fall behind, and reads the
+//! tables; and the threads that compact tables and that read new blocks into the cache. Does not own: the memtables in
+//! front of the tables, or the decision when to flush; see `buffered`.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> level 0 -> level 1 ..   (tables on disk)

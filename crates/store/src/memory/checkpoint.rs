@@ -1,7 +1,7 @@
 //! The checkpoint file of the memory backend.
 //!
-//! Owns: the bytes of the file, and the steps by which a new checkpoint replaces the old one atomically. Does not
-//! own: the time of a checkpoint, or the log barrier that must come first.
+//! Owns: the bytes of the file, and the steps by which a new checkpoint replaces the old one atomically. Does not own:
+//! the decision when to write a checkpoint, or the log barrier that must come first.
 //!
 //! ```text
 //! checkpoint := header frame* end

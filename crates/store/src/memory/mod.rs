@@ -1,8 +1,8 @@
 //! A backend that holds the state in memory and persists it as checkpoints.
 //!
-//! Owns: [`MemoryBackend`], a persistent (structurally shared) ordered map under a lock. A view is a clone of the
-//! map. It takes constant time and shares every node with the map until one of them changes.
-//! Does not own: the bytes of a checkpoint file; see `checkpoint.rs`.
+//! Owns: [`MemoryBackend`], a persistent (structurally shared) ordered map under a lock. A view is a clone of the map.
+//! Cloning takes constant time, and the clone shares every tree node with the map until the map changes that node. Does
+//! not own: the bytes of a checkpoint file; see `checkpoint.rs`.
 //!
 //! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never contains half a
 //! batch. `persisted` is the position of the renamed checkpoint and never exceeds the durable end of the log.

@@ -9,8 +9,9 @@
 //! tower   := next[height - 1] .. next[1], u32 each, padded in front to 8 bytes
 //! version := batch u32 | older u32 | value_len u32 | value
 //! ```
-//! The offset of a node is that of `newest`, the offset of a version that of `batch`. Both are multiples of 8, and
-//! 0 means "none". Keys are padded with zeroes to a multiple of 8 bytes, so that they compare a word at a time.
+//! The offset of a node is the offset of its field `newest`; the offset of a version is that of its field `batch`. All
+//! these offsets are multiples of 8, and offset 0 means "none". Keys are padded with zeroes to a multiple of 8 bytes,
+//! so that they compare a word at a time.
 //!
 //! Invariants that all the unsafe code in this file depends on:
 //! 1. Offsets come only from [`ArenaWriter`], of which there is one per arena. So bytes are reserved once and never

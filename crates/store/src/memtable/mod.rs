@@ -1,10 +1,10 @@
 //! The newest changes of the state, in memory, before they are written to the store on disk.
 //!
-//! Owns: [`Memtable`], with one [`MemtableWriter`] and any number of readers. A fixed `arena` holds keys and
-//! values. A `hash_index` serves point reads, which never wait. A `skip_list` keeps the keys in order; `order`
-//! links new nodes to it in groups, so a scan may wait a moment for the last group. Each key's node has its
-//! versions, newest first. Does not own: durability, flushing, the meaning of `Applied`, or the replacement of one
-//! memtable by the next.
+//! Owns: [`Memtable`], with one [`MemtableWriter`] and any number of readers. A fixed `arena` holds keys and values. A
+//! `hash_index` serves point reads, which never wait. A `skip_list` keeps the keys in order; `order` links new nodes to
+//! it in groups, so a scan may have to wait a moment until the last group is linked. Each key's node has its versions,
+//! newest first. Does not own: durability, flushing, the meaning of `Applied`, or the replacement of one memtable by
+//! the next.
 //!
 //! Invariants: batches are numbered from 1. A batch becomes visible as a whole, by one store of its number, after
 //! all its changes are in the index and are linked or queued for linking. A reader that has loaded the number sees

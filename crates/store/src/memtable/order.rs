@@ -6,10 +6,10 @@
 //! links, or the visibility of versions.
 //!
 //! Invariants: from before its batch becomes visible, a node is either linked or queued. At most [`MAX_WAITING`] nodes
-//! are queued, so settling is bounded work. Keys that arrive in order are linked immediately, because their position is
-//! next to the last linked node, which the *finger* (a position in the list) remembers. Links are changed with the
-//! linker locked or, while no node is queued, by the memtable's only writer: in that case a thread that gets the lock
-//! has nothing to link.
+//! are queued, so linking all of them (`settle`) is bounded work. Keys that arrive in order are linked immediately,
+//! because their position is next to the last linked node, which the *finger* (a position in the list) remembers. Links
+//! are changed with the linker locked or, while no node is queued, by the memtable's only writer: in that case a thread
+//! that gets the lock has nothing to link.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,

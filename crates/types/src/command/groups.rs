@@ -177,7 +177,7 @@ pub struct OffsetRun {
 }
 
 impl OffsetRun {
-    /// Creates a run of a single offset.
+    /// Creates a range that consists of a single offset.
     #[must_use]
     pub const fn one(offset: Offset) -> Self {
         Self { first: offset, count: 1 }

@@ -1,4 +1,4 @@
-//! Settings of a keyspace beyond storing keys, and their encoding.
+//! Settings of a keyspace (exact counts, default time to live, history), and the encoding of these settings.
 //!
 //! ```text
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
@@ -8,7 +8,7 @@
 //!         | 25 history, age: micros u64 LE
 //! ```
 //! Tags 1-15 are about counting and storing, 16-23 about time, 24-31 about history. An unknown tag makes the command
-//! malformed, so that no node half understands a newer one.
+//! malformed, so that no node half understands the command of a newer version.
 
 use std::time::Duration;
 

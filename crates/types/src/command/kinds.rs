@@ -1,4 +1,4 @@
-//! All kinds of commands, and the encoders of those that create, change and maintain keyspaces and streams.
+//! All kinds of commands, and the encoders of the commands that create, change and maintain keyspaces and streams.
 //!
 //! A command is declared here, or in the module of its family, together with its layout, and is listed in
 //! `docs/formats/command.md`; a test compares the two.

@@ -12,7 +12,7 @@ use crate::{
 pub struct Move<'a> {
     /// Old position of the copied bytes. The move is void unless the state still refers to this position.
     pub from: BlobRef,
-    /// Item of the state that refers to the bytes.
+    /// Item to which the copied bytes belong, such as a key or a batch; the state refers to its bytes.
     pub target: MoveTarget<'a>,
     /// Copied bytes at their new position.
     pub bytes: &'a [u8],
@@ -21,17 +21,17 @@ pub struct Move<'a> {
 }
 
 variants! {
-    /// Item of the state that refers to the bytes of a [`Move`], or the change that a move without bytes makes.
+    /// Item to which the bytes of a [`Move`] belong, or the change that a move without bytes makes.
     #[derive(Copy)]
     MoveTarget<'a> as "known move target" {
-        /// The value of a key refers to the bytes.
+        /// The copied bytes are the value of a key.
         Value = 0 "value" {
             /// Keyspace of the key.
             keyspace: KeyspaceId,
-            /// Key whose value refers to the bytes.
+            /// Key whose value is copied.
             key: &'a [u8],
         },
-        /// A batch of records of a stream refers to the bytes.
+        /// The copied bytes are a batch of records of a stream.
         Batch = 1 "batch" {
             /// Id of the stream.
             stream: StreamId,

@@ -1,4 +1,4 @@
-//! Outcomes as bytes, for the running hash of the state machine.
+//! Encoding of command outcomes as bytes, from which the state machine computes its running hash.
 //!
 //! Owns: [`Outcome::encode_stable`], whose bytes are equal on two replicas exactly if the replicas computed the same
 //! outcome. Does not own replies to clients: these bytes are never decoded.

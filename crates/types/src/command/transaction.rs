@@ -1,7 +1,7 @@
 //! Transactions: commands with conditions that choose which one of two lists of operations is carried out.
 //!
-//! The writes of a commit are blind once its conditions hold. In contrast, a transaction's operations may read its own
-//! earlier writes and everything before it. All its changes share one revision.
+//! The writes of a commit return nothing that they have read. In contrast, the operations of a transaction may read the
+//! state, including the transaction's own earlier writes. All changes of a transaction share one revision.
 
 use bytes::Bytes;
 

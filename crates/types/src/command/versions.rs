@@ -1,4 +1,4 @@
-//! Versions of the state machine that commands need.
+//! Versions of the state machine: the version that must be in force before a command can be carried out.
 //!
 //! Owns: the wrapper around commands that need a later version than the first. Does not own the version in force, nor
 //! the treatment of commands that need another version than the one in force: see

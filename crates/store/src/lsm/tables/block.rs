@@ -10,9 +10,10 @@
 //! ```
 //! This is the format of the LSM crate at restart interval 1 (the leading 1 of the trailer), where every item is
 //! complete. Deletes have no value. When a block is loaded, its items are decoded once into two small arrays: the
-//! position of each key, and four bytes of it. The cost of a read is its cache misses. These arrays are a tenth of
-//! the block, and a search touches only them and the one item that it finds. The block's own offsets and hash
-//! buckets are not used (with twice as many buckets as keys, four in ten keys collide).
+//! position of each key, and four bytes of each key. The cost of a read is mainly that of its processor cache misses.
+//! These arrays have a tenth of the block's size, and a search touches only the arrays and the one item that it finds.
+//! The block's own offsets and hash buckets are not used (with twice as many buckets as keys, four in ten keys
+//! collide).
 //!
 //! Invariant: after construction, all positions are within the bytes and in order, so that reads cannot fail.
 

@@ -4,9 +4,9 @@
 //! of a table, which the LSM crate does when no version uses it any more.
 //!
 //! If the file system reports free blocks to the disk (discard), deleting a large file in one step stalls the disk.
-//! While a file of 64 MiB is deleted, a sync takes 10 to 19 ms; while it is truncated by 1 MiB at a time, with pauses,
-//! 1 to 2 ms. A deleted file exists as long as it is open, so this module keeps a deleted file open until it is
-//! truncated.
+//! While a file of 64 MiB is deleted, a sync of another file takes 10 to 19 ms; while the file is truncated by 1 MiB at
+//! a time, with pauses, such a sync takes 1 to 2 ms. A deleted file exists as long as it is open, so this module keeps
+//! a deleted file open until it is truncated.
 //!
 //! Bound: at most [`MAX_WAITING`] deleted tables wait to be truncated; the disk blocks of further tables are released
 //! immediately. When the process ends, the disk blocks of waiting tables are also released immediately.

@@ -1,7 +1,7 @@
 //! The tables of one version of the state.
 //!
-//! Owns: [`TableSet`], the runs of tables, newest data first, and point reads over them. Immutable; a set keeps its
-//! files on disk while it exists. Does not own: the replacement of one set by the next.
+//! Owns: [`TableSet`], the sorted runs of tables, newest data first, and reads of single keys in them. A set is
+//! immutable, and keeps its files on disk while it exists. Does not own: the replacement of one set by the next.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! come before a flush.
 //!
 //! Use of the LSM crate, with reasons:
-//! * Its memtables, its reads and its snapshots are not used. A [`TableSet`] pins its tables, so all data that a
+//! * The memtables, reads and snapshots of the crate are not used. A [`TableSet`] pins its tables, so all data that a
 //!   reader can see stays on disk without the crate tracking readers. So compactions may drop every hidden version,
 //!   and old manifests can be deleted immediately.
 //! * A flush writes each key once. All items of a flush have one seqno, and seqnos increase from flush to flush.

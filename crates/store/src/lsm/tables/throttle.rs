@@ -3,11 +3,11 @@
 //! Owns: [`Throttle`], which tracks writes and the backlog, and [`WorkThrottle`], with which one flush or compaction
 //! decides whether to slow itself down. Does not own: stalling writers, or the written data.
 //!
-//! While clients write and the work is *calm*, it is written to disk in small pieces with pauses between them. With
-//! consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to 4.5 ms; with pieces of 128
-//! KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: while a caller waits for it, while a second
-//! memtable waits for a flush, or from [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these conditions become true
-//! before writers are slowed down.
+//! While clients write, a flush or compaction that is *calm* (not urgent) writes its data to disk in small pieces, with
+//! pauses between them. With consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to
+//! 4.5 ms; with pieces of 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: a flush or compaction is
+//! urgent while a caller waits for it; a flush also while a second memtable waits; a compaction also from
+//! [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these conditions become true before writers are slowed down.
 
 use std::{
     sync::{

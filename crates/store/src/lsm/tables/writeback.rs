@@ -4,9 +4,10 @@
 //! makes the kernel write its output to the disk, one piece at a time. Does not own: writing and syncing the tables,
 //! which the LSM crate does.
 //!
-//! The LSM crate syncs a table once, when the table is complete. While a disk writes 64 MiB at once, all other syncs
-//! wait for it: those of the log took up to 66 ms. While clients write, pieces are small, and each is followed by a
-//! pause as long as the piece took, unless the work is urgent (`pace`).
+//! The LSM crate syncs a table once, when the table is complete. While a disk writes 64 MiB in one piece, all other
+//! syncs wait for this write: syncs of the log took up to 66 ms. So tables are written in pieces. While clients write,
+//! the pieces are small, and a pause follows each piece, as long as the piece took, unless the work is urgent (see
+//! `throttle`).
 //!
 //! The crate does not report which file it writes. But the crate numbers files consecutively, so a file with the next
 //! number is a table being written; the first thread that sees the file handles it. Correctness does not depend on this
