@@ -272,6 +272,8 @@ impl ArenaWriter {
         Ok(start)
     }
 
+    /// Writes a version (batch number, offset of the older version, value) at byte `at` of the arena.
+    ///
     /// # Safety
     /// `[at, at + version_bytes(value.len()))` was reserved and is not yet published.
     unsafe fn write_version(&self, at: usize, batch: u32, older: u32, value: Option<&[u8]>) {
@@ -283,6 +285,8 @@ impl ArenaWriter {
         }
     }
 
+    /// Writes the length and the value of the version at byte `at` of the arena; `None` writes a delete.
+    ///
     /// # Safety
     /// `[at, at + version_bytes(value.len()))` was reserved, and no thread reads the length and value of the
     /// version there.
@@ -298,6 +302,8 @@ impl ArenaWriter {
 }
 
 impl Arena {
+    /// Returns a pointer to the byte of the arena at this offset.
+    ///
     /// # Safety
     /// `offset` is at most the capacity.
     #[inline]
