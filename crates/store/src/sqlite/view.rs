@@ -97,8 +97,8 @@ impl Readers {
     }
 }
 
-/// A view of the database as of one commit; see the [module](self). While the view exists, SQLite does not reuse the WAL
-/// from its start, so the WAL grows.
+/// A view of the database as of one commit; see the [module](self). While the view exists, SQLite does not reuse the
+/// WAL from its start, so the WAL grows.
 pub struct SqliteView {
     readers: Arc<Readers>,
     /// Number of the commit whose state the view shows.
