@@ -1,12 +1,12 @@
 //! Bridges a log that a repair has cut below the state's applied position, so that the node can continue.
 //!
-//! Owns: [`bridge`]. Does not own: the cut, which is the log's repair, or the decision to repair.
+//! Owns: [`bridge`]. Does not own: the repair of the log, which cuts it off, or the decision to repair.
 //!
-//! The state is complete and on disk; only a part of the log that led to it is lost. So `bridge` extends the
-//! log to the state's position. Filler records of an unused space take the missing LSNs. One `Purged` record
-//! declares that the space's earlier log is gone, as after a snapshot. No content of the state is discarded.
-//! But the state also has pointers into the log, and bytes in the cut part stay lost: reading them is an
-//! error.
+//! The state (the data computed from the log) is complete and on disk; only a part of the log that led to the state is
+//! lost. So `bridge` extends the log to the state's position. Filler records of an unused space take the missing LSNs.
+//! One `Purged` record declares that the space's earlier log is gone, as after a snapshot. No content of the state is
+//! discarded. But the state also refers to bytes in the log (large values and stream batches), and bytes in the lost
+//! part of the log stay lost: reading them is an error.
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
 use thalweg_store::Applied;
@@ -14,16 +14,18 @@ use thalweg_types::{Durability, Index, SpaceId, Term};
 
 use crate::error::OpenError;
 
-/// The space of filler records, which only take up LSNs. Real spaces are numbered from 0 in order of
-/// creation.
+/// Id of a space that does not exist, used for filler records, which only take up LSNs. Real spaces are numbered from 0
+/// in order of creation.
 const NOBODY: SpaceId = SpaceId(u32::MAX);
-/// Filler records in a batch of about 60 KB.
+/// Number of filler records in one batch, which has about 60 KB.
 const BATCH_RECORDS: u64 = 1000;
-/// Maximum gap in records. Bridging a longer gap would take hundreds of megabytes of log.
+/// Maximum number of missing log records that a bridge fills. Bridging a longer gap would take hundreds of megabytes of
+/// log.
 pub const MAX_BRIDGED_RECORDS: u64 = 5_000_000;
 
-/// Extends a log that ends below `applied` to the state's position. Returns the number of missing records, 0
-/// if there are none. After a crash in between, the next call continues.
+/// Extends a log that ends below `applied`, the state's applied position, up to this position. Returns the number of
+/// log records that were missing, 0 if there were none. If the process crashes during a call, the next call continues
+/// the work.
 pub fn bridge(log: &Log, space: SpaceId, applied: Applied) -> Result<u64, OpenError> {
     let end = log.end();
     let missing = applied.lsn.0.saturating_sub(end.0);

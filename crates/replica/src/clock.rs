@@ -1,21 +1,22 @@
-//! Space time: anchored to the wall clock once, then advanced by the monotonic clock, never decreasing.
+//! Space time, the clock of a space: set from the wall clock once, then advanced by the monotonic clock, never
+//! decreasing.
 //!
-//! Owns: the timestamps of entries and the time by which reads hide expired keys, and the consistency between
-//! both. Does not own: the meaning of a deadline.
+//! Owns: the timestamps of log entries, the time by which reads hide expired keys, and the consistency between the two.
+//! Does not own: the meaning of a deadline.
 //!
 //! ```text
 //! word := time << 1 | frozen        time: the latest timestamp of an entry or time of a read
 //! ```
-//! An entry gets its timestamp before it is written, and becomes visible when it is applied. In between, a
-//! read must not use a later time than that timestamp: it could hide a key that the entry, by its own time,
-//! still finds. So for reads the time stands still while an entry with a timestamp is in progress, for as
-//! long as its durability level takes (an fsync).
+//! An entry gets its timestamp before it is written, and becomes visible when it is applied. Before the entry is
+//! visible, a read must not use a later time than the entry's timestamp: the read could hide a key as expired that the
+//! entry, by its own time, still finds. So for reads the time stands still while an entry with a timestamp is in
+//! progress, for as long as its durability level takes (an fsync).
 //!
-//! Entries are logged with their time; the times of reads are not logged. If reads have hidden a key past its
-//! deadline, the space appends an entry within a round of maintenance, and when it is closed. So only a kill
-//! in between can let the time go back behind the deadline, and only if the wall clock was set back as well.
-//! (A bound written ahead of reads would close that gap, but time would jump to the bound after each kill.
-//! Leases would then end early, which is worse.)
+//! Entries are logged with their time; the times of reads are not logged. If reads have hidden a key past its deadline,
+//! the space appends an entry within a round of maintenance, and when it is closed. So only a kill of the process
+//! before that entry can let the time go back behind the deadline, and only if the wall clock was set back as well. (If
+//! the space logged an upper bound of the time ahead of reads, the time could not go back. But then time would jump to
+//! this bound after each kill, and leases would end early, which is worse.)
 //!
 //! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of
 //! every read that did not see the entry; a read's time is at least the timestamp of every entry that it
@@ -34,7 +35,7 @@ use thalweg_types::{Clock, SpaceTime};
 
 const FROZEN: u64 = 1;
 
-/// The time of one space.
+/// The clock of one space, which returns space time.
 #[derive(Debug)]
 pub struct SpaceClock {
     clock: Arc<dyn Clock>,
@@ -44,7 +45,8 @@ pub struct SpaceClock {
 }
 
 impl SpaceClock {
-    /// Anchors the time at the wall clock, or at `last` (the time of the newest entry) if that is later.
+    /// Creates the clock of a space. Its time starts at the wall clock, or at `last` (the time of the newest log entry)
+    /// if that is later.
     #[must_use]
     pub fn anchor(clock: Arc<dyn Clock>, last: SpaceTime) -> Self {
         let anchor = clock.wall().max(last);
@@ -52,14 +54,13 @@ impl SpaceClock {
         Self { clock, anchor, anchored_at, word: AtomicU64::new(pack(last)) }
     }
 
-    /// Current time of the space. Do not use it to decide what has expired; use [`read`](Self::read) for
-    /// that.
+    /// Returns the current time of the space. To decide what has expired, use [`read`](Self::read) instead.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.ticked().max(unpack(self.word.load(Ordering::Relaxed)))
     }
 
-    /// Time by which a read hides expired keys. Every later entry gets at least this timestamp.
+    /// Returns the time by which a read hides expired keys. Every later log entry gets at least this timestamp.
     #[must_use]
     pub fn read(&self) -> SpaceTime {
         let ticked = self.ticked();
@@ -76,16 +77,17 @@ impl SpaceClock {
         }
     }
 
-    /// Timestamp for the next entry, for a space in which no read has used the time yet. Only the holder of
-    /// the writer role calls this.
+    /// Returns the timestamp for the next log entry, in a space in which no read has used the time yet. Only the holder
+    /// of the writer role calls this function.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
         self.word.store(pack(now), Ordering::Relaxed);
         now
     }
 
-    /// Timestamp for the next entry. Reads stay at it until the guard is dropped, which happens when the
-    /// entry is applied or abandoned. Only the holder of the writer role calls this.
+    /// Returns the timestamp for the next log entry, and a guard. Until the guard is dropped, which happens when the
+    /// entry is applied or abandoned, reads use this timestamp as their time. Only the holder of the writer role calls
+    /// this function.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);
@@ -94,7 +96,7 @@ impl SpaceClock {
         (ticked.max(unpack(before)), FrozenTime(self))
     }
 
-    /// The anchor plus the time since then.
+    /// Returns the time to which the clock was set, plus the monotonic time since then.
     fn ticked(&self) -> SpaceTime {
         let since = self.clock.monotonic().saturating_sub(self.anchored_at);
         self.anchor.plus(since).min(MAX)
@@ -111,7 +113,7 @@ impl ReadTime for SpaceClock {
     }
 }
 
-/// Keeps reads at an entry's timestamp; see [`SpaceClock::stamp_frozen`].
+/// Guard that keeps the time of reads at a log entry's timestamp; see [`SpaceClock::stamp_frozen`].
 #[derive(Debug)]
 pub(crate) struct FrozenTime<'a>(&'a SpaceClock);
 
@@ -121,7 +123,7 @@ impl Drop for FrozenTime<'_> {
     }
 }
 
-/// Latest time that fits beside the flag, 290,000 years from now. An entry from elsewhere may claim a later
+/// Latest time that fits beside the flag `frozen`, 290,000 years from now. An entry from another node may have a later
 /// one.
 const MAX: SpaceTime = SpaceTime(u64::MAX >> 1);
 
@@ -163,8 +165,8 @@ mod tests {
         assert_eq!((space.now(), space.read()), (SpaceTime(500), SpaceTime(500)));
     }
 
-    /// A monotonic clock that can go back. No single clock does, but those of two processors may disagree
-    /// slightly.
+    /// A monotonic clock for tests that can go back. No single clock does this, but the clocks of two processors may
+    /// disagree slightly.
     #[derive(Debug, Default)]
     struct Jitter(AtomicU64);
 
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(space.stamp_frozen().0, MAX);
     }
 
-    /// Readers and one writer on real threads. A read after an entry was applied must get at least its
+    /// Runs readers and one writer on real threads. A read after an entry was applied must get at least the entry's
     /// timestamp, and no entry may get a timestamp below the time of an earlier read.
     #[test]
     fn reads_and_stamps_agree_on_one_order() {

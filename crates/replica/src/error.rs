@@ -1,33 +1,34 @@
-//! Errors of opening a space and of proposing to it.
+//! Errors of opening a space, and of proposing commands to a space.
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
 use thalweg_types::{Index, Lsn, NodeId, Term, classified};
 
-/// Error returned when a space cannot be opened from its log and state.
+/// Error returned when a space cannot be opened from its log and its state.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The state has entries that the log has lost. Serving it would show writes that are not in the log.
+    /// The state has applied entries that are missing in the log. Serving such a state would show writes that are not
+    /// in the log.
     #[error(
         "the state is ahead of the log: it has applied up to LSN {applied}, the log ends at {end}; restore the log, or keep the state with `thalweg serve --repair`"
     )]
     StateAhead {
-        /// Exclusive bound of the entries that the state has applied.
+        /// Exclusive end of the log positions that the state has applied.
         applied: Lsn,
-        /// Exclusive bound of the log.
+        /// Exclusive end of the log positions that the log contains.
         end: Lsn,
     },
-    /// The log no longer contains records that the state still needs.
+    /// The log no longer contains records that the state has not applied yet.
     #[error(
         "the log starts at LSN {start} but the state needs it from {needed} on: the state directory is older than the log; restore both from one backup"
     )]
     LogTooShort {
-        /// First LSN that the state needs.
+        /// First LSN that the state needs from the log.
         needed: Lsn,
-        /// First LSN of the log.
+        /// First LSN that the log contains.
         start: Lsn,
     },
-    /// Entries of the space are not consecutive.
+    /// The indexes of the space's entries in the log are not consecutive.
     #[error("entry {found} follows entry {last} in the log: an entry is missing; run `thalweg log verify`")]
     Gap {
         /// Index of the last entry before the gap.
@@ -35,26 +36,26 @@ pub enum OpenError {
         /// Index of the entry found after the gap.
         found: Index,
     },
-    /// The term of an entry is lower than that of the entry before it.
+    /// The Raft term of an entry is lower than the term of the entry before it.
     #[error(
         "an entry of term {found} follows one of term {last}: the log mixes several spaces; run `thalweg log verify`"
     )]
     TermWentBack {
-        /// Term of the previous entry.
+        /// Raft term of the previous entry.
         last: Term,
-        /// Term of the entry found.
+        /// Raft term of the entry that follows the previous entry.
         found: Term,
     },
-    /// Reading the log failed.
+    /// Reading the log failed while the space was opened.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Writing the log failed.
+    /// Writing the log failed while the space was opened.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state machine failed.
+    /// The state machine could not apply an entry.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A record of the group itself (membership, vote) does not decode.
+    /// A record of the Raft group itself (membership or vote) does not decode.
     #[error("record at LSN {lsn} does not decode: {what}")]
     Malformed {
         /// LSN of the malformed record.
@@ -62,13 +63,14 @@ pub enum OpenError {
         /// Expected content of the record.
         what: &'static str,
     },
-    /// The state has applied entries but contains no membership or vote of the group.
+    /// The state has applied entries, but contains no membership or no vote of the Raft group.
     #[error("the state contains no {what} of the group: remove the state directory to rebuild it from the log")]
     NoGroup {
-        /// The missing item: membership or vote.
+        /// Name of the missing item: membership or vote.
         what: &'static str,
     },
-    /// Other nodes vote in the space, or voted. The quorum may not have agreed on the entries of this log.
+    /// Other nodes vote in the space, or have voted in it. So the entries of this node's log may lack the agreement of
+    /// a quorum, and the node must not serve them alone.
     #[error(
         "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its group"
     )]
@@ -76,15 +78,15 @@ pub enum OpenError {
         /// All nodes that vote in the space.
         voters: Vec<NodeId>,
     },
-    /// A truncation voids an entry that the state has applied. Applied entries were agreed on, so log and
-    /// state belong to different nodes.
+    /// A truncation record in the log declares an entry void that the state has applied. Applied entries were agreed
+    /// on, so the log and the state must belong to different nodes.
     #[error(
         "the record at LSN {lsn} voids entries from {index} on, but the state has applied them up to {applied}: log and state do not belong together; restore both from one backup"
     )]
     Truncated {
-        /// LSN of the truncation.
+        /// LSN of the truncation record.
         lsn: Lsn,
-        /// First index that the truncation voids.
+        /// First index that the truncation declares void.
         index: Index,
         /// Index of the last entry that the state has applied.
         applied: Index,
@@ -105,19 +107,19 @@ classified!(OpenError {
     Self::Truncated { .. } => "entries_truncated", Stop;
 });
 
-/// Error returned when a proposal was not committed, or its outcome is unknown.
+/// Error returned when a proposed command was not committed, or when its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue is full. Only async callers get this error; blocking callers wait.
+    /// The queue of proposals is full. Only async callers get this error; blocking callers wait for room.
     #[error("the queue is full with {queued_bytes} bytes: retry later")]
     Overloaded {
-        /// Total bytes of queued commands.
+        /// Total size in bytes of the queued commands.
         queued_bytes: usize,
     },
-    /// The log rejected the append or failed. Its error tells whether bytes were written.
+    /// The log rejected the append or failed. The contained error states whether bytes were written.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state failed; the entry may be in the log. The space accepts no further proposals.
+    /// The state machine failed. The command's entry may be in the log. The space accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
     /// The space is closed and accepts no proposals.

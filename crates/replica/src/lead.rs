@@ -1,8 +1,7 @@
-//! Leadership of a single node over its space, in the form of a one-voter group.
+//! Leadership of a single node over its space, which the log records as the leadership of a Raft group with one voter.
 //!
-//! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of
-//! term 1. In an existing space the node continues in the term in which it led, or votes itself into the next
-//! term.
+//! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of term 1.
+//! In an existing space the node continues in the term in which it led, or votes for itself in the next term.
 //!
 //! Invariants: terms never decrease; two different entries never have the same term and index if another node
 //! can have seen one of them. So a node with learners begins a new term: a learner may have received an entry
@@ -21,10 +20,11 @@ use crate::{
     valid::Valid,
 };
 
-/// Term of the first leader of a space.
+/// Raft term of the first leader of a space.
 const FIRST_TERM: Term = Term(1);
 
-/// Makes this node the leader of a space and returns its term. The state must have applied the whole log.
+/// Makes this node the leader of a space and returns the Raft term in which it leads. The state must have applied the
+/// whole log.
 pub(crate) fn take_lead(
     log: &Log,
     machine: &Machine,

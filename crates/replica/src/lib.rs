@@ -1,9 +1,10 @@
-//! Proposing, ordering and applying the entries of a space.
+//! Proposing, ordering and applying the log entries of a space.
 //!
-//! Owns: the space's queue of proposals, the writer role that turns them into entries, replay of the log into
-//! the state at open, the validity of entries after truncations, and space time. It also owns the records
-//! that make a directory of a single node identical to that of a one-voter Raft group.
-//! Does not own: framing and syncing of records (`log`), the meaning of commands (`state`).
+//! Owns: the space's queue of proposals, the writer role (the right of one thread at a time to write entries to the
+//! log), with which queued proposals become entries, replay of the log into the state at open, the validity of entries
+//! after truncations, and space time. It also owns the records that make the data directory of a single node identical
+//! to that of a Raft group with one voter. Does not own: framing and syncing of records (`log`), the meaning of
+//! commands (`state`).
 //!
 //! Invariants:
 //! - an entry is applied only after it, and everything before it in the log, has reached the level at which

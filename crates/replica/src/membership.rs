@@ -6,9 +6,9 @@
 //! member     := node u64 | address_len u16 | address      ascending by node; UTF-8
 //! vote       := term u64 | node u64 | committed u8
 //! ```
-//! Little-endian, without trailing bytes. A membership with more than one config is a joint one, in which
-//! every config must agree. Every voter is a member; a member that votes in no config is a learner. An empty
-//! address is not known yet: a single node has no peers that need it.
+//! Little-endian, without trailing bytes. A membership with more than one config is a joint one, in which every config
+//! must agree. Every voter is a member; a member that votes in no config is a learner. An empty address means that the
+//! member's address is not known yet: a single node has no peers that need the address.
 //!
 //! The records of a space:
 //!
@@ -20,7 +20,8 @@
 //! | `Truncate` | 0, the first void index | nothing: earlier entries from that index on are void (`valid.rs`) |
 //! | `Purged` | of the last entry that may be missing | nothing |
 //!
-//! Memberships and blanks carry the space time of the previous entry, so that it is the same on all nodes.
+//! `Membership` and `Blank` records carry the space time of the previous entry, so that their time is the same on all
+//! nodes.
 //!
 //! A directory begins with two records. The first is the membership at index 0 of term 0, which a group
 //! writes when it is initialised. The second is the vote that made its one voter leader of term 1.
@@ -34,32 +35,32 @@ use thalweg_types::{
 
 /// Maximum length of a member's address in bytes.
 pub const MAX_ADDRESS_BYTES: usize = 1024;
-/// Maximum members of a group, including learners.
+/// Maximum number of members of a Raft group, including learners.
 pub const MAX_MEMBERS: usize = 1024;
-/// Maximum configs of a membership. A change of the group uses two.
+/// Maximum number of configs (sets of voters) in a membership. A change of the group uses two.
 pub const MAX_CONFIGS: usize = 16;
 
-/// Error returned for an invalid membership.
+/// Error returned for an invalid membership of a Raft group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// There is no config, or more than [`MAX_CONFIGS`].
+    /// The membership has no config (set of voters), or more than [`MAX_CONFIGS`].
     #[error("a membership has 1 to {MAX_CONFIGS} configs")]
     Configs,
-    /// A config has no voters.
+    /// A config of the membership has no voters.
     #[error("a config has at least one voter")]
     NoVoters,
-    /// A voter is not a member.
+    /// A config names a voter that is not among the members.
     #[error("voter {0} is not a member")]
     NotAMember(NodeId),
-    /// There are more than [`MAX_MEMBERS`] members.
+    /// The membership has more than [`MAX_MEMBERS`] members.
     #[error("a group has at most {MAX_MEMBERS} members")]
     TooManyMembers,
-    /// An address is longer than [`MAX_ADDRESS_BYTES`].
+    /// The address of this member is longer than [`MAX_ADDRESS_BYTES`].
     #[error("the address of node {0} is longer than {MAX_ADDRESS_BYTES} bytes")]
     AddressTooLong(NodeId),
 }
 
-/// The voters of a space, and the learners that receive its entries without voting.
+/// Membership of a space's Raft group: the voters, and the learners, which receive the space's entries without voting.
 ///
 /// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
 /// [`MAX_MEMBERS`] members with addresses of at most [`MAX_ADDRESS_BYTES`].
@@ -70,7 +71,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Creates a membership from its configs and the members' addresses.
+    /// Creates a membership from its configs (sets of voters) and the addresses of its members.
     pub fn new(configs: Vec<BTreeSet<NodeId>>, members: BTreeMap<NodeId, String>) -> Result<Self, MembershipError> {
         if configs.is_empty() || configs.len() > MAX_CONFIGS {
             return Err(MembershipError::Configs);
@@ -90,38 +91,39 @@ impl Membership {
         Ok(Self { configs, members })
     }
 
-    /// Creates the membership of a group with one voter.
+    /// Creates the membership of a group in which `node` is the only voter and member.
     #[must_use]
     pub fn of_one(node: NodeId) -> Self {
         Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, String::new())]) }
     }
 
-    /// Sets of voters: one, or two while the group changes.
+    /// Configs (sets of voters) of the membership: one, or two while the group changes.
     #[must_use]
     pub fn configs(&self) -> &[BTreeSet<NodeId>] {
         &self.configs
     }
 
-    /// All members with their addresses, including learners.
+    /// All members of the group with their addresses, including learners.
     #[must_use]
     pub fn members(&self) -> &BTreeMap<NodeId, String> {
         &self.members
     }
 
-    /// All nodes that vote in at least one config.
+    /// All nodes that vote in at least one config of the membership.
     #[must_use]
     pub fn voters(&self) -> BTreeSet<NodeId> {
         self.configs.iter().flatten().copied().collect()
     }
 
-    /// The voter, if there is only one. It decides alone, even if the group has learners.
+    /// The only voter of the group; `None` if there are several. A sole voter decides alone, even if the group has
+    /// learners.
     #[must_use]
     pub fn sole_voter(&self) -> Option<NodeId> {
         let voters = self.voters();
         if voters.len() == 1 { voters.first().copied() } else { None }
     }
 
-    /// Encodes the payload of the membership's record.
+    /// Encodes the membership as the payload of its log record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         // The casts cannot overflow because of the type's invariants.
@@ -139,7 +141,7 @@ impl Membership {
         out
     }
 
-    /// Decodes the payload of a membership's record. `None` if it is malformed.
+    /// Decodes a membership from the payload of its log record. Returns `None` if the payload is malformed.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);
@@ -159,7 +161,8 @@ impl Membership {
     }
 }
 
-/// Reads `count` pairs with ascending nodes. Allocates only for pairs that the bytes contain.
+/// Reads `count` pairs, each of a node and a value, with ascending nodes. Allocates memory only for pairs that the
+/// bytes really contain.
 fn ascending<T>(count: u32, mut next: impl FnMut() -> Result<(NodeId, T), Malformed>) -> Option<BTreeMap<NodeId, T>> {
     let mut pairs = BTreeMap::new();
     for _ in 0..count {
@@ -181,19 +184,19 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<(NodeId, String), Malformed>
     Ok((node, address.to_owned()))
 }
 
-/// The vote of a node in a space.
+/// The vote of this node in the Raft group of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// Term of the vote.
+    /// Raft term in which the vote was cast.
     pub term: Term,
-    /// Node that receives the vote.
+    /// Node for which the vote was cast.
     pub node: NodeId,
-    /// True if a quorum granted the vote: the node leads.
+    /// True if a quorum granted the vote, so that the node leads in this term.
     pub committed: bool,
 }
 
 impl Vote {
-    /// Encodes the payload of the vote's record.
+    /// Encodes the vote as the payload of its log record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17);
@@ -203,7 +206,7 @@ impl Vote {
         out
     }
 
-    /// Decodes the payload of a vote's record. `None` if it is malformed.
+    /// Decodes a vote from the payload of its log record. Returns `None` if the payload is malformed.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);

@@ -1,4 +1,4 @@
-//! Queue of proposals that wait for the writer role.
+//! Queue of proposed commands that wait for a thread with the writer role, which commits them.
 //!
 //! Limit: `max_bytes` of commands. At the limit a blocking proposer waits, and an async proposer gets
 //! `Overloaded`. An empty queue also accepts a proposal larger than the limit.
@@ -23,15 +23,15 @@ use crate::{
     slot::{Answer, Slot},
 };
 
-/// A proposal in the queue.
+/// A proposed command in the queue.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) command: Framed,
     pub(crate) level: Durability,
     pub(crate) purpose: Purpose,
-    /// Waiter of the proposal; `None` at level `none`.
+    /// Slot in which a thread or task waits for the answer; `None` for a command proposed at durability level `none`.
     pub(crate) slot: Option<Arc<Slot>>,
-    /// Cached result of [`max_redis_bytes`]; `None` before the first use.
+    /// Cached result of [`max_redis_bytes`] for the command; `None` before the first use.
     redis_bytes: Option<usize>,
 }
 
@@ -40,13 +40,13 @@ impl Pending {
         Self { command, level, purpose, slot, redis_bytes: None }
     }
 
-    /// Limit of the bytes that a Redis command reads and writes; 0 for other commands. Parsed at the first
-    /// call.
+    /// Returns the maximum number of bytes that the command reads and writes if it is a batch of Redis commands; 0 for
+    /// other commands. Computed at the first call.
     fn redis_bytes(&mut self) -> usize {
         *self.redis_bytes.get_or_insert_with(|| max_redis_bytes(self.command.bytes().get(4..).unwrap_or_default()))
     }
 
-    /// Sends the answer to the waiter, if there is one.
+    /// Sends the answer to the waiting thread or task, if there is one.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some(slot) = self.slot.take() {
             slot.complete(answer);
@@ -54,8 +54,9 @@ impl Pending {
     }
 }
 
-/// Ensures that no waiter waits forever. A proposal can be dropped unanswered if its committer panicked, or
-/// if the space was dropped without a close; then its waiter gets an error.
+/// Ensures that no thread or task waits forever for its proposal. A proposal can be dropped without an answer if the
+/// committing thread panicked, or if the space was dropped without a close; then the waiting thread or task gets an
+/// error.
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.slot.is_some() {
@@ -70,7 +71,7 @@ impl Drop for Pending {
 struct Inner {
     pending: VecDeque<Pending>,
     bytes: usize,
-    /// Number of proposers that wait for room.
+    /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
 }
@@ -80,12 +81,12 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
-    /// Mirrors `inner.pending.len()`, so that the holder of the writer role can detect an empty queue without
-    /// the lock.
+    /// Copy of `inner.pending.len()`, which the holder of the writer role can read without the lock to detect an empty
+    /// queue.
     len: AtomicUsize,
 }
 
-/// Behaviour of a push to a full queue.
+/// Behaviour of a push when the queue is full: wait, or return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     Wait,
@@ -124,7 +125,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the commands of one entry into `into`: all pending ones, up to the limits of an entry.
+    /// Moves the queued proposals of the next log entry into `into`: all queued ones, up to the limits of an entry.
     pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
         let mut inner = self.lock();
         let (mut bytes, mut redis_bytes) = (0, 0);
@@ -153,13 +154,13 @@ impl Queue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Rejects new proposals; queued ones stay.
+    /// Makes the queue reject new proposals. Proposals that are already queued stay in the queue.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.room.notify_all();
     }
 
-    /// Wakes the thread that waits for the oldest proposal. Returns false if no thread waits for it.
+    /// Wakes the thread that waits for the oldest queued proposal. Returns false if no thread waits for this proposal.
     pub(crate) fn wake_front(&self) -> bool {
         self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.wake_thread())
     }
@@ -190,7 +191,7 @@ mod tests {
         Pending::new(command, Durability::Os, Purpose::Data, None)
     }
 
-    /// Number of commands in each entry, for commands of these sizes.
+    /// Returns the number of commands in each log entry that the queue forms from commands of these sizes.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());

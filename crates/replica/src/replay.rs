@@ -1,4 +1,4 @@
-//! Replays the log into the state at open.
+//! Replay: applies the records of the log to the state when a space is opened.
 
 use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_state::{
@@ -13,20 +13,20 @@ use crate::{
     valid::Valid,
 };
 
-/// Result of a replay.
+/// Result of a replay of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Number of records of the space that were applied.
+    /// Number of log records of the space that the replay applied to the state.
     pub records: u64,
-    /// Total payload bytes of those records.
+    /// Total payload size in bytes of the applied records.
     pub bytes: u64,
 }
 
-/// Applies all records of the log beyond the state's applied position. Memory is bounded by the log's read
-/// buffer and the largest record.
+/// Applies all records of the log beyond the state's applied position. The memory used is bounded by the size of the
+/// log's read buffer and of the largest record.
 ///
-/// In the log of a sole voter all entries are agreed on. If other nodes vote, they need not be, so replay
-/// returns an error before it applies anything that depends on other voters.
+/// If this node is the only voter of the space, all entries of its log are agreed on. If other nodes vote too, entries
+/// may lack agreement, so replay returns an error before it applies entries that depend on other voters.
 ///
 /// Entries that a truncation voids are skipped. The log knows its truncations before it is read
 /// ([`Log::truncations`]), so no record is read twice or delayed.
@@ -112,7 +112,8 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
     Ok(())
 }
 
-/// Checks that an entry directly follows the last one. Not for the membership at index 0.
+/// Checks that the index and term of an entry follow those of the previous entry. The membership at index 0 has no
+/// previous entry, so it must not be checked.
 fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let applied = machine.applied();
     if record.index != applied.index.next() {
@@ -124,7 +125,7 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Checks that a truncation voids only entries that the state has not applied.
+/// Checks that a truncation record declares void only entries that the state has not applied.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.

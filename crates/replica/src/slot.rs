@@ -1,4 +1,5 @@
-//! The result slot of a proposal, for a thread that parks or a task that polls.
+//! The slot for the answer to a proposed command, on which either a thread that parks or an async task that polls
+//! waits.
 
 use std::{
     future::Future,
@@ -12,13 +13,14 @@ use thalweg_types::{Durability, command::Outcome};
 
 use crate::error::ProposeError;
 
-/// Result of a committed proposal.
+/// Result of a proposed command that was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Level that was reached: at least the requested one, or a stronger one if other commands of the entry
+    /// Durability level that was reached: the requested one, or a stronger one if other commands of the same log entry
     /// required it.
     pub durability: Durability,
-    /// Outcome of the command; `None` at level `none`, which is acknowledged before the outcome is known.
+    /// Outcome of the command; `None` at durability level `none`, at which a command is acknowledged before its outcome
+    /// is known.
     pub outcome: Option<Outcome>,
 }
 
@@ -26,17 +28,18 @@ pub(crate) type Answer = Result<Committed, ProposeError>;
 
 #[derive(Debug)]
 enum State {
-    /// A thread waits, to be unparked.
+    /// A thread waits for the answer and must be unparked.
     Thread(Thread),
-    /// A task will poll; contains its waker after the first poll.
+    /// An async task waits for the answer. Contains the task's waker after the task's first poll.
     Task(Option<Waker>),
-    /// The answer has arrived.
+    /// The answer has arrived, and the waiting thread or task has not taken it yet.
     Done(Answer),
-    /// The waiter has taken the answer.
+    /// The waiting thread or task has taken the answer.
     Taken,
 }
 
-/// A single-use handover of the answer from the holder of the writer role to one waiter.
+/// A slot that is used once, to hand the answer to a proposal from the holder of the writer role to one waiting thread
+/// or task.
 #[derive(Debug)]
 pub(crate) struct Slot(Mutex<State>);
 
@@ -49,7 +52,7 @@ impl Slot {
         Arc::new(Self(Mutex::new(State::Task(None))))
     }
 
-    /// Stores the answer and wakes the waiter.
+    /// Stores the answer and wakes the thread or task that waits for it.
     pub(crate) fn complete(&self, answer: Answer) {
         let before = std::mem::replace(&mut *self.lock(), State::Done(answer));
         match before {
@@ -59,8 +62,8 @@ impl Slot {
         }
     }
 
-    /// Wakes a waiting thread without an answer, so that it takes the writer role. Returns false if a task
-    /// waits.
+    /// Wakes a thread that waits on this slot, without an answer, so that the thread takes the writer role. Returns
+    /// false if an async task waits on the slot instead.
     pub(crate) fn wake_thread(&self) -> bool {
         match &*self.lock() {
             State::Thread(thread) => {
@@ -71,7 +74,7 @@ impl Slot {
         }
     }
 
-    /// Takes the answer, if it has arrived.
+    /// Takes the answer out of the slot; returns `None` if it has not arrived yet.
     pub(crate) fn take(&self) -> Option<Answer> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, State::Taken) {
@@ -99,7 +102,7 @@ impl Slot {
     }
 }
 
-/// A proposal in progress. Dropping it does not cancel the proposal.
+/// A proposed command in progress, a future of its result. Dropping it does not cancel the proposal.
 #[derive(Debug)]
 #[must_use = "the proposal's outcome is known only when this resolves"]
 pub struct Proposal(pub(crate) Arc<Slot>);

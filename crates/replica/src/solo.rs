@@ -1,10 +1,11 @@
-//! A space with one voter, this node. It gives the guarantees of a Raft group without its machinery.
+//! A space with one voter, this node. Such a space gives the guarantees of a Raft group without the messages and
+//! elections between nodes.
 //!
-//! There is one writer *role*, but no writer thread. A blocking proposer that finds the role free encodes,
-//! writes, syncs and applies its own command. Proposers that arrive in the meantime queue their commands; the
-//! next holder of the role turns all queued commands into one entry. Async proposers take the role only if no
-//! fsync is needed, because they must not block their executor. Otherwise a committer thread takes it for
-//! them, unless the executor has no other work ([`Solo::commit_queued_here`]).
+//! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
+//! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
+//! their commands; the next holder of the role turns all queued commands into one entry. Async proposers take the role
+//! only if no fsync is needed, because they must not block their executor. Otherwise a committer thread takes the role
+//! for them, unless the executor has no other work ([`Solo::commit_queued_here`]).
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
@@ -45,49 +46,52 @@ use crate::{
     slot::{Answer, Committed, Proposal, Slot},
 };
 
-/// Time at which the committer of a queued command is woken.
+/// Time at which the committer thread is woken for a queued command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The committer is woken immediately.
+    /// The committer thread is woken when the command is queued.
     Now,
-    /// The proposer wakes it with [`Solo::commit_queued`], which it must call before it waits. So commands
-    /// proposed together become one entry. Another thread may commit them earlier.
+    /// The proposer wakes the committer thread later with [`Solo::commit_queued`], which the proposer must call before
+    /// it waits. So commands that are proposed together become one log entry. Another thread may commit the commands
+    /// earlier.
     Later,
 }
 
-/// Receives every applied entry, on the thread that holds the writer role. Implementations must be fast.
+/// Observer of a space that is called for every applied log entry, on the thread that holds the writer role.
+/// Implementations must be fast.
 pub trait Observer: Send + Sync + fmt::Debug {
-    /// Reports outcomes that have become visible.
+    /// Reports the outcomes of commands that have become visible to readers.
     fn applied(&self, outcomes: &[Outcome]);
 }
 
 /// Options of a space on a single node.
 #[derive(Clone, Debug)]
 pub struct SoloOptions {
-    /// Number of the space.
+    /// Id of the space that is opened.
     pub space: SpaceId,
-    /// This node, the space's only voter.
+    /// Id of this node, which is the space's only voter.
     pub node: NodeId,
-    /// Maximum bytes of queued commands. At the limit, blocking proposers wait and async ones get an error.
+    /// Maximum total size of queued commands in bytes. At the limit, blocking proposers wait and async proposers get an
+    /// error.
     pub max_queue_bytes: usize,
 }
 
-/// Figures of a space since it was opened.
+/// Statistics of a space since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoloStats {
-    /// Number of committed commands.
+    /// Number of committed commands since the space was opened.
     pub commands: u64,
-    /// Number of log entries that carried those commands.
+    /// Number of log entries that contain these commands.
     pub entries: u64,
-    /// Histogram of the commands in each entry.
+    /// Histogram of the number of commands in each log entry.
     pub entry_commands: Log2Histogram,
-    /// Bytes currently queued.
+    /// Total size in bytes of the commands that are queued now.
     pub queue_bytes: u64,
-    /// Commands currently queued.
+    /// Number of commands that are queued now.
     pub queue_commands: u64,
 }
 
-/// A space on a single node; cheap to clone.
+/// A space on a single node, which is the space's only voter. A clone is cheap and refers to the same space.
 #[derive(Clone, Debug)]
 pub struct Solo {
     shared: Arc<Shared>,
@@ -99,20 +103,21 @@ struct Shared {
     machine: Arc<Machine>,
     clock: Arc<SpaceClock>,
     space: SpaceId,
-    /// Term in which this node leads.
+    /// Raft term in which this node leads.
     term: Term,
     role: Mutex<Role>,
     queue: Queue,
     observer: OnceLock<Arc<dyn Observer>>,
     committer: OnceLock<Committer>,
-    /// Set after the queue is closed; the committer thread ends when it sees it and the queue is empty.
+    /// Set to true after the queue is closed. The committer thread ends when it sees this flag and the queue is empty.
     stopping: AtomicBool,
     /// True while the committer thread sleeps and must be unparked.
     idle: AtomicBool,
     failure: OnceLock<String>,
     commands: AtomicU64,
     entries: AtomicU64,
-    /// Number of entries by their number of commands, with buckets of [`Log2Histogram::bucket_of`].
+    /// Number of log entries, counted in buckets by the number of their commands; the buckets are those of
+    /// [`Log2Histogram::bucket_of`].
     entry_sizes: [AtomicU64; LOG2_BUCKETS],
 }
 
@@ -122,27 +127,28 @@ struct Committer {
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State that only the holder of the writer role accesses.
+/// State of a space that only the holder of the writer role may access. The writer role is the right of one thread at a
+/// time to write entries to the log.
 #[derive(Debug)]
 struct Role {
-    /// Index of the next entry. `next == machine.applied().index + 1` whenever the role is free.
+    /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
     next: Index,
     taken: Vec<Pending>,
-    /// Buffer in which an entry of several commands is assembled.
+    /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
 }
 
-/// Maximum bytes of an async caller's command that is committed inline. Longer ones go to the committer
-/// thread, because copying them takes time from an executor.
+/// Maximum size in bytes of an async caller's command that is committed on the caller's own thread. Longer commands go
+/// to the committer thread, because copying them would take time from the caller's executor.
 const MAX_INLINE_COMMAND_BYTES: usize = 64 * 1024;
 
-/// Maximum bytes of the entry buffer kept between entries.
+/// Maximum size in bytes of the entry buffer that is kept in memory between entries.
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Solo {
-    /// Takes the leadership of a space whose state has been [replayed](crate::replay). In a new directory it
-    /// first writes the group's membership and vote.
+    /// Opens a space whose state has been [replayed](crate::replay), and makes this node its leader. In a new directory
+    /// the function first writes the group's membership and vote to the log.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,
@@ -174,12 +180,12 @@ impl Solo {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Sets the observer of applied entries. Only the first call has an effect.
+    /// Sets the observer that is called for applied log entries. Only the first call has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.shared.observer.set(observer);
     }
 
-    /// Proposes an encoded command and blocks until `level` is reached.
+    /// Proposes an encoded command and blocks until the command has reached durability `level`.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         self.propose_then(command, level, purpose, |durability, outcome| Committed {
             durability,
@@ -187,8 +193,9 @@ impl Solo {
         })
     }
 
-    /// Proposes like [`propose`](Self::propose), but passes level and outcome to `then` in place. Passing
-    /// them up through the callers would cost a tenth of a command's few hundred nanoseconds.
+    /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
+    /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
+    /// hundred nanoseconds.
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -230,13 +237,13 @@ impl Solo {
         }
     }
 
-    /// Queues an encoded command. The future resolves when `level` is reached; for level `none` it resolves
-    /// immediately.
+    /// Proposes an encoded command without blocking for it. The returned future resolves when the command has reached
+    /// durability `level`; for level `none` the future resolves immediately.
     ///
-    /// A small command that needs no fsync is committed here if the role is free and the queue is empty: a
-    /// copy and a change in memory cost less than waking the committer thread. Such a call blocks only if the
-    /// log has no segment ready or the state stalls. Then only one caller blocks, because the others find the
-    /// role taken.
+    /// A small command that needs no fsync is committed within the call if the writer role is free and the queue is
+    /// empty: a copy and a change in memory cost less than waking the committer thread. Such a call blocks only if the
+    /// log has no segment ready or the state stalls. In that case only one caller blocks, because the others find the
+    /// role taken and queue their commands.
     pub fn propose_async(
         &self,
         command: Framed,
@@ -246,8 +253,8 @@ impl Solo {
         self.propose_async_waking(command, level, purpose, Wake::Now)
     }
 
-    /// Proposes like [`propose_async`](Self::propose_async). `wake` determines when the committer thread is
-    /// woken if the command must wait for it.
+    /// Proposes a command like [`propose_async`](Self::propose_async). If the command must wait for the committer
+    /// thread, `wake` determines when this thread is woken.
     pub fn propose_async_waking(
         &self,
         command: Framed,
@@ -278,17 +285,17 @@ impl Solo {
         Ok(Proposal(slot))
     }
 
-    /// Wakes the committer thread for commands proposed with [`Wake::Later`], unless another thread has
-    /// committed them.
+    /// Wakes the committer thread for commands that were proposed with [`Wake::Later`], unless another thread has
+    /// already committed them.
     pub fn commit_queued(&self) {
         if !self.shared.queue.is_empty() {
             self.wake_committer();
         }
     }
 
-    /// Commits the queue on this thread if the role is free, otherwise like
-    /// [`commit_queued`](Self::commit_queued). Blocks for the fsync; the caller's own commands are committed
-    /// on return. Saves two thread wake-ups, which cost half as much as an fsync.
+    /// Commits the queued commands on the calling thread if the writer role is free; otherwise wakes the committer
+    /// thread, like [`commit_queued`](Self::commit_queued). If it commits, it blocks for the fsync, and the caller's
+    /// own commands are committed on return. This saves two thread wake-ups, which cost half as much as an fsync.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && let Some(role) = self.shared.try_role()
@@ -313,8 +320,8 @@ impl Solo {
         Ok(Committed { durability: Durability::None, outcome: None })
     }
 
-    /// Copies bytes forward: logs the move and applies it. Returns `Void` if the state no longer points at
-    /// the source.
+    /// Applies a move, which copies bytes of the log to the log's end so that an old segment can be freed: logs the
+    /// move and applies it to the state. Returns `Void` if the state no longer refers to the old position of the bytes.
     pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -333,9 +340,9 @@ impl Solo {
         moved.map_err(|error| shared.fail(&error.to_string()))
     }
 
-    /// Logs that entries up to `index`, which has term `term`, may be missing in the log. Call it, and sync
-    /// the log, before their segments are freed: a group with missing entries must know their bound and the
-    /// term of the last one.
+    /// Writes a record to the log that entries up to `index`, which has Raft term `term`, may be missing in the log. A
+    /// caller that frees segments with such entries calls this function and syncs the log first, because the Raft group
+    /// must know the bound of the missing entries and the term of the last one.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -346,19 +353,19 @@ impl Solo {
         passed.map_err(|error| shared.fail(&error.to_string()))
     }
 
-    /// Current time of the space.
+    /// Returns the current time of the space.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.shared.clock.now()
     }
 
-    /// Returns the reason why the space rejects proposals, if its state failed.
+    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
     }
 
-    /// Returns the figures of the space.
+    /// Returns the statistics of the space.
     #[must_use]
     pub fn stats(&self) -> SoloStats {
         let (bytes, len) = self.shared.queue.bytes_and_len();
@@ -374,7 +381,7 @@ impl Solo {
         }
     }
 
-    /// Rejects new proposals, commits the queued ones, and stops the committer thread.
+    /// Closes the space: rejects new proposals, commits the queued ones, and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();
@@ -421,11 +428,11 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
 }
 
-/// The held writer role. Releasing it, also after an error or a panic, wakes a thread to lead if the queue is
-/// not empty.
+/// Guard that a thread has while it holds the writer role, the right to write entries to the log. When the role is
+/// released, also after an error or a panic, a thread is woken to take the role if the queue is not empty.
 struct RoleGuard<'a> {
     shared: &'a Shared,
-    /// `None` only during the drop.
+    /// Lock guard that represents the held writer role; `None` only while this guard is being dropped.
     role: Option<MutexGuard<'a, Role>>,
 }
 
@@ -451,7 +458,8 @@ impl Drop for RoleGuard<'_> {
 }
 
 impl Shared {
-    /// Commits the queue, or sleeps until there is work. Returns false when the thread must end.
+    /// One step of the committer thread: commits queued commands, or sleeps until there are some. Returns false when
+    /// the thread must end.
     fn committer_step(&self) -> bool {
         if !self.queue.is_empty() {
             self.commit_queued(self.role());
@@ -483,15 +491,16 @@ impl Shared {
         Some(RoleGuard { shared: self, role: Some(role) })
     }
 
-    /// An entry may be in the log but not in the state, so no other entry with its index may follow.
+    /// Marks the space as failed after a panic of a thread that held the role. An entry may be in the log but not in
+    /// the state, so no other entry with the same index may follow.
     #[cold]
     fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
         self.fail("a thread panicked during a commit");
         role
     }
 
-    /// Commits one entry from the queue, releases the role, then wakes the proposers. So the next holder
-    /// writes while their threads wake.
+    /// Commits one log entry from the queue, releases the role, then wakes the proposers. So the next holder of the
+    /// role can write while the proposers' threads wake up.
     fn commit_queued(&self, mut role: RoleGuard<'_>) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entry(&mut taken);
@@ -505,7 +514,7 @@ impl Shared {
         }
     }
 
-    /// Ensures after a release of the role that a thread leads if the queue is not empty.
+    /// After the role was released, wakes a thread to take the role if the queue is not empty.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;
@@ -549,7 +558,7 @@ impl Shared {
         Ok(Committed { durability, outcome })
     }
 
-    /// Returns one answer for each proposal, in order.
+    /// Commits the proposals `taken` and returns one answer for each proposal, in order.
     fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Answer> {
         if taken.is_empty() {
             return Vec::new();
@@ -590,8 +599,8 @@ impl Shared {
         Ok(role.outcomes.drain(..).map(answer).collect())
     }
 
-    /// Writes one entry, waits for its level, and applies it. Stores one outcome for each command in the
-    /// role.
+    /// Writes one log entry, waits until it has reached its durability level, and applies it to the state. Stores one
+    /// outcome for each command in `role`.
     fn commit_entry(
         &self,
         role: &mut Role,
@@ -617,8 +626,8 @@ impl Shared {
         Ok(level.max(Durability::Os))
     }
 
-    /// Time for the next record. If keys have deadlines, reads stay at this time until the guard is dropped.
-    /// Without deadlines no read uses the time, and this costs nothing.
+    /// Returns the timestamp for the next log record. If the space has keys with deadlines, reads use this timestamp as
+    /// their time until the returned guard is dropped. Without such keys no read uses the time, so there is no guard.
     fn stamp(&self) -> (SpaceTime, Option<FrozenTime<'_>>) {
         if !self.machine.has_deadlines() {
             return (self.clock.stamp(), None);

@@ -1,4 +1,4 @@
-//! Validity of a space's records.
+//! Validity of a space's log records: entries can become void (invalid) by later truncations of the log.
 //!
 //! Owns: the rule by which a truncation voids entries. Replay, watches, snapshots and the freeing of segments
 //! all use it. Does not own: the table of truncations, which is part of the log ([`Log::truncations`]).
@@ -22,24 +22,25 @@ use std::sync::Arc;
 use thalweg_log::{Log, LogRecord, Truncation};
 use thalweg_types::{Lsn, SpaceId};
 
-/// Distinguishes valid from void entries of one space, as of its creation. Cheap to create.
+/// Rule that distinguishes valid from void entries of one space, with the truncations known when it was created. It is
+/// cheap to create.
 #[derive(Clone, Debug)]
 pub struct Valid {
     space: SpaceId,
-    /// Truncations of all spaces, ordered by LSN; those of one space are also ordered by index.
+    /// Truncation records of all spaces, ordered by LSN; those of one space are also ordered by index.
     truncations: Arc<Vec<Truncation>>,
 }
 
 impl Valid {
-    /// Creates the rule for a space from the truncations that its log currently has. It is correct for
-    /// records that are readable in order, and for those in the segments at the start of the log.
+    /// Creates the rule for a space from the truncations that the log contains now. It is correct for records that are
+    /// read in order, and for records in the segments at the start of the log.
     #[must_use]
     pub fn of(log: &Log, space: SpaceId) -> Self {
         Self { space, truncations: log.truncations() }
     }
 
-    /// Adds the truncations that the log has gained, and keeps the known ones after `from`. A reader that
-    /// still holds a freed segment needs the truncations of the other segments that were freed with it.
+    /// Adds the truncations that the log has gained since, and keeps the known ones after `from`. A reader that still
+    /// reads a freed segment needs the truncations of the other segments that were freed with it.
     pub fn update(&mut self, log: &Log, from: Lsn) {
         self.merge(&log.truncations(), from);
     }
@@ -59,13 +60,14 @@ impl Valid {
         self.truncations = Arc::new(kept);
     }
 
-    /// Returns true if a truncation has ever voided entries of the space, as far as the log still shows.
+    /// Returns true if a truncation has declared entries of the space void, as far as the log still contains this
+    /// truncation.
     #[must_use]
     pub fn has_truncations(&self) -> bool {
         self.truncations.iter().any(|truncation| truncation.space == self.space)
     }
 
-    /// Returns true if a record is an entry of the space that a later truncation voids.
+    /// Returns true if a record is an entry of the space that a later truncation has declared void.
     #[must_use]
     pub fn is_void(&self, record: &LogRecord) -> bool {
         if self.truncations.is_empty() || record.space != self.space || !record.kind.has_index() {
@@ -77,7 +79,7 @@ impl Valid {
         first.is_some_and(|truncation| truncation.index <= record.index)
     }
 
-    /// Returns true if a record is a valid entry of the space.
+    /// Returns true if a record is an entry of the space, and no later truncation has declared it void.
     #[must_use]
     pub fn is_entry(&self, record: &LogRecord) -> bool {
         record.space == self.space && record.kind.has_index() && !self.is_void(record)

@@ -1,25 +1,25 @@
-//! The interface of a state backend.
+//! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
 
 use std::{fmt, ops::Bound, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
 
-/// Position up to which the state has applied its space's log. Stored with the data of the same batch, so the
-/// position and the data never disagree.
+/// Position up to which the state has applied its space's log. The backend stores this position together with the data
+/// of the same batch, so the position and the data never disagree.
 ///
-/// Invariant: never decreases. `lsn` is exclusive: all records of the space below it are applied.
+/// Invariant: the position never decreases. `lsn` is exclusive: all records of the space below it are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Exclusive end of the applied records; replay starts here.
+    /// Exclusive end of the applied records: the first LSN that a replay of the log applies.
     pub lsn: Lsn,
-    /// Term of the last applied entry.
+    /// Raft term of the last applied log entry.
     pub term: Term,
-    /// Index of the last applied entry.
+    /// Raft index of the last applied log entry.
     pub index: Index,
     /// Revision of the last applied command.
     pub revision: Revision,
-    /// Space time of the last applied entry.
+    /// Space time (timestamp) of the last applied log entry.
     pub time: SpaceTime,
     /// Hash over the outcomes and the replicated writes of all applied entries. All replicas have the same hash at
     /// the same index (see `docs/formats/state.md`).
@@ -27,13 +27,13 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Version of the encoding. Version 1 had no running hash.
+    /// Version of the encoding of an applied position. Version 1 had no running hash.
     pub(crate) const VERSION: u8 = 2;
     const FIELDS: usize = 6;
-    /// Bytes of an encoded position.
+    /// Size of an encoded applied position in bytes.
     pub(crate) const ENCODED_BYTES: usize = 1 + Self::FIELDS * 8;
 
-    /// Returns the fields in their stored order.
+    /// Returns the fields of the applied position in their stored order.
     pub(crate) fn fields(&self) -> [u64; Self::FIELDS] {
         [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0, self.running_hash]
     }
@@ -49,8 +49,8 @@ impl Applied {
         }
     }
 
-    /// Encodes the position as a version byte and six little-endian numbers. Backends store these bytes with their
-    /// data.
+    /// Encodes the applied position as a version byte and six little-endian numbers. Backends store these bytes with
+    /// their data.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::ENCODED_BYTES);
         bytes.push(Self::VERSION);
@@ -60,8 +60,8 @@ impl Applied {
         bytes
     }
 
-    /// Decodes a position. Returns [`BackendError::Format`] for another version, and the error of `corrupt` for all
-    /// other invalid bytes.
+    /// Decodes an applied position. Returns [`BackendError::Format`] for another version of the encoding, and the error
+    /// that `corrupt` creates for all other invalid bytes.
     pub(crate) fn decode(bytes: &[u8], corrupt: impl FnOnce() -> BackendError) -> Result<Self, BackendError> {
         let Some((&version, fields)) = bytes.split_first() else { return Err(corrupt()) };
         if version != Self::VERSION {
@@ -75,30 +75,31 @@ impl Applied {
     }
 }
 
-/// Time at which applied batches reach the disk.
+/// Choice of when an applied batch of changes becomes durable on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SyncMode {
-    /// Batches are persisted later, in bulk, and never before their log records; after a crash the log is replayed.
-    /// An apply costs a change in memory.
+    /// The backend persists batches later, in bulk, and never before their log records are durable. After a crash, the
+    /// log is replayed. Applying a batch only changes memory.
     #[default]
     BehindLog,
-    /// Batches are durable when `apply` returns. For a state without a log, and for comparing backends alone. An
-    /// apply costs at least one fsync.
+    /// Each batch is durable when `apply` returns. This mode is for a state without a log, and for comparing backends
+    /// alone. Applying a batch costs at least one fsync.
     PerBatch,
 }
 
 impl SyncMode {
-    /// All sync modes.
+    /// All modes of syncing applied batches.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
-/// Maximum allocation in bytes that a cleared batch keeps, for its bytes and for its list of changes separately.
-/// Ordinary entries fit, because an entry has at most 4 MiB of commands.
+/// Maximum memory in bytes that a cleared batch keeps for its bytes, and separately for its list of changes. Batches of
+/// ordinary log entries fit, because an entry has at most 4 MiB of commands.
 const MAX_IDLE_BYTES: usize = 8 * 1024 * 1024;
 
-/// A batch of changes that become visible together and survive a crash together. Clearing it keeps its allocations.
+/// A batch of changes that become visible together and survive a crash together. Clearing the batch keeps its allocated
+/// memory.
 ///
-/// If a key occurs more than once, its last change wins.
+/// If a key occurs more than once in the batch, the last change of the key wins.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     bytes: Vec<u8>,
@@ -109,27 +110,27 @@ pub struct WriteBatch {
 struct Op {
     key_at: usize,
     key_len: u32,
-    /// Bytes of the value; `u32::MAX` for a delete.
+    /// Length of the value in bytes; `u32::MAX` for a delete.
     value_len: u32,
 }
 
-/// One change of a [`WriteBatch`].
+/// One change of a [`WriteBatch`]: a put or a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Sets the key to the value.
+    /// Sets a key (first field) to a value (second field).
     Put(&'a [u8], &'a [u8]),
-    /// Removes the key, if it exists.
+    /// Removes a key, if it exists.
     Delete(&'a [u8]),
 }
 
 impl WriteBatch {
-    /// Creates an empty batch.
+    /// Creates a batch without changes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a key to a value. Both are concatenated from their parts.
+    /// Adds a change that sets a key to a value. Key and value are each concatenated from the given slices.
     #[inline]
     pub fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
         let key_at = self.bytes.len();
@@ -140,7 +141,7 @@ impl WriteBatch {
         self.ops.push(Op { key_at, key_len, value_len });
     }
 
-    /// Removes a key, which is concatenated from its parts.
+    /// Adds a change that removes a key. The key is concatenated from the given slices.
     #[inline]
     pub fn delete(&mut self, key: &[&[u8]]) {
         let key_at = self.bytes.len();
@@ -148,12 +149,13 @@ impl WriteBatch {
         self.ops.push(Op { key_at, key_len: (self.bytes.len() - key_at) as u32, value_len: u32::MAX });
     }
 
-    /// Iterates over the changes in order.
+    /// Iterates over the changes of the batch, in the order in which they were added.
     pub fn changes(&self) -> impl ExactSizeIterator<Item = Change<'_>> {
         self.ops.iter().map(|op| self.change_of(op))
     }
 
-    /// Iterates over the changes in order, each with the contiguous bytes of its key and value.
+    /// Iterates over the changes in the order in which they were added. Each change is returned with its key's and
+    /// value's bytes as one slice.
     pub fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
         self.ops.iter().map(|op| {
             let value_len = if op.value_len == u32::MAX { 0 } else { op.value_len as usize };
@@ -161,7 +163,7 @@ impl WriteBatch {
         })
     }
 
-    /// Returns the change at this index, counted from 0, or `None` past the last one.
+    /// Returns the change with this index, counted from 0, or `None` if the batch has no such change.
     #[inline]
     pub fn change(&self, number: u32) -> Option<Change<'_>> {
         self.ops.get(number as usize).map(|op| self.change_of(op))
@@ -178,8 +180,9 @@ impl WriteBatch {
         }
     }
 
-    /// Overwrites the beginning of a put's value and returns the replaced bytes. Returns `None` if the change does
-    /// not exist, is a delete, or has a shorter value. A later change of the same key still wins.
+    /// Overwrites the beginning of the value of the put with index `number`, and returns the replaced bytes. Returns
+    /// `None` if this change does not exist, is a delete, or has a shorter value. A later change of the same key still
+    /// wins.
     pub fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
         let op = self.ops.get(number as usize)?;
         if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {
@@ -192,7 +195,7 @@ impl WriteBatch {
         Some(before)
     }
 
-    /// Removes all changes after the first `len`.
+    /// Removes all changes of the batch except the first `len`.
     pub fn truncate(&mut self, len: usize) {
         if let Some(op) = self.ops.get(len) {
             self.bytes.truncate(op.key_at);
@@ -200,7 +203,7 @@ impl WriteBatch {
         }
     }
 
-    /// Returns the number of changes.
+    /// Returns the number of changes in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len()
@@ -212,13 +215,13 @@ impl WriteBatch {
         self.ops.is_empty()
     }
 
-    /// Returns the total bytes of all keys and values.
+    /// Returns the total size in bytes of all keys and values in the batch.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Checks that each key satisfies the rules of [`Backend`].
+    /// Checks that each key in the batch satisfies the rules of [`Backend`].
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         for op in &self.ops {
             match (op.key_len, self.bytes.get(op.key_at)) {
@@ -231,7 +234,8 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Removes all changes. Keeps the allocations up to a bound of 8 MiB each.
+    /// Removes all changes from the batch. The batch keeps its allocated memory, up to 8 MiB for the bytes and 8 MiB
+    /// for the list of changes.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
@@ -240,7 +244,7 @@ impl WriteBatch {
     }
 }
 
-/// Order of a scan.
+/// Order in which a scan visits keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
     /// The scan visits keys in ascending order.
@@ -250,7 +254,8 @@ pub enum Direction {
     Reverse,
 }
 
-/// Callback of a scan, called with each key and value. Both are borrowed for the call only. `Break` ends the scan.
+/// Callback of a scan, which calls it with each key and value. Key and value are borrowed only for the duration of the
+/// call. If the callback returns `Break`, the scan ends.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Returns true if no key can lie within the bounds. Callers check this before they use a map that panics on
@@ -264,11 +269,12 @@ pub fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     }
 }
 
-/// A consistent, immutable view of the map as of one batch. A view keeps old data alive while it exists.
+/// A consistent, immutable view of a backend's map, as the map was after one batch. A view keeps old data alive while
+/// the view exists.
 pub trait View: Send + Sync {
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
-    /// Visits the pairs within the bounds in order. Keys compare as unsigned bytes.
+    /// Calls `visit` with the pairs of key and value within the bounds, in order. Keys compare as unsigned bytes.
     fn scan(
         &self,
         lower: Bound<&[u8]>,
@@ -276,20 +282,20 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Visits the pairs from a bound to the end, in ascending order. Intended for walks over the whole map: the
-    /// blocks they read are not cached, so they evict nothing that other readers use, and they share no lock with
-    /// those readers.
+    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Intended for walks over the
+    /// whole map: the blocks that such a walk reads are not cached, so it does not evict blocks that other readers use,
+    /// and it shares no lock with other readers.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
-    /// Returns the position that the view has applied.
+    /// Returns the position in the log up to which the view's data is applied.
     fn applied(&self) -> Applied;
 }
 
-/// Makes the log durable up to an LSN. A backend calls the barrier before it persists anything, so no backend is
-/// ever ahead of the log on disk.
+/// Makes the log durable up to an LSN. A backend calls this barrier before it persists changes, so that the persisted
+/// state is never ahead of the log on disk.
 pub trait LogBarrier: Send + Sync {
-    /// Returns when all records below `lsn` are on disk. An error is final: the backend must persist nothing
+    /// Blocks until all log records below `lsn` are on disk. An error is final: the backend must persist nothing
     /// afterwards.
     fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed>;
 }
@@ -305,111 +311,113 @@ pub struct BarrierFailed(pub String);
 /// `apply` and `flush` may be called during reads. Two threads never call `apply` at the same time; any thread may
 /// call every other method at any time.
 pub trait Backend: Send + Sync + fmt::Debug + 'static {
-    /// Applies a batch atomically and stores `applied` with it. May block, for a bounded time, until flushes and
-    /// compactions catch up (a write stall, counted in the statistics). Every view created afterwards contains the
-    /// whole batch. Nothing is made durable, except in [`SyncMode::PerBatch`].
+    /// Applies a batch atomically and stores the position `applied` with the batch. May block, for a bounded time,
+    /// until flushes and compactions catch up (a write stall, counted in the statistics). Every view created afterwards
+    /// contains the whole batch. The batch is not durable yet when the call returns, except in [`SyncMode::PerBatch`].
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError>;
-    /// Returns the applied position; `None` for a new state.
+    /// Returns the log position up to which batches have been applied; `None` for a new state.
     fn applied(&self) -> Option<Applied>;
-    /// Returns the position that survives a power loss now. The log may drop all records below it.
+    /// Returns the applied position that would survive a power loss now. The log may drop all records below this
+    /// position.
     fn persisted(&self) -> Option<Applied>;
-    /// Returns the newest value of a key.
+    /// Returns the newest value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
-    /// Passes the newest value of a key to `show` without copying it, if the key exists.
+    /// Calls `show` with the newest value of a key, without copying the value. Does not call `show` if the key does not
+    /// exist.
     fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
         if let Some(value) = self.get(key)? {
             show(&value);
         }
         Ok(())
     }
-    /// Hints that the keys will be read next. A backend can load the memory of all of them into the processor's
-    /// cache at once, so that the cache misses overlap. The default does nothing.
+    /// Hints that the caller will read these keys next. A backend can load the memory of all keys into the processor's
+    /// cache in one pass, so that the cache misses overlap. The default implementation does nothing.
     fn warm(&self, _keys: &[&[u8]]) {}
-    /// Returns the newest consistent view.
+    /// Returns the newest consistent view of the backend's map.
     fn view(&self) -> Arc<dyn View>;
-    /// Persists all batches applied before the call: first the log (through the barrier), then the state. Returns
-    /// the persisted position afterwards. Blocks.
+    /// Persists all batches that were applied before the call: first makes the log durable (through the barrier), then
+    /// the state. Returns the position that is persisted afterwards. Blocks.
     fn flush(&self) -> Result<Option<Applied>, BackendError>;
-    /// Flushes, and removes overwritten and deleted data where the store supports it: an LSM tree merges all its
-    /// tables. Other backends only flush. Blocks.
+    /// Flushes the state to disk, and removes overwritten and deleted data if the backend supports this: an LSM tree
+    /// merges all its tables. Other backends only flush. Blocks.
     fn compact(&self) -> Result<(), BackendError> {
         self.flush().map(drop)
     }
-    /// Flushes if the changes since the last flush would make replay long. A background thread calls it
-    /// periodically. Blocks.
+    /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
+    /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
-    /// Returns statistics for reports and metrics.
+    /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
     /// Returns the backend's name in the configuration, such as `memory` or `lsm`.
     fn name(&self) -> &'static str;
 }
 
-/// Statistics of a backend. A figure that does not apply to a backend is 0.
+/// Statistics of a backend. A figure that the kind of backend does not have is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendStats {
-    /// Bytes of memtables, or of the map of the memory backend.
+    /// Bytes of memory used by memtables, or by the map of the memory backend.
     pub memory_bytes: u64,
-    /// Bytes of tables on disk.
+    /// Bytes of the tables (sorted files) on disk.
     pub disk_bytes: u64,
     /// Number of tables on disk.
     pub tables: u64,
-    /// Tables per level, level 0 first.
+    /// Number of tables on each level of the LSM tree, level 0 first.
     pub tables_per_level: Vec<u64>,
-    /// Number of sealed memtables that wait for a flush.
+    /// Number of sealed memtables that wait to be flushed to disk.
     pub sealed_memtables: u64,
-    /// Number of flushes finished since open.
+    /// Number of flushes finished since the backend was opened.
     pub flushes: u64,
-    /// Number of compactions finished since open.
+    /// Number of compactions finished since the backend was opened.
     pub compactions: u64,
     /// True while a compaction is running.
     pub is_compacting: bool,
-    /// Bytes written by flushes since open.
+    /// Bytes written by flushes since the backend was opened.
     pub flushed_bytes: u64,
-    /// Bytes written by compactions since open.
+    /// Bytes written by compactions since the backend was opened.
     pub compacted_bytes: u64,
-    /// Number of applies that had to wait.
+    /// Number of calls of `apply` that had to wait for flushes or compactions (write stalls).
     pub stalls: u64,
-    /// Total microseconds that applies have waited.
+    /// Total time in microseconds that calls of `apply` have waited in write stalls.
     pub stall_micros: u64,
-    /// Estimated number of keys, including overwritten and deleted versions.
+    /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
-    /// Bytes of blocks in the cache.
+    /// Bytes of table blocks in the block cache.
     pub cache_bytes: u64,
 }
 
-/// Error of a state backend.
+/// Error that a state backend returns.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackendError {
     /// A file could not be read or written.
     #[error("state {operation} failed: {message}")]
     Io {
-        /// Name of the operation that failed.
+        /// Name of the file operation that failed.
         operation: &'static str,
-        /// Message of the operating system or of the store.
+        /// Error message of the operating system or of the storage library.
         message: String,
     },
-    /// Stored files are damaged.
+    /// Files of the backend on disk are damaged.
     #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
     Corrupt {
-        /// File or part that is damaged.
+        /// File, or part of a file, that is damaged.
         what: String,
-        /// Description of the damage.
+        /// Description of the damage to the file.
         message: String,
     },
-    /// A version of the program with another encoding of the applied position wrote the files.
+    /// The files were written by a version of the program that encodes the applied position in another format.
     #[error(
         "the state's applied position has format {found}, this version reads {supported}: use the version that wrote it"
     )]
     Format {
-        /// Format version in the files.
+        /// Version of the encoding of the applied position that was found in the files.
         found: u8,
-        /// Format version that this program reads.
+        /// Version of the encoding of the applied position that this program reads and writes.
         supported: u8,
     },
-    /// The log barrier failed, so the backend must not persist anything.
+    /// The log could not be made durable, so the backend must not persist anything.
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
-    /// The batch breaks a rule of [`Backend`]; no change of it was applied.
+    /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
     /// An earlier failure closed the backend for writes.
@@ -418,12 +426,12 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Error of an operation that the operating system or the store failed.
+    /// Creates the error for an operation that failed in the operating system or in the storage library.
     pub(crate) fn io(operation: &'static str, error: impl fmt::Display) -> Self {
         Self::Io { operation, message: error.to_string() }
     }
 
-    /// Error of damage to `what`, a file or a part of it.
+    /// Creates the error for damage to `what`, a file or a part of a file.
     pub(crate) fn corrupt(what: impl fmt::Display, message: impl fmt::Display) -> Self {
         Self::Corrupt { what: what.to_string(), message: message.to_string() }
     }

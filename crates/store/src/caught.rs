@@ -1,8 +1,9 @@
-//! Panics of libraries as errors.
+//! Converts panics of storage libraries to errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a call into a library that may panic on damaged files. Returns the text of the panic as the error.
+/// Runs `call`, a call into a library that may panic on damaged files. If the library panics, returns the text of the
+/// panic as the error.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| match panic.downcast::<String>() {
         Ok(text) => *text,

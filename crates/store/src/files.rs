@@ -20,7 +20,7 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
     make().map_err(io_error("create directory"))
 }
 
-/// Removes a file; succeeds if the file does not exist.
+/// Removes a file. Succeeds also if the file does not exist.
 pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -14,8 +14,8 @@
 //! | redb | our memtables over a copy-on-write B-tree | the last transaction, at `Immediate` | an `Immediate` transaction |
 //! | sqlite | our memtables over a table without row ids | the last transaction, with WAL and `FULL` | the same |
 //!
-//! redb does its I/O through our `Disk`, so the simulated disk can cut its power; SQLite does its own I/O. Both keep a
-//! checksum with each value, because neither detects a flipped bit.
+//! redb does its I/O through our `Disk`, so the simulated disk can cut its power; SQLite does its own I/O. Our redb and
+//! SQLite backends store a checksum with each value, because neither library detects a flipped bit.
 
 mod backend;
 mod buffered;

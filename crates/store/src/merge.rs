@@ -1,10 +1,10 @@
-//! An ordered merge of several sources.
+//! An ordered merge of several sorted sources of pairs of key and value, such as memtables and tables.
 //!
 //! Owns: the merge. If several sources contain a key, the newest source's entry wins; deleted keys are skipped.
 //! Does not own: the sources.
 //!
-//! The merge continues with one source while that source is ahead of the others. So a run of keys within one source
-//! costs one comparison for each key.
+//! The merge continues with one source while that source has the next keys, so several consecutive keys from one source
+//! cost one comparison each.
 
 use std::{cmp::Ordering, ops::ControlFlow};
 
@@ -13,16 +13,18 @@ use crate::{
     memtable::{Entry, Range},
 };
 
-/// A cursor over the data beneath the memtables. It is always positioned on a pair.
+/// A cursor over the sorted pairs of the store behind the memtables. Until `advance` returns false, the cursor is
+/// positioned on a pair.
 pub trait Cursor {
-    /// Returns the key of the current pair.
+    /// Returns the key of the pair on which the cursor is positioned.
     fn key(&self) -> &[u8];
-    /// Returns the value of the current pair; `None` if the key was deleted.
+    /// Returns the value of the pair on which the cursor is positioned; `None` if the key was deleted.
     fn value(&self) -> Option<&[u8]>;
-    /// Moves to the next pair. Returns false if there is none; the cursor must not be read afterwards.
+    /// Moves the cursor to the next pair. Returns false if there is no next pair; the cursor must not be read
+    /// afterwards.
     fn advance(&mut self) -> Result<bool, BackendError>;
 
-    /// Visits the pairs from the current one until the end, or until `visit` breaks.
+    /// Calls `visit` with the pairs from the cursor's position until the end, or until `visit` returns `Break`.
     fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         loop {
             let goes_on = self.value().is_none_or(|value| visit(self.key(), value).is_continue());
@@ -33,21 +35,21 @@ pub trait Cursor {
     }
 }
 
-/// An input of the merge, positioned on a pair.
+/// One input of the merge, positioned on a pair.
 pub enum Source<'a, C> {
     /// A memtable, positioned on a pair.
     Memtable {
-        /// Pairs after the current one.
+        /// Pairs of the memtable after the one on which the source is positioned.
         range: Range<'a>,
-        /// The pair on which the source is positioned.
+        /// Pair on which the source is positioned.
         head: (&'a [u8], Entry<'a>),
     },
-    /// A run of tables, or a store's view.
+    /// A sorted run of tables, or the view of a store.
     Run(Box<C>),
 }
 
 impl<'a, C: Cursor> Source<'a, C> {
-    /// Creates a source over a range; returns `None` if the range is empty.
+    /// Creates a source from a range of a memtable; returns `None` if the range is empty.
     pub fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }
@@ -84,7 +86,8 @@ impl<'a, C: Cursor> Source<'a, C> {
     }
 }
 
-/// Visits the merged pairs of the sources. `sources` are ordered newest first.
+/// Calls `visit` with the merged pairs of all sources in order. The sources are given newest first; the newest source
+/// with a key determines its value.
 pub fn merge<C: Cursor>(
     mut sources: Vec<Source<'_, C>>,
     direction: Direction,
@@ -109,8 +112,8 @@ fn order<C: Cursor>(left: &Source<'_, C>, right: &Source<'_, C>, direction: Dire
     }
 }
 
-/// Returns the source with the first key, the newest one if several have that key. Advances the older ones past the
-/// key.
+/// Returns the source with the first key in order; if several sources have this key, the newest of them. Moves the
+/// older sources past the key.
 fn settle_leader<C: Cursor>(
     sources: &mut Vec<Source<'_, C>>,
     direction: Direction,
@@ -133,7 +136,7 @@ fn settle_leader<C: Cursor>(
     Ok((!sources.is_empty()).then_some(leader))
 }
 
-/// Visits the leader's pairs that come before the current pairs of all other sources.
+/// Visits those pairs of one source (the leader) that come before the current pairs of all other sources.
 fn follow<C: Cursor>(
     sources: &mut Vec<Source<'_, C>>,
     leader: usize,

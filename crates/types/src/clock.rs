@@ -1,8 +1,9 @@
 //! Time as an argument.
 //!
-//! The core never reads a clock directly; its caller passes a [`Clock`]. *Space time* is the time of the last entry
-//! plus the monotonic time since then. It is anchored to the wall clock only when the space is opened, and it never
-//! goes back, so stepping the wall clock of a running node changes nothing.
+//! The core never reads a clock directly; its caller passes a [`Clock`]. *Space time* is the clock of a space (a log
+//! and the state computed from it): the time of the space's last log entry plus the monotonic time since then. Space
+//! time is set from the wall clock only when the space is opened, and it never goes back, so stepping the wall clock of
+//! a running node changes nothing.
 
 use std::{
     fmt,
@@ -10,25 +11,26 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Microseconds since the Unix epoch, in space time.
+/// Time of a space's own clock (*space time*), in microseconds since the Unix epoch. Log entries carry it as their
+/// timestamp, and deadlines and ages are measured by it. It never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct SpaceTime(pub u64);
 
 impl SpaceTime {
-    /// Microseconds since the Unix epoch.
+    /// Returns the time in microseconds since the Unix epoch.
     #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// Returns this time plus `span`, saturating.
+    /// Returns the time `span` after this one; the highest time if there would be an overflow.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Returns this time minus `span`, saturating at the epoch.
+    /// Returns the time `span` before this one; the Unix epoch if there would be an underflow.
     #[must_use]
     pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
@@ -41,15 +43,15 @@ impl fmt::Display for SpaceTime {
     }
 }
 
-/// Source of time.
+/// Source of time for code that must not read the clocks of the operating system directly.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Wall clock time in microseconds since the Unix epoch. It may step in either direction.
+    /// Returns the wall clock time in microseconds since the Unix epoch. The wall clock may be stepped forward or back.
     fn wall(&self) -> SpaceTime;
-    /// Monotonic time since an arbitrary start. It never goes back.
+    /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back.
     fn monotonic(&self) -> Duration;
 }
 
-/// The clocks of the operating system.
+/// The wall clock and the monotonic clock of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,

@@ -1,12 +1,13 @@
-//! Commands: the requests in an entry that the state machine carries out, and their outcomes.
+//! Commands: the requests in a log entry that the state machine carries out, and their outcomes.
 //!
 //! Owns the byte encoding of commands, entries and moves, which `docs/formats/command.md` describes. The proposer
-//! encodes a command once, and readers decode it as a borrowed view; there is no owned tree in between.
+//! encodes a command once, and readers decode it as a view that borrows the encoded bytes.
 //!
-//! Most commands are declared ([`Command`], [`GroupCommand`], [`TimeCommand`], [`MoveTarget`]), so that encoder, decoder
-//! and documented layout come from one place. To add a command, add a variant to such a declaration and a row to the
-//! document. The codecs on the path of every request are written by hand: commits with their writes, transactions, acks,
-//! and bursts of Redis commands. Their layouts are stated beside them, and the same test compares them with the document.
+//! Most commands are declared ([`Command`], [`GroupCommand`], [`TimeCommand`], [`MoveTarget`]), so that encoder,
+//! decoder and documented layout come from one place. To add a command, add a variant to such a declaration and a row
+//! to the document. The codecs on the path of every request are written by hand: commits with their writes,
+//! transactions, acks, and bursts of Redis commands. Their layouts are stated beside them, and the same test compares
+//! them with the document.
 //!
 //! This module only gathers the names of the modules below it.
 

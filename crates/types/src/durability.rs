@@ -2,7 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// Promise of an ack, weakest first; `a < b` means that `b` promises more.
+/// Durability that an acknowledgement (ack) promises for a write, weakest level first; `a < b` means that `b` promises
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Durability {
@@ -10,17 +11,17 @@ pub enum Durability {
     None = 0,
     /// Written to the kernel: the write survives a crash of the process, but not a power loss.
     Os = 1,
-    /// Like `Os`, and fsynced at most the configured interval later.
+    /// Like `Os`, and in addition a background fsync puts the write on disk at most the configured interval later.
     Interval = 2,
-    /// Fsynced on this node.
+    /// The write was fsynced on this node.
     #[default]
     Disk = 3,
-    /// Fsynced on a majority of nodes. On a single node it equals `Disk`.
+    /// The write was fsynced on a majority of nodes. On a single node this level equals `Disk`.
     Quorum = 4,
 }
 
 impl Durability {
-    /// All levels, weakest first.
+    /// All durability levels, weakest first.
     pub const ALL: [Self; 5] = [Self::None, Self::Os, Self::Interval, Self::Disk, Self::Quorum];
 
     /// Name of the level in configurations, requests and replies.
@@ -35,7 +36,7 @@ impl Durability {
         }
     }
 
-    /// Returns true if the ack waits for an fsync.
+    /// Returns true if the ack for a write at this level waits for an fsync.
     #[must_use]
     pub const fn waits_for_sync(self) -> bool {
         matches!(self, Self::Disk | Self::Quorum)

@@ -31,15 +31,17 @@ impl fmt::Display for Action {
     }
 }
 
-/// An error with a stable code and an [`Action`]. The error enum of every operation implements it.
+/// An error with a stable code and an [`Action`], the caller's next step. The error enum of every operation implements
+/// this trait.
 pub trait Classified: std::error::Error {
-    /// Stable snake_case code, for programs.
+    /// Returns the stable snake_case code of the error, by which programs recognise it.
     fn code(&self) -> &'static str;
-    /// Next step for the caller.
+    /// Returns the next step for the caller: retry, fix the request, or stop.
     fn action(&self) -> Action;
 }
 
-/// Implements [`Classified`] for an error by a table: a row for each variant, with its code and the next step.
+/// Implements [`Classified`] for an error type from a table with one row for each variant: the variant, its code, and
+/// the caller's next step.
 ///
 /// ```
 /// use thalweg_types::{Action, Classified, classified};

@@ -1,23 +1,23 @@
-//! A histogram small enough to be kept beside counters and copied with them.
+//! A histogram with few buckets, small enough to be kept beside a component's counters and copied with them.
 //!
 //! Buckets double: bucket `i` counts values of `2^(i-1) < value <= 2^i`, bucket 0 those up to 1, and the last bucket
-//! all values above. A figure read from it is therefore at most a factor of two off; load generators use finer
-//! histograms.
+//! all values above. A value estimated from the buckets is therefore at most a factor of two off; load generators
+//! use finer histograms.
 
 /// Number of buckets of a [`Log2Histogram`]. The last one has no upper bound.
 pub const LOG2_BUCKETS: usize = 28;
 
-/// Counts of values, grouped by powers of two.
+/// Histogram that counts values in buckets bounded by powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Log2Histogram {
-    /// Sum of all values.
+    /// Sum of all recorded values.
     pub sum: u64,
-    /// Number of values in each bucket.
+    /// Number of recorded values in each bucket.
     pub buckets: [u64; LOG2_BUCKETS],
 }
 
 impl Log2Histogram {
-    /// Counts a value.
+    /// Counts `value` in its bucket and adds it to the sum.
     #[inline]
     pub fn record(&mut self, value: u64) {
         self.sum = self.sum.saturating_add(value);
@@ -32,13 +32,13 @@ impl Log2Histogram {
         (bits as usize).min(LOG2_BUCKETS - 1)
     }
 
-    /// Number of values counted.
+    /// Number of values recorded so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Inclusive upper bound of a bucket; `None` for the last bucket, which has none.
+    /// Inclusive upper bound of the values in a bucket; `None` for the last bucket, which has no upper bound.
     #[must_use]
     pub fn upper_bound(bucket: usize) -> Option<u64> {
         (bucket + 1 < LOG2_BUCKETS).then(|| 1 << bucket)

@@ -1,4 +1,4 @@
-//! Typed ids and positions. Module borders are never crossed by bare integers.
+//! Typed ids and positions. Modules pass these types to each other instead of bare integers.
 
 use std::fmt;
 
@@ -10,19 +10,20 @@ macro_rules! id {
         pub struct $name(pub $int);
 
         impl $name {
-            /// Lowest value.
+            /// Lowest value of this id or position.
             pub const ZERO: Self = Self(0);
-            /// Highest value.
+            /// Highest value of this id or position.
             pub const MAX: Self = Self(<$int>::MAX);
 
-            /// Returns the bare number, for encodings and for arithmetic within one module.
+            /// Returns the bare number of an id or position, for encodings and for arithmetic within one module.
             #[inline]
             #[must_use]
             pub const fn get(self) -> $int {
                 self.0
             }
 
-            /// Returns the next value. Panics on overflow: 2^32 keyspaces or 2^64 records never happen.
+            /// Returns the id or position that is greater by one. Panics on overflow, which cannot happen in practice:
+            /// a space never has 2^32 keyspaces or 2^64 records.
             #[inline]
             #[must_use]
             pub const fn next(self) -> Self {
@@ -45,15 +46,16 @@ macro_rules! id {
 }
 
 id!(
-    /// Position of a record in the node's log. LSNs are dense, never go back, and are never reused.
+    /// Log sequence number (LSN): position of a record in the node's log. LSNs are dense, never go back, and are never
+    /// reused.
     Lsn(u64)
 );
 id!(
-    /// Raft term. `Solo` writes term 1.
+    /// Raft term. A node that runs alone (`Solo`) starts in term 1.
     Term(u64)
 );
 id!(
-    /// Raft index within a space, without gaps. Index 0 is the initial membership.
+    /// Raft index: number of an entry within the log of a space, without gaps. Index 0 is the initial membership.
     Index(u64)
 );
 id!(
@@ -61,45 +63,48 @@ id!(
     Offset(u64)
 );
 id!(
-    /// Counter of a space that rises by one with every successful commit. 0 means "never written".
+    /// Revision of a space: a counter that rises by one with every successful commit. Revision 0 means "never written".
     Revision(u64)
 );
 id!(
-    /// Id of a space, which is the unit of order and of atomic commit. 0 is the space `default`.
+    /// Id of a space. A space is a log with the keyspaces and streams computed from it, and the unit of ordering and of
+    /// atomic commits. Id 0 is the space `default`.
     SpaceId(u32)
 );
 id!(
-    /// Id of a keyspace. It is never reused within a directory.
+    /// Id of a keyspace. An id is never reused within a node's data directory.
     KeyspaceId(u32)
 );
 id!(
-    /// Id of a stream. It is never reused within a directory.
+    /// Id of a stream. An id is never reused within a node's data directory.
     StreamId(u32)
 );
 id!(
-    /// Id of a consumer group. It is never reused within a directory.
+    /// Id of a consumer group. An id is never reused within a node's data directory.
     GroupId(u32)
 );
 id!(
-    /// Number of a delivery of records to a member of a consumer group. It rises within the group and is never reused.
-    /// It is at least the delivery's time in microseconds, so a restored group does not repeat a number.
+    /// Number of an attempt: one delivery of records to one member of a consumer group. Attempt numbers rise within the
+    /// group and are never reused. A number is at least the delivery's time in microseconds, so a group restored from a
+    /// backup does not repeat a number.
     Attempt(u64)
 );
 id!(
-    /// Id of a lease. 0 means none. An id that the state machine chose is never chosen again.
+    /// Id of a lease. Id 0 means "no lease". An id that the state machine chose is never chosen again.
     LeaseId(u64)
 );
 id!(
-    /// Id of a node, drawn at random when its directory is created.
+    /// Id of a node, drawn at random when the node's data directory is created.
     NodeId(u64)
 );
 id!(
-    /// Strictly rising number of a segment, which orders the segments. 0 means "never used".
+    /// Generation of a log segment: a strictly rising number, which orders the segments. Generation 0 means "never
+    /// used".
     Generation(u64)
 );
 
 impl Lsn {
-    /// Returns the LSN `count` records further on.
+    /// Returns the LSN that is `count` records after this one.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
@@ -108,7 +113,7 @@ impl Lsn {
 }
 
 impl Offset {
-    /// Returns the offset `count` records further on.
+    /// Returns the offset that is `count` records after this one.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
@@ -116,28 +121,29 @@ impl Offset {
     }
 }
 
-/// Position and checksum of bytes in the node's log. The state stores it instead of the bytes of a stream batch or of
-/// a large value.
+/// Position and checksum of bytes in the node's log. The state machine stores this reference instead of the bytes of a
+/// stream batch or of a large value.
 ///
-/// It is valid until its segment is freed. The node moves all bytes that are still needed before it frees a segment,
-/// so a reader that finds the segment gone looks the pointer up again.
+/// The reference is valid until its log segment is freed. The node copies all bytes that are still needed to a newer
+/// segment before it frees a segment, so a reader that finds the segment gone looks up the current reference in the
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlobRef {
-    /// Segment that contains the bytes.
+    /// Generation of the log segment that contains the bytes.
     pub generation: Generation,
     /// Byte offset of the first byte within the segment file.
     pub offset: u32,
-    /// Number of bytes.
+    /// Number of bytes that the reference stands for.
     pub len: u32,
-    /// CRC-32C of the bytes.
+    /// CRC-32C checksum of the bytes that the reference stands for.
     pub crc: u32,
 }
 
 impl BlobRef {
-    /// A reference to no bytes.
+    /// A reference to no bytes, with all fields 0.
     pub const NOWHERE: Self = Self { generation: Generation(0), offset: 0, len: 0, crc: 0 };
 
-    /// Size of the encoding in bytes.
+    /// Size of an encoded reference in bytes.
     pub const ENCODED_LEN: usize = 20;
 
     /// Encodes the reference, little-endian: generation u64, offset u32, len u32, crc u32.
@@ -165,7 +171,7 @@ impl BlobRef {
 /// Position of a record's payload in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogPosition {
-    /// Segment that contains the record.
+    /// Generation of the log segment that contains the record.
     pub generation: Generation,
     /// Byte offset of the payload's first byte within the segment file.
     pub offset: u32,

@@ -1,7 +1,7 @@
 //! Descriptions of keyspaces, streams, producers, consumer groups and caches.
 //!
-//! Each is declared once: the engine returns it, the native protocol encodes it (`docs/formats/wire.md`), and the
-//! client returns what it has decoded.
+//! Each description is declared once here: the engine returns it, the native protocol encodes it
+//! (`docs/formats/wire.md`), and the client library decodes it and returns it to its caller.
 
 use crate::{
     clock::SpaceTime,
@@ -11,11 +11,11 @@ use crate::{
 };
 
 structure! {
-    /// Description of a keyspace.
+    /// Description of a keyspace, as the server returns it to clients.
     Keyspace as "keyspace" {
-        /// Id of the keyspace, which commands use. The server never gives it to another keyspace.
+        /// Id of the keyspace, which commands use to name it. The server never gives this id to another keyspace.
         id: KeyspaceId,
-        /// Space time of the creation.
+        /// Space time at which the keyspace was created.
         created: SpaceTime,
         /// Settings of the keyspace.
         config: KeyspaceConfig,
@@ -25,17 +25,17 @@ structure! {
 }
 
 structure! {
-    /// Description of a stream.
+    /// Description of a stream, as the server returns it to clients.
     Stream as "stream" {
-        /// Id of the stream, which commands use. The server never gives it to another stream.
+        /// Id of the stream, which commands use to name it. The server never gives this id to another stream.
         id: StreamId,
-        /// Oldest offset kept.
+        /// Offset of the oldest record that the stream still keeps.
         start: Offset,
-        /// Next offset to assign; on a single node it equals the high watermark.
+        /// Offset that the next appended record will get; on a single node it equals the high watermark.
         next: Offset,
-        /// Encoded bytes of the records kept.
+        /// Total size in bytes of the encoded records that the stream still keeps.
         bytes: u64,
-        /// Space time of the last append; 0 if there was none.
+        /// Space time of the last append to the stream; 0 if there was none.
         last_time: SpaceTime,
         /// Configuration of the stream.
         config: StreamConfig,
@@ -45,11 +45,11 @@ structure! {
 }
 
 structure! {
-    /// A producer that a stream remembers.
+    /// A producer (an appending client with sequence numbers) that a stream remembers.
     Producer as "producer" {
-        /// Epoch of the producer.
+        /// Current epoch of the producer.
         epoch: u32,
-        /// Next sequence number of the epoch.
+        /// Next sequence number that the producer must use in its current epoch.
         next_sequence: u64,
         /// Space time at which the producer last appended or was opened.
         last_time: SpaceTime,
@@ -59,13 +59,14 @@ structure! {
 }
 
 structure! {
-    /// A member of a consumer group.
+    /// Description of a member of a consumer group, as the server returns it to clients.
     Member as "member" {
         /// Space time of the member's last fetch, exact to ten seconds.
         last_fetch: SpaceTime,
-        /// Number of records that the member holds.
+        /// Number of records that the member holds: they were delivered to it, it has not acked or nacked them yet, and
+        /// their ack deadline has not passed.
         in_flight: u64,
-        /// Number of attempts that the member holds.
+        /// Number of attempts (deliveries to the member) of which it still holds at least one record.
         attempts: u64,
         /// Name of the member.
         name: String,
@@ -73,31 +74,33 @@ structure! {
 }
 
 structure! {
-    /// Description of a consumer group.
+    /// Description of a consumer group, as the server returns it to clients.
     Group as "group" {
-        /// Id of the group, which commands use. The server never gives it to another group.
+        /// Id of the group, which commands use to name it. The server never gives this id to another group.
         id: GroupId,
         /// Id of the group's stream.
         stream: StreamId,
-        /// Offset of the next record that has never been delivered.
+        /// Offset of the next record that the group has never delivered.
         cursor: Offset,
-        /// Offset below which all records are settled.
+        /// Lowest offset whose record is pending or has never been delivered. All records below this offset are acked,
+        /// dropped or dead letters.
         floor: Offset,
-        /// Number of records that have never been delivered: the stream's next offset minus the cursor.
+        /// Number of records that the group has never delivered: the stream's next offset minus the cursor.
         lag: u64,
-        /// Number of records that wait for an ack or for redelivery.
+        /// Number of pending records: they are delivered but not acked, or wait for redelivery, or are parked.
         pending: u64,
-        /// Number of pending records that members hold before their deadline.
+        /// Number of pending records that members hold and whose ack deadline has not passed.
         in_flight: u64,
-        /// Number of pending records that wait for another record of the same key.
+        /// Number of parked records: pending records that wait until no earlier record of the same key is pending.
         parked: u64,
-        /// Number of dead letters that are being written to their stream.
+        /// Number of dead letters (records not acked after too many deliveries) that are being written to the stream
+        /// for dead letters.
         dying: u64,
         /// Number of deliveries of records since the group was created, redeliveries included.
         delivered: u64,
-        /// Number of these deliveries that were redeliveries.
+        /// Number of the group's deliveries that were redeliveries.
         redelivered: u64,
-        /// Number of records acked.
+        /// Number of records that members have acked.
         acked: u64,
         /// Number of records that became dead letters.
         dead: u64,
@@ -109,33 +112,33 @@ structure! {
         name: String,
         /// Name of the group's stream.
         stream_name: String,
-        /// Members that have fetched.
+        /// Members of the group that have fetched records.
         members: Vec<Member>,
     }
 }
 
 structure! {
-    /// Statistics of a cache. Counters start at 0 when the cache is created.
+    /// Statistics of a cache. All counters start at 0 when the cache is created.
     CacheFigures as "cache figures" {
         /// Id of the cache.
         cache: u32,
-        /// Number of entries.
+        /// Number of entries now in the cache.
         entries: u64,
-        /// Bytes of keys and values, including the overhead of each entry.
+        /// Bytes of all keys and values in the cache, including the memory overhead of each entry.
         bytes: u64,
-        /// Capacity in bytes.
+        /// Capacity of the cache in bytes.
         max_bytes: u64,
         /// Number of reads that found an entry.
         hits: u64,
         /// Number of reads that found no entry.
         misses: u64,
-        /// Number of values set.
+        /// Number of values that clients have set in the cache.
         puts: u64,
-        /// Number of entries removed by clients.
+        /// Number of cache entries removed by clients.
         deletes: u64,
         /// Number of entries evicted to make room for others.
         evictions: u64,
-        /// Number of entries that expired.
+        /// Number of cache entries that expired.
         expirations: u64,
         /// Name of the cache.
         name: String,

@@ -1,8 +1,8 @@
 //! Types that every layer of Thalweg shares.
 //!
-//! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and of stream records, limits, the three
-//! classes of errors, and the trait through which time enters. Does not own: any I/O, any policy. It depends on no
-//! other crate of the workspace.
+//! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and
+//! of stream records, limits, the three classes of errors, and the trait through which time enters. Does not own: any
+//! I/O, any policy. It depends on no other crate of the workspace.
 
 pub mod clock;
 pub mod codec;

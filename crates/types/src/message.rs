@@ -1,21 +1,21 @@
-//! Decoding of messages and stream records one after the other, without allocation.
+//! Decoder that reads messages and stream records one after the other, without allocating memory.
 //!
 //! Messages of a batch and records of a stream have the encoding that `docs/formats/command.md` describes. This module
-//! owns its decoding; [`crate::record`] owns the encoding.
+//! owns the decoding; [`crate::record`] owns the encoding.
 
 use crate::{
     codec::{Field, Malformed, Reader},
     limits::MAX_HEADERS,
 };
 
-/// Flag of a record with a key.
+/// Flag bit in an encoded record: the record has a key.
 pub(crate) const KEY: u8 = 1;
-/// Flag of a record with headers.
+/// Flag bit in an encoded record: the record has headers.
 pub(crate) const HEADERS: u8 = 2;
-/// Flag of a tombstone.
+/// Flag bit in an encoded record: the record is a tombstone, which marks its key as deleted.
 pub(crate) const TOMBSTONE: u8 = 4;
 
-/// A borrowed message of a subject, or record of a stream.
+/// A message published to a subject, or a record of a stream, borrowed from encoded bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Key of the message, if it has one.
@@ -28,7 +28,7 @@ pub struct Message<'a> {
     pub is_tombstone: bool,
 }
 
-/// Headers of a message in order. Names may repeat.
+/// Headers of a message in the sender's order. Names may repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<'a> {
     count: u16,
@@ -36,13 +36,13 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Number of headers.
+    /// Number of headers of the message.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Returns true if there are no headers.
+    /// Returns true if the message has no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -79,7 +79,7 @@ fn header<'a>(reader: &mut Reader<'a>) -> Result<(&'a str, &'a [u8]), Malformed>
     Ok((<&str>::take(reader, "header name")?, <&[u8]>::take(reader, "header value")?))
 }
 
-/// Iterator over encoded messages. It ends after the first malformed one.
+/// Iterator over encoded messages. The iteration ends after the first malformed message, which it returns as an error.
 #[derive(Clone, Debug, Default)]
 pub struct Messages<'a> {
     bytes: &'a [u8],
@@ -87,14 +87,15 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Creates an iterator over `bytes`, which must consist of messages only.
+    /// Creates an iterator over `bytes`, which must consist of encoded messages only.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Skips one message without decoding its contents, and returns its bytes, including the length field.
+    /// Skips one message without decoding its contents, and returns the encoded bytes of the message, including its
+    /// length field.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
         let mut reader = Reader::at(self.bytes, self.at);
         if reader.is_empty() {
@@ -110,7 +111,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Number of bytes decoded so far.
+    /// Number of bytes that the iterator has decoded so far.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
@@ -194,8 +195,8 @@ mod tests {
         batch
     }
 
-    /// A second decoder of the format, written for comparison: the records up to the first malformed one, and true if
-    /// there is one.
+    /// A second decoder of the format, written for comparison. Returns the records up to the first malformed one, and
+    /// true if there is a malformed one.
     fn reference(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
         let (mut reader, mut records) = (Reader::at(bytes, 0), Vec::new());
         while !reader.is_empty() {
@@ -235,7 +236,7 @@ mod tests {
         if flags > 7 || is_torn { Err(bad) } else { Ok(record) }
     }
 
-    /// Checks that the decoders agree on the messages and on the errors in these bytes.
+    /// Checks that both decoders return the same messages and the same error for these bytes.
     fn compare(bytes: &[u8]) {
         let (wanted, is_malformed) = reference(bytes);
         let found: Vec<_> = Messages::new(bytes).collect();

@@ -1,7 +1,7 @@
 //! Stream records, and the encoding of a batch of them.
 //!
 //! The producer encodes a batch once. The log stores these bytes and readers get them unchanged. The timestamp of a
-//! batch is the space time of the entry that carries it, so it is not part of the batch.
+//! batch is the space time of the log entry that carries the batch, so the batch itself contains no timestamp.
 //!
 //! ```text
 //! batch  := record*
@@ -26,7 +26,7 @@ pub enum RecordError {
         /// Encoded size of the record in bytes.
         got: usize,
     },
-    /// The key is longer than [`MAX_KEY_BYTES`].
+    /// The key of a record is longer than [`MAX_KEY_BYTES`].
     #[error("record key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
         /// Length of the key in bytes.
@@ -49,12 +49,12 @@ pub enum RecordError {
 /// A header: its name and its value.
 pub type Header<'a> = (&'a str, &'a [u8]);
 
-/// A borrowed record, as a producer appends it and a reader gets it.
+/// A stream record, borrowed: as a producer appends it and as a reader gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Optional key of the record.
+    /// Key of the record, if it has one.
     pub key: Option<&'a [u8]>,
-    /// Headers in order; names may repeat.
+    /// Headers of the record, in the producer's order; names may repeat.
     pub headers: Vec<Header<'a>>,
     /// Payload of the record; it may be empty.
     pub payload: &'a [u8],
@@ -63,7 +63,7 @@ pub struct Record<'a> {
     pub is_tombstone: bool,
 }
 
-/// Builder of an encoded batch.
+/// Builder of an encoded batch of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordBatch {
     bytes: Vec<u8>,
@@ -71,13 +71,13 @@ pub struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// Creates an empty batch.
+    /// Creates an empty batch of records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates an empty batch with room for `bytes` encoded bytes.
+    /// Creates an empty batch with memory for `bytes` encoded bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), count: 0 }
@@ -96,7 +96,7 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Checks that a record with `len` bytes behind its length field is within the limits.
+    /// Checks that a record with `len` bytes after its length field is within the limits, alone and with the batch.
     #[inline]
     fn check_room(&self, len: usize) -> Result<(), RecordError> {
         if len > MAX_RECORD_BYTES {
@@ -147,25 +147,25 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Number of records.
+    /// Number of records in the batch.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Returns true if there are no records.
+    /// Returns true if the batch has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Encoded bytes of the records.
+    /// Encoded bytes of all records in the batch.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Removes all records. The allocation stays.
+    /// Removes all records from the batch. The allocated memory is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.count = 0;
@@ -179,13 +179,13 @@ impl<'a> From<Message<'a>> for Record<'a> {
     }
 }
 
-/// Iterator over the records of an encoded batch, which allocates for their headers. It ends after the first malformed
-/// one.
+/// Iterator over the records of an encoded batch, which allocates memory for the headers of each. The iteration ends
+/// after the first malformed record, which it returns as an error.
 #[derive(Clone, Debug)]
 pub struct Records<'a>(Messages<'a>);
 
 impl<'a> Records<'a> {
-    /// Creates an iterator over `bytes`, which must consist of records only.
+    /// Creates an iterator over `bytes`, which must consist of encoded records only.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(Messages::new(bytes))
@@ -196,7 +196,7 @@ impl<'a> Records<'a> {
         self.next_framed().map(|frame| frame.map(drop))
     }
 
-    /// Skips one record and returns its bytes, including the length field.
+    /// Skips one record and returns the record's encoded bytes, including its length field.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
         self.0.next_framed()
     }

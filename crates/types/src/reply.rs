@@ -1,38 +1,41 @@
-//! Replies of Redis commands before they are encoded as RESP2 or RESP3. They are in this crate because they are
-//! outcomes of commands of the log too; the commands are in `thalweg-redis`.
+//! Replies of Redis commands, before they are encoded as RESP2 or RESP3 (versions 2 and 3 of the Redis protocol). The
+//! type is in this crate because a Redis reply can also be the outcome of a command in the log; the Redis commands are
+//! in `thalweg-redis`.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
-/// A reply. Its encoding depends on the protocol version of the connection.
+/// A reply to a Redis command. Its encoding depends on the connection's version of the Redis protocol, RESP2 or RESP3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The simple string `OK`.
+    /// The simple string `OK` as the reply.
     Ok,
     /// A simple string without line breaks.
     Simple(&'static str),
-    /// An error: its code, a space and its text, without line breaks.
+    /// An error reply: its code, a space and its text, without line breaks.
     Error(Cow<'static, str>),
-    /// An integer.
+    /// An integer reply.
     Integer(i64),
-    /// A bulk string.
+    /// A bulk string, which may contain any bytes.
     Bulk(Bytes),
     /// A missing value: a null bulk string in RESP2, null in RESP3.
     Null,
     /// A missing array: a null array in RESP2, null in RESP3.
     NullArray,
-    /// An array of replies.
+    /// An array of replies as one reply.
     Array(Vec<Reply>),
-    /// Pairs; a flat array in RESP2, a map in RESP3.
+    /// Pairs of a key and a value, encoded as a flat array in RESP2 and as a map in RESP3.
     Map(Vec<(Reply, Reply)>),
-    /// Pairs; an array of arrays of two in RESP2, a map in RESP3 (the reply to `XREAD`).
+    /// Pairs of a key and a value, encoded as an array of two-element arrays in RESP2 and as a map in RESP3 (the reply
+    /// to `XREAD`).
     Pairs(Vec<(Reply, Reply)>),
-    /// Pairs; a flat array in RESP2, an array of arrays of two in RESP3 (the reply to `HRANDFIELD`).
+    /// Pairs of a key and a value, encoded as a flat array in RESP2 and as an array of two-element arrays in RESP3 (the
+    /// reply to `HRANDFIELD`).
     FlatPairs(Vec<(Reply, Reply)>),
-    /// A set; an array in RESP2.
+    /// A set, encoded as an array in RESP2.
     Set(Vec<Reply>),
-    /// An out-of-band push; an array in RESP2.
+    /// An out-of-band push message, encoded as an array in RESP2.
     Push(Vec<Reply>),
 }
 
@@ -43,13 +46,13 @@ impl Reply {
         Self::Bulk(Bytes::copy_from_slice(bytes))
     }
 
-    /// Creates an error. The first word of `text` is its code.
+    /// Creates an error reply. The first word of `text` is the error's code.
     #[must_use]
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Error(text.into())
     }
 
-    /// Number of bytes of the contents, without lengths and type marks.
+    /// Number of bytes of the reply's contents, without the lengths and type marks that the encoding adds.
     #[must_use]
     pub fn content_bytes(&self) -> usize {
         let of_pairs = |pairs: &[(Self, Self)]| -> usize {
@@ -65,7 +68,7 @@ impl Reply {
         }
     }
 
-    /// Creates the integer 1 for true, or 0 for false.
+    /// Creates the integer reply 1 if `yes` is true, or 0 if it is false.
     #[must_use]
     pub fn flag(yes: bool) -> Self {
         Self::Integer(i64::from(yes))

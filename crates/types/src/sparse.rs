@@ -1,7 +1,7 @@
-//! Sparse batches: the remains of a stretch of a stream after compaction.
+//! Sparse batches: the records of a range of a stream that compaction has kept.
 //!
-//! Owns the encoding. The records are those of the original batches, byte for byte. Unlike a batch, a sparse batch has
-//! gaps, so each run of consecutive records states its position and the time of its append.
+//! Owns the encoding of sparse batches. Their records are those of the original batches, byte for byte. Unlike a batch,
+//! a sparse batch has gaps, so each run of consecutive records states its position and the space time of its append.
 //!
 //! ```text
 //! sparse := run*
@@ -15,19 +15,19 @@ use crate::{
     codec::{Malformed, Reader},
 };
 
-/// Size of a run's head in bytes.
+/// Size of a run's header in bytes.
 pub const RUN_HEAD_BYTES: usize = 20;
 
-/// Consecutive records of one append.
+/// A run: consecutive records of one append, within a sparse batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
     /// Offset of the first record, counted from the first offset that the sparse batch covers.
     pub delta: u32,
-    /// Number of records.
+    /// Number of records in the run.
     pub count: u32,
-    /// Space time of the append.
+    /// Space time of the append that wrote the records.
     pub time: SpaceTime,
-    /// Encoded records.
+    /// Encoded records of the run.
     pub batch: &'a [u8],
     /// Byte offset of `batch` in the sparse batch.
     pub batch_at: usize,
@@ -37,21 +37,21 @@ pub struct Run<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct SparseBuilder {
     bytes: Vec<u8>,
-    /// Byte offset of the last run's head.
+    /// Byte offset of the last run's header.
     run_at: usize,
     run: Option<(u32, u32, SpaceTime)>,
     kept: u32,
 }
 
 impl SparseBuilder {
-    /// Creates a builder without records.
+    /// Creates a builder of a sparse batch without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a record, which includes its length field. The record joins the previous run if it follows it without a
-    /// gap and has the same time.
+    /// Adds a record, encoded with its length field. The record extends the previous run if it directly follows the
+    /// run's last record and has the same append time; otherwise it begins a new run.
     pub fn push(&mut self, delta: u32, time: SpaceTime, framed: &[u8]) {
         self.kept += 1;
         match &mut self.run {
@@ -92,11 +92,12 @@ impl SparseBuilder {
     }
 }
 
-/// Iterator over the runs of a sparse batch. It ends after the first malformed one.
+/// Iterator over the runs of a sparse batch. The iteration ends after the first malformed run, which it returns as an
+/// error.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     reader: Reader<'a>,
-    /// Lowest delta that the next run may have.
+    /// Lowest delta (offset within the sparse batch) that the next run may have.
     low: u64,
     failed: bool,
 }

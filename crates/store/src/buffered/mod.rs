@@ -1,13 +1,13 @@
-//! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on it.
+//! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on this module.
 //!
 //! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
 //! creates views; and a thread that persists sealed memtables. Does not own: the store, which is behind the trait
 //! [`Store`], or the log. Changes that were not persisted are lost with the process, and replayed from the log.
 //!
-//! Reason: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite, but a change in a
-//! memtable costs 1 µs. In bulk, the stores need 1.7 and 0.8 µs for a change, in time that writers spend waiting
-//! for the log's next fsync. And nothing may be persisted before the log is durable; the memtables hold changes
-//! back until then.
+//! The reason for the memtables: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite,
+//! but a change in a memtable costs 1 µs. If changes are persisted in bulk, redb needs 1.7 µs and SQLite 0.8 µs for
+//! each, while writers wait for the log's next fsync anyway. And nothing may be persisted before the log is durable;
+//! the memtables hold changes back until then.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> store      (each in one durable transaction)
@@ -54,22 +54,23 @@ pub use store::{Demand, Store, StoreView};
 use version::BufferedView;
 pub use worker::ThreadMain;
 
-/// Number of arenas kept for the next memtable: writes and persisting alternate between two arenas.
+/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable is written, the previous
+/// one is persisted, so the two use two arenas in turn.
 const SPARE_ARENAS: usize = 1;
-/// Minimum pause of a slowed-down write; shorter pauses accumulate.
+/// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// A backend of memtables in front of a store; see the [module](self).
+/// A backend that consists of memtables in front of a store; see the [module](self).
 pub struct Buffered<S: Store> {
     shared: Arc<Shared<S>>,
-    /// Locked by the thread that applies or seals.
+    /// Locked by the thread that applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Writer {
     memtable: MemtableWriter,
-    /// Accumulated pause that slowed-down writes have not made yet.
+    /// Sum of the pauses that slowed-down writes should have made but have not made yet.
     owed: Duration,
 }
 
@@ -80,7 +81,8 @@ impl<S: Store> std::fmt::Debug for Buffered<S> {
 }
 
 impl<S: Store> Buffered<S> {
-    /// Puts memtables in front of a store. Starts the thread that persists, and those of the store's `upkeep`.
+    /// Creates a backend of memtables in front of a store. Starts the thread that persists sealed memtables, and the
+    /// store's own background threads, given as `upkeep`.
     pub fn over(
         store: S,
         options: BufferOptions,
@@ -94,7 +96,8 @@ impl<S: Store> Buffered<S> {
         Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO }), threads })
     }
 
-    /// Replaces the active memtable with one that has room for `bytes`. Seals the old one if `seal` requires it.
+    /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
+    /// `seal` requires it.
     fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let state = match seal {
@@ -155,11 +158,11 @@ impl<S: Store> Buffered<S> {
     }
 }
 
-/// Decides if the replaced memtable must be persisted.
+/// Choice whether the replaced active memtable must be sealed, so that a thread persists it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SealTarget {
     Active,
-    /// The active memtable is empty.
+    /// The active memtable is empty, so there is nothing to seal.
     Nothing,
 }
 
@@ -260,7 +263,8 @@ impl<S: Store> Backend for Buffered<S> {
 }
 
 impl<S: Store> Drop for Buffered<S> {
-    /// Stops the threads after their current work. Persists nothing; callers use [`Backend::flush`] for that.
+    /// Stops the background threads after their current work. Persists nothing; callers that need durability call
+    /// [`Backend::flush`] first.
     fn drop(&mut self) {
         self.shared.stop();
         for thread in self.threads.drain(..) {

@@ -4,22 +4,24 @@ use std::time::Duration;
 
 use crate::backend::SyncMode;
 
-/// Options of the memtables. Total memory: `memtable_bytes` times `max_sealed + 2`, and about a tenth more for hash
-/// indexes.
+/// Options of the memtables in front of a store. Total memory in bytes: `memtable_bytes` times `max_sealed + 2`, and
+/// about a tenth more for hash indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferOptions {
-    /// Time at which batches become durable.
+    /// Choice of when applied batches become durable on disk.
     pub sync: SyncMode,
-    /// Bytes at which a memtable is sealed and persisted. More takes memory, and time at open to replay batches
-    /// that were not persisted; less makes more and smaller transactions.
+    /// Size in bytes at which a memtable is sealed and persisted. A larger size takes more memory, and more time at
+    /// open to replay batches that were not persisted; a smaller size causes more and smaller transactions of the
+    /// store.
     pub memtable_bytes: usize,
-    /// Maximum number of sealed memtables. Beyond it, writes wait.
+    /// Maximum number of sealed memtables that wait to be persisted. At this number, writes that need another memtable
+    /// wait.
     pub max_sealed: usize,
-    /// Maximum time that one write waits for the store to catch up. After that the backend fails, because its
-    /// memory would grow without bound.
+    /// Maximum time that one write waits for the store to catch up. If the wait is longer, the backend fails, because
+    /// its memory would grow without bound.
     pub max_stall: Duration,
-    /// Number of log records, applied since the last persist, after which
-    /// [`maintain`](crate::Backend::maintain) persists. It bounds the replay at open.
+    /// Number of log records, applied since the memtables were last persisted, after which
+    /// [`maintain`](crate::Backend::maintain) persists them. This bounds the replay at open.
     pub max_unflushed_records: u64,
 }
 

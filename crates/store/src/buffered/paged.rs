@@ -1,8 +1,8 @@
 //! Views that are read one page at a time.
 //!
-//! Owns: [`Page`], and the cursor that turns the pages of a [`PagedView`]. Each page is a new search from the last
-//! key. So no lock or cursor of the store is held while the caller processes a pair, and the caller may read the
-//! store again.
+//! Owns: [`Page`], and the cursor that reads one page of a [`PagedView`] after the other. To read a page, the view
+//! searches again from the last key of the previous page. So no lock or cursor of the store is held while the caller
+//! processes a pair, and the caller may read the store again.
 
 use std::ops::Bound;
 
@@ -15,19 +15,20 @@ use crate::{
     span::Span,
 };
 
-/// Pairs on the first page of a scan. Each later page has four times as many, up to the maximum.
+/// Number of pairs on the first page of a scan. Each later page has four times as many pairs as the previous one, up to
+/// a maximum.
 const FIRST_PAGE_PAIRS: usize = 16;
 const MAX_PAGE_PAIRS: usize = 256;
-/// Bytes at which a page is full; a larger pair fills a page alone.
+/// Size in bytes at which a page is full. A larger pair fills a page alone.
 const MAX_PAGE_BYTES: usize = 64 * 1024;
 
-/// A consistent, immutable view that is scanned by pages.
+/// A consistent, immutable view of a store, which scans read one page at a time.
 pub trait PagedView: Send + Sync + 'static {
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
 
-    /// Adds pairs within the bounds to an empty page, in order, until the page is full or no pairs are left. Runs
-    /// no code of the caller, so it may hold locks.
+    /// Adds pairs within the bounds to an empty page, in order, until the page is full or the range has no more pairs.
+    /// The function calls no code of the scan's caller, so it may hold locks.
     fn page(
         &self,
         lower: Bound<&[u8]>,
@@ -58,7 +59,7 @@ impl<V: PagedView> StoreView for V {
     }
 }
 
-/// Pairs that a cursor has read ahead.
+/// A page: pairs of key and value that a cursor has read ahead.
 #[derive(Debug)]
 pub struct Page {
     bytes: Vec<u8>,
@@ -78,7 +79,7 @@ impl Page {
         Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
     }
 
-    /// Empties the page and enlarges it for the next read.
+    /// Empties the page, and increases the number of pairs that the next read may add.
     fn reset(&mut self) {
         self.bytes.clear();
         self.pairs.clear();
@@ -93,7 +94,7 @@ impl Page {
         self.pairs.push(Pair { key_at, value_at, end: self.bytes.len() });
     }
 
-    /// Returns true if the page accepts no more pairs.
+    /// Returns true if the page is full, so that no more pairs may be added.
     pub fn is_full(&self) -> bool {
         self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
     }
@@ -113,7 +114,7 @@ impl Page {
     }
 }
 
-/// A position in a view. It is on a pair until [`advance`](Cursor::advance) returns false.
+/// A position in a paged view. Until [`advance`](Cursor::advance) returns false, the cursor is positioned on a pair.
 pub struct PageCursor<'a, V> {
     view: &'a V,
     span: Span<'a>,
@@ -122,7 +123,7 @@ pub struct PageCursor<'a, V> {
 }
 
 impl<'a, V: PagedView> PageCursor<'a, V> {
-    /// Opens a cursor on the first pair within the span; returns `None` if there is none.
+    /// Opens a cursor on the first pair within the span; returns `None` if the span contains no pair.
     fn open(view: &'a V, span: Span<'a>) -> Result<Option<Self>, BackendError> {
         let mut page = Page::new();
         view.page(span.lower, span.upper, span.direction, &mut page)?;

@@ -1,8 +1,8 @@
 //! State that the memtables in front of a store share with background threads.
 //!
-//! Owns: [`Shared`], with the newest version, the waiting of writers and callers, and the steps by which persisted
-//! data and a new view of the store become visible. Does not own: the loops of the threads, or the active memtable's
-//! writer.
+//! Owns: [`Shared`], with the newest version (memtables and a view of the store), the functions in which writers and
+//! callers wait, and the steps by which persisted data and a new view of the store become visible. Does not own: the
+//! loops of the threads, or the active memtable's writer.
 
 use std::{
     sync::{
@@ -24,37 +24,40 @@ use crate::{
     memtable::{ArenaPool, BatchNumber, Memtable},
 };
 
-/// State shared by readers, the writer and the background threads.
+/// State that readers, the writer and the background threads of a backend share.
 pub struct Shared<S: Store> {
     pub(super) options: BufferOptions,
     pub store: S,
     pub(super) pool: Arc<ArenaPool>,
     barrier: Arc<dyn LogBarrier>,
-    /// The newest version, for point reads. Changed only while `state` is locked.
+    /// The newest version (memtables and a view of the store), for reads of single keys. Changed only while `state` is
+    /// locked.
     pub(super) version: ArcSwap<Version<S::View>>,
     state: Mutex<State<S>>,
-    /// Signalled when a memtable was sealed, or when the threads must stop.
+    /// Condition variable signalled when a memtable was sealed, or when the background threads must stop.
     work: Condvar,
-    /// Signalled when the store or its pending upkeep has changed, or when the threads must stop.
+    /// Condition variable signalled when the store or its pending background work has changed, or when the threads must
+    /// stop.
     upkeep: Condvar,
-    /// Signalled when the store or its pending upkeep has changed, or when a thread has ended.
+    /// Condition variable signalled when the store or its pending background work has changed, or when a background
+    /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
 }
 
-/// State that changes together, under one lock.
+/// State of a backend whose fields change together, under one lock.
 pub struct State<S: Store> {
     pub(super) version: Arc<Version<S::View>>,
-    /// Number of the last batch of the active memtable that `applied` covers.
+    /// Number of the newest batch in the active memtable that is part of the position `applied`.
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
     pub(super) persisted: Option<Applied>,
-    /// Numbers of memtables sealed and persisted since open.
+    /// Number of memtables sealed since the backend was opened, followed by the number of those that were persisted.
     pub(super) sealed_count: u64,
     pub(super) persisted_count: u64,
-    /// Number of callers that wait until memtables are persisted.
+    /// Number of callers that wait until sealed memtables are persisted.
     waiting: usize,
-    /// Pending work of the store's own threads.
+    /// Pending work of the store's own background threads.
     pub upkeep: S::Upkeep,
     pub(super) failure: Option<BackendError>,
     stop: bool,
@@ -69,14 +72,15 @@ pub(super) struct Counters {
 }
 
 impl<S: Store> State<S> {
-    /// Returns true if no memtable is waiting, and the threads may continue.
+    /// Returns true if no sealed memtable waits to be persisted, and no failure or stop prevents the threads from
+    /// working.
     pub fn is_idle(&self) -> bool {
         !self.stop && self.failure.is_none() && self.version.sealed.is_empty()
     }
 }
 
 impl<S: Store> Shared<S> {
-    /// Creates the state over a store, with an empty active memtable.
+    /// Creates the shared state over a store, with an empty active memtable.
     pub(super) fn new(
         store: S,
         options: BufferOptions,
@@ -118,8 +122,8 @@ impl<S: Store> Shared<S> {
         lock(&self.state)
     }
 
-    /// Makes a version the newest one. Returns the previous one, which the caller drops after releasing the lock,
-    /// because that can free memory, delete files or return connections.
+    /// Makes a version the newest one. Returns the previous version, which the caller drops only after it releases the
+    /// lock, because the drop can free memory, delete files or return connections.
     #[must_use]
     fn publish(&self, state: &mut State<S>, version: Version<S::View>) -> Arc<Version<S::View>> {
         state.version = Arc::new(version);
@@ -127,8 +131,8 @@ impl<S: Store> Shared<S> {
         self.version.swap(Arc::clone(&state.version))
     }
 
-    /// Replaces the active memtable with an empty one. With `applied`, the old one is sealed for the thread that
-    /// persists; without, it is empty and is dropped.
+    /// Replaces the active memtable with an empty one. If `applied` is given, the old memtable is sealed with this
+    /// position, and a thread persists it; if `applied` is `None`, the old memtable is empty and is dropped.
     pub(super) fn replace_active(
         &self,
         mut state: MutexGuard<'_, State<S>>,
@@ -148,7 +152,8 @@ impl<S: Store> Shared<S> {
         self.work.notify_all();
     }
 
-    /// Publishes a version with the store's current view, after `change` has been applied to it.
+    /// Publishes a new version (memtables and a view of the store) with the store's current view, after `change` has
+    /// changed the version.
     pub fn publish_after(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
         // Writers that wait for room need the new version more than readers need warm blocks.
         self.store.warm(&|| {
@@ -167,7 +172,7 @@ impl<S: Store> Shared<S> {
         Ok(())
     }
 
-    /// Changes the pending work of the store's threads.
+    /// Calls `change` to change the pending work of the store's background threads, and wakes these threads.
     pub fn change_upkeep<T>(&self, change: impl FnOnce(&mut S::Upkeep) -> T) -> T {
         let mut state = self.lock();
         let changed = change(&mut state.upkeep);
@@ -187,12 +192,14 @@ impl<S: Store> Shared<S> {
         self.progress.notify_all();
     }
 
-    /// Waits until `due` returns work for a thread of the store. Returns `None` when the thread must stop.
+    /// Blocks a background thread of the store until `due` returns work for the thread. Returns `None` when the thread
+    /// must stop.
     pub fn wait_for_upkeep<T>(&self, due: impl FnMut(&mut State<S>) -> Option<T>) -> Option<T> {
         self.wait_for(&self.upkeep, due)
     }
 
-    /// Waits for the oldest sealed memtable. Returns `None` when the thread must stop.
+    /// Waits until a sealed memtable exists, and returns the oldest one. Returns `None` when the calling thread must
+    /// stop.
     pub(super) fn next_sealed(&self) -> Option<Sealed> {
         self.wait_for(&self.work, |state| state.version.sealed.last().cloned())
     }
@@ -210,7 +217,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Makes all threads stop after their current work.
+    /// Makes all background threads stop after their current work.
     pub(super) fn stop(&self) {
         let mut state = self.lock();
         state.stop = true;
@@ -220,7 +227,8 @@ impl<S: Store> Shared<S> {
         self.changed();
     }
 
-    /// Records the end of a background thread. A failure stops the other threads; an earlier failure is kept.
+    /// Records that a background thread has ended. If it failed, the other threads stop and the error is stored, unless
+    /// an earlier error is stored already.
     pub(super) fn ended(&self, outcome: Result<(), BackendError>) {
         if let Err(failure) = outcome {
             self.lock().failure.get_or_insert(failure);
@@ -229,7 +237,8 @@ impl<S: Store> Shared<S> {
         self.changed();
     }
 
-    /// Makes the log durable up to `applied`, then persists the changes in one durable transaction.
+    /// Makes the log durable up to `applied`, then persists the changes of a memtable or batch in one durable
+    /// transaction of the store.
     pub(super) fn persist<'a>(
         &self,
         changes: impl Iterator<Item = Change<'a>>,
@@ -243,12 +252,13 @@ impl<S: Store> Shared<S> {
         Ok(())
     }
 
-    /// Runs the store's maintenance, after its view before the last one is out of use.
+    /// Runs the store's maintenance after a transaction, once a view of this transaction has replaced the previous
+    /// view. Publishes a new view if that lets the store drop old data.
     pub(super) fn maintain(&self) -> Result<(), BackendError> {
         if self.store.maintain()? { self.publish_after(|_, _| {}) } else { Ok(()) }
     }
 
-    /// Waits until another memtable may be sealed.
+    /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.
     pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         let is_full = |state: &mut State<S>| {
             state.failure.is_none()
@@ -274,7 +284,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Waits until all currently sealed memtables are persisted.
+    /// Waits until all memtables that are sealed now are persisted.
     pub(super) fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;
@@ -286,14 +296,15 @@ impl<S: Store> Shared<S> {
         state.failure.clone().map_or(Ok(state.persisted), Err)
     }
 
-    /// Requests the removal of overwritten and deleted data, and waits for it.
+    /// Requests a compaction, which removes overwritten and deleted data from the store, and waits until it is
+    /// finished.
     pub(super) fn compact(&self) -> Result<(), BackendError> {
         let Some(request) = self.change_upkeep(S::request_compaction) else { return Ok(()) };
         let state = self.wait_while(self.lock(), |state| !S::has_compacted(&state.upkeep, request));
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits until `is_pending` returns false or a thread has failed.
+    /// Waits until `is_pending` returns false or a background thread has failed.
     fn wait_while<'a>(
         &self,
         state: MutexGuard<'a, State<S>>,
@@ -303,7 +314,7 @@ impl<S: Store> Shared<S> {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `wait` and counts its time as a write stall.
+    /// Runs `wait` and counts its duration as a write stall in the statistics.
     pub(super) fn count_stall<T>(&self, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let waited = wait();

@@ -1,8 +1,8 @@
 //! A consistent view of the memtables and the store at one point in time.
 //!
-//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be
-//! persisted, and a view of the store behind them; and the reads over it. Immutable, except that its active memtable
-//! grows. Does not own: the replacement of one version by the next.
+//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be persisted,
+//! and a view of the store behind them; and reads over a version. A version is immutable, except that its active
+//! memtable grows. Does not own: the replacement of one version by the next.
 //!
 //! Invariants: sources are ordered newest first: `active`, then `sealed`, then the runs of the store's view. The
 //! store's view contains exactly the batches before those in `sealed`. A version keeps its memtables in memory and
@@ -20,17 +20,17 @@ use crate::{
     span::{Reads, Span},
 };
 
-/// A memtable that takes no more writes, and the position applied when it was sealed.
+/// A sealed memtable (it takes no more writes), with the log position that was applied when it was sealed.
 #[derive(Clone, Debug)]
 pub struct Sealed {
     pub memtable: Arc<Memtable>,
     pub applied: Applied,
 }
 
-/// An immutable set of memtables and a store's view; see the [module](self).
+/// An immutable set of memtables and a view of the store behind them; see the [module](self).
 pub struct Version<V> {
     pub active: Arc<Memtable>,
-    /// Sealed memtables, newest first.
+    /// Sealed memtables that are not persisted yet, newest first.
     pub sealed: Vec<Sealed>,
     pub stored: Arc<V>,
 }
@@ -42,7 +42,7 @@ impl<V> Clone for Version<V> {
 }
 
 impl<V: StoreView> Version<V> {
-    /// Returns the newest value of a key up to a batch of the active memtable.
+    /// Returns the newest value of a key, without the batches of the active memtable that come after batch `upto`.
     #[inline]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {
@@ -52,7 +52,8 @@ impl<V: StoreView> Version<V> {
         }
     }
 
-    /// Passes the newest value of a key to `show` without copying it from a memtable.
+    /// Calls `show` with the newest value of a key, without copying a value that is in a memtable. Ignores the batches
+    /// of the active memtable after batch `upto`.
     #[inline]
     pub fn look(&self, key: &[u8], upto: BatchNumber, show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
         match self.in_memory(key, upto) {
@@ -67,7 +68,7 @@ impl<V: StoreView> Version<V> {
         Ok(())
     }
 
-    /// Returns the newest entry of a key in the memtables.
+    /// Returns the newest entry of a key in the memtables; `None` if no memtable contains the key.
     #[inline]
     fn in_memory(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
         let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
@@ -103,7 +104,7 @@ fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
     }
 }
 
-/// A version, restricted to the batches up to one batch.
+/// A version (memtables and a view of the store) in which only the batches up to one batch are visible.
 pub(super) struct BufferedView<V> {
     pub version: Arc<Version<V>>,
     pub upto: BatchNumber,

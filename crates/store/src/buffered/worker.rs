@@ -1,7 +1,9 @@
-//! The background threads: one that persists sealed memtables, oldest first, and those of the store.
+//! Background threads of a backend: one thread that persists sealed memtables, oldest first, and the store's own
+//! threads.
 //!
-//! A failure is final: it is stored for later callers, all threads stop, and reads continue over the existing data.
-//! Retrying a failed sync could mistake lost pages for written ones.
+//! A failure of a thread is final: the error is stored for later callers, all threads stop, and reads continue over the
+//! existing data. A failed sync is never retried, because the retry could succeed although pages that the first sync
+//! could not write are lost.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,10 +14,10 @@ use std::{
 use super::{shared::Shared, store::Store};
 use crate::backend::BackendError;
 
-/// Name and main function of a thread. The function returns when the thread must stop.
+/// Name and main function of a background thread of the store. The function returns when the thread must stop.
 pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
 
-/// Starts the thread that persists, and those of the store.
+/// Starts the thread that persists sealed memtables, and the store's own background threads.
 pub(super) fn start<S: Store>(
     shared: &Arc<Shared<S>>,
     upkeep: &[ThreadMain<S>],

@@ -29,27 +29,28 @@ const RECORD_MAGIC: u32 = 0x4a52_4e44;
 const HEADER_BYTES: usize = 20;
 const RECORDS_AT: u64 = 4096;
 const RECORD_HEADER_BYTES: usize = 24;
-/// Bytes of zeroes by which the file grows at a time.
+/// Number of bytes of zeroes by which the journal file grows in one step.
 const GROW_BYTES: u64 = 4 << 20;
-/// Zeroes to write in slices. Larger writes create folios that slow down small writes later.
+/// Zeroes with which the file is filled, one slice of this size at a time. Larger writes would make the kernel use
+/// large page groups (folios), which slow down small writes later.
 static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// An open journal that accepts records.
+/// The open journal file, to which records can be appended.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: Arc<dyn File>,
     name: String,
     generation: u64,
     next_number: u64,
-    /// Position of the next record.
+    /// Byte offset in the file at which the next record will be written.
     end: u64,
-    /// End of the zero-filled and synced part.
+    /// Byte offset in the file up to which it is filled with zeroes or records and synced.
     filled: u64,
     record: Vec<u8>,
 }
 
 impl JournalFile {
-    /// Opens or creates the file, and calls `replay` with each record's bytes in order.
+    /// Opens or creates the journal file, and calls `replay` with the bytes of each record in order.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &str,
@@ -108,7 +109,7 @@ impl JournalFile {
         Ok(journal)
     }
 
-    /// Writes a record and syncs it.
+    /// Writes a record to the file and syncs the file.
     pub(super) fn append(&mut self, payload: &[u8]) -> Result<(), BackendError> {
         let len = u32::try_from(payload.len()).map_err(|_| BackendError::BadBatch("it is larger than 4 GiB"))?;
         self.record.clear();
@@ -129,7 +130,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Invalidates all records of the journal, so that it starts again empty.
+    /// Invalidates all records of the journal, so that the journal is empty again.
     pub(super) fn restart(&mut self) -> Result<(), BackendError> {
         self.generation += 1;
         self.next_number = 0;
@@ -137,7 +138,7 @@ impl JournalFile {
         self.write_header()
     }
 
-    /// Returns the bytes of all records.
+    /// Returns the size of all records in the journal in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.end - RECORDS_AT
     }
@@ -151,7 +152,7 @@ impl JournalFile {
         self.file.sync_data().map_err(io_error("sync the journal"))
     }
 
-    /// Zero-fills the file up to at least `end`.
+    /// Fills the file with zeroes up to the byte offset `end` or beyond, and syncs it.
     fn fill(&mut self, end: u64) -> Result<(), BackendError> {
         if end <= self.filled {
             return Ok(());

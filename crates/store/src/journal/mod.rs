@@ -1,11 +1,12 @@
-//! A write-ahead log of a backend, for a state without the node's log.
+//! A journal (write-ahead log) in front of a backend, for a state that has no log of the node behind which it could
+//! persist its changes.
 //!
-//! Owns: [`Journaled`]. Each batch is in a file and synced before the backend behind it applies the batch. At open,
-//! batches that the backend had not persisted are applied again. The memory and LSM backends use it for
-//! [`SyncMode::PerBatch`](crate::SyncMode::PerBatch); redb and SQLite sync each batch themselves. Does not own: the
-//! file's bytes (`file.rs`), or the backend.
+//! Owns: [`Journaled`]. Each batch is written to the journal's file and synced before the backend behind the journal
+//! applies the batch. At open, batches that the backend had not persisted are applied again. The memory and LSM
+//! backends use it for [`SyncMode::PerBatch`](crate::SyncMode::PerBatch); redb and SQLite sync each batch themselves.
+//! Does not own: the file's bytes (`file.rs`), or the backend.
 //!
-//! With the node's log the journal is useless: it would sync each write twice.
+//! A state behind the node's log does not use the journal, because each write would be synced twice.
 //!
 //! Invariant: every applied batch is persisted by the backend or is in the journal. The journal restarts only after
 //! a flush that persisted all its batches.
@@ -27,20 +28,20 @@ use file::JournalFile;
 pub struct JournalOptions {
     /// Directory of the journal, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Bytes of records after which the backend is flushed and the journal restarts. More takes disk space, and
-    /// memory and time at open; less flushes more often.
+    /// Size in bytes of all records in the journal after which the backend is flushed and the journal is emptied. A
+    /// larger size takes more disk space, and more memory and time at open; a smaller size causes more flushes.
     pub max_bytes: u64,
 }
 
 impl JournalOptions {
-    /// Default options with the given directory.
+    /// Creates the default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<String>) -> Self {
         Self { dir: dir.into(), max_bytes: 64 << 20 }
     }
 }
 
-/// A backend behind a journal; see the [module](self).
+/// A backend with a journal in front of it; see the [module](self).
 pub struct Journaled<B> {
     backend: B,
     barrier: Arc<dyn LogBarrier>,
@@ -51,7 +52,8 @@ pub struct Journaled<B> {
 struct Journal {
     file: JournalFile,
     payload: Vec<u8>,
-    /// The first failure. It is final, because the content of the file after it is unknown.
+    /// First failure of the journal. No write succeeds after a failure, because the content of the file is then
+    /// unknown.
     failure: Option<BackendError>,
 }
 
@@ -61,8 +63,8 @@ impl<B: Backend> std::fmt::Debug for Journaled<B> {
     }
 }
 
-/// Barrier of the backend behind the journal. It returns immediately, because the journal already contains each
-/// applied batch.
+/// Log barrier for the backend behind the journal. The barrier returns immediately, because the journal already
+/// contains each applied batch.
 struct InJournal;
 
 impl LogBarrier for InJournal {
@@ -72,8 +74,8 @@ impl LogBarrier for InJournal {
 }
 
 impl<B: Backend> Journaled<B> {
-    /// Opens the backend with the barrier that `open` receives, and applies the batches of the journal that it
-    /// lacks.
+    /// Opens the backend with the log barrier that `open` receives, and applies those batches of the journal that the
+    /// backend has not persisted.
     pub fn open(
         disk: &dyn Disk,
         options: &JournalOptions,
@@ -166,8 +168,8 @@ impl<B: Backend> Backend for Journaled<B> {
     }
 }
 
-/// Encodes `applied` (49 bytes), then for each change: key length, value length or `u32::MAX` for a delete, key,
-/// value.
+/// Encodes a batch: the position `applied` (49 bytes), then for each change the key length, the value length (or
+/// `u32::MAX` for a delete), the key and the value.
 fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&applied.encode());

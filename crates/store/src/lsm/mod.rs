@@ -1,8 +1,8 @@
 //! A backend that stores the state in an LSM tree: memtables over sorted tables on disk.
 //!
-//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down when compactions fall behind, and reads
-//! the tables; and the threads that compact and that read ahead. Does not own: the memtables in front of it, or the
-//! decision when to flush; see `buffered`.
+//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down when compactions fall behind, and reads the
+//! tables; and the threads that compact tables and that read new blocks into the cache. Does not own: the memtables in
+//! front of the tables, or the decision when to flush; see `buffered`.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> level 0 -> level 1 ..   (tables on disk)
@@ -24,11 +24,11 @@ use crate::{
 pub use options::{Compaction, LsmOptions};
 pub use store::LsmStore;
 
-/// A backend of memtables over sorted tables; see the [module](self).
+/// A backend that consists of memtables over an LSM tree of sorted tables; see the [module](self).
 pub type LsmBackend = Buffered<LsmStore>;
 
 impl LsmBackend {
-    /// Opens the tables in `options.dir` and starts the background threads.
+    /// Opens the LSM tree in `options.dir` and starts the background threads.
     pub fn open(options: LsmOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
         let store = LsmStore::open(&options)?;
         let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, .. } = options;

@@ -1,50 +1,49 @@
-//! Options of the LSM backend.
+//! Options of the LSM backend, which stores the state in an LSM tree.
 
 use std::{path::PathBuf, time::Duration};
 
-/// Choice of when tables are compacted.
+/// Choice of when the tables of the LSM tree are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compaction {
-    /// A background thread compacts as tables accumulate. Reads stay fast and disk usage small.
+    /// A background thread compacts tables as they accumulate. Reads stay fast and disk usage stays small.
     #[default]
     Automatic,
-    /// Only [`compact`](crate::backend::Backend::compact) compacts. For bulk loads and for measurements. Every
-    /// flush adds a table that each read must search, so the caller must compact in time.
+    /// Tables are compacted only when a caller calls [`compact`](crate::backend::Backend::compact). For bulk loads and
+    /// for measurements. Every flush adds a table that each read must search, so the caller must compact in time.
     WhenAsked,
 }
 
-/// Options of [`LsmBackend`](super::LsmBackend). Total memory: `cache_bytes`, plus `memtable_bytes` times
-/// `max_sealed + 2` (one takes writes, one is kept for the next) and about a tenth more for hash indexes, plus 2
-/// bytes for each key on disk for filters and block indexes. One open file for each table.
+/// Options of [`LsmBackend`](super::LsmBackend). Total memory: `cache_bytes`, plus `memtable_bytes` times `max_sealed +
+/// 2` (one memtable takes writes, and the memory of another is kept for the next) and about a tenth more for hash
+/// indexes, plus 2 bytes for each key on disk for filters and block indexes. Each table takes one open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LsmOptions {
     /// Directory of the tables. Created if missing.
     pub dir: PathBuf,
-    /// Bytes of table blocks in memory, including 12 bytes of index for each key. Less costs a disk read for blocks
-    /// that don't fit.
+    /// Maximum size in bytes of the table blocks kept in memory, including 12 bytes of index for each key in a block.
+    /// If it is smaller than the data that is read often, reads of other blocks read the disk.
     pub cache_bytes: u64,
-    /// Bytes at which a memtable is sealed and flushed. More takes memory, and time at open to replay batches that
-    /// were not flushed; less makes more and smaller tables, and so more compaction.
+    /// Size in bytes at which a memtable is sealed and flushed. A larger size takes more memory, and more time at open
+    /// to replay batches that were not flushed; a smaller size causes more and smaller tables, and so more compaction.
     pub memtable_bytes: usize,
-    /// Maximum number of sealed memtables that wait for a flush; beyond it, writes wait. More takes memory and
-    /// absorbs longer bursts.
+    /// Maximum number of sealed memtables that wait for a flush; at this number, writes that need another memtable
+    /// wait. A larger number takes more memory and absorbs longer bursts of writes.
     pub max_sealed: usize,
-    /// Bytes at which a compaction begins the next table. Levels 0 and 1 are full at 4 times this size. More makes
-    /// fewer and longer compactions; less makes more files.
+    /// Size in bytes at which a compaction begins a new table. Levels 0 and 1 are full at 4 times this size. A larger
+    /// size causes fewer and longer compactions; a smaller size causes more files.
     pub table_bytes: u64,
-    /// Choice of when tables are compacted.
+    /// Choice of when the tables are compacted: automatically or only on request.
     pub compaction: Compaction,
-    /// Maximum time that one write waits for flushes and compactions to catch up. After that the backend fails,
-    /// because its memory would grow without bound.
+    /// Maximum time that one write waits for flushes and compactions to catch up. If the wait is longer, the backend
+    /// fails, because its memory would grow without bound.
     pub max_stall: Duration,
-    /// Number of log records, applied since the last flush, after which
-    /// [`maintain`](crate::backend::Backend::maintain) flushes, even if their changes are small. It bounds the
-    /// replay at open.
+    /// Number of log records, applied since the last flush, after which [`maintain`](crate::backend::Backend::maintain)
+    /// flushes the memtables, even if they are small. This bounds the replay at open.
     pub max_unflushed_records: u64,
 }
 
 impl LsmOptions {
-    /// Default options with the given directory.
+    /// Creates the default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {

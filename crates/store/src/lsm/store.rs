@@ -1,7 +1,7 @@
-//! The tables as a store behind memtables.
+//! The tables of an LSM tree as a store behind memtables.
 //!
-//! Owns: [`LsmStore`], and [`Upkeep`], the pending compactions and reading ahead. Does not own: the threads that do
-//! the upkeep, or the tables' bytes.
+//! Owns: [`LsmStore`], and [`Upkeep`], the pending background work: compactions, and reading new blocks into the cache.
+//! Does not own: the threads that do this work, or the tables' bytes.
 
 use std::{
     sync::{
@@ -20,14 +20,14 @@ use crate::{
     buffered::{Demand, Store},
 };
 
-/// Runs on level 0 from which writes are slowed down, because compaction is behind.
+/// Number of sorted runs on level 0 from which writes are slowed down, because compaction is behind.
 const SLOW_LEVEL_0_RUNS: usize = 12;
-/// Runs on level 0 at which writes wait for compaction.
+/// Number of sorted runs on level 0 from which writes wait for compaction.
 const STOP_LEVEL_0_RUNS: usize = 24;
-/// Maximum bytes per second of slowed-down writes.
+/// Maximum rate of slowed-down writes in bytes per second.
 const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
 
-/// Sorted tables as a store behind memtables; see the [module](super).
+/// The sorted tables of an LSM tree, as a store behind memtables; see the [module](super).
 pub struct LsmStore {
     tables: TableStore,
     compaction: Compaction,
@@ -36,35 +36,35 @@ pub struct LsmStore {
     compacted_bytes: AtomicU64,
 }
 
-/// Pending work of the threads that compact and that read ahead.
+/// Pending work of the background threads: compaction, and reading new blocks into the cache.
 #[derive(Default)]
 pub struct Upkeep {
-    /// True if level 0 may have something to compact.
+    /// True if level 0 may have enough tables for a compaction.
     may_compact: bool,
-    /// Numbers of full compactions that callers requested, and that have finished.
+    /// Number of the newest full compaction that a caller requested, followed by the number of the newest finished one.
     asked: u64,
     answered: u64,
-    /// True if there may be tables whose blocks should be read ahead.
+    /// True if there may be new tables whose blocks should be read into the cache.
     pub(super) may_warm: bool,
 }
 
-/// Kind of a compaction.
+/// Extent of a compaction: the most urgent one, or all tables.
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
     MostUrgent,
-    /// A full compaction, on behalf of all requests up to this number.
+    /// A compaction of all tables, which fulfils all requests for full compactions up to this number.
     All {
         asked: u64,
     },
 }
 
 impl Upkeep {
-    /// Returns true if no compaction is pending.
+    /// Returns true if no compaction is pending or requested.
     pub(super) fn is_compacted(&self) -> bool {
         !self.may_compact && self.asked == self.answered
     }
 
-    /// Marks all full compactions up to this number as finished.
+    /// Marks all requests for full compactions up to this number as fulfilled.
     pub(super) fn answer(&mut self, asked: u64) {
         self.answered = asked;
     }
@@ -86,7 +86,7 @@ impl LsmStore {
         self.compaction == Compaction::Automatic
     }
 
-    /// Returns the next compaction that may be due.
+    /// Returns the compaction to run next; `None` if none is pending or requested.
     pub(super) fn next_compaction(&self, upkeep: &mut Upkeep) -> Option<Extent> {
         let extent = if upkeep.answered < upkeep.asked {
             Some(Extent::All { asked: upkeep.asked })
@@ -110,8 +110,8 @@ impl LsmStore {
         Ok(written_bytes.is_some())
     }
 
-    /// Reads newly written blocks into the cache while it has room. Returns false only if `go_on` returned false and
-    /// ended it early.
+    /// Reads newly written blocks into the cache while the cache has room. Returns false only if `go_on` returned false
+    /// and so ended the reading early.
     pub(super) fn read_ahead(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         self.tables.warm(go_on)
     }
@@ -134,8 +134,8 @@ impl Store for LsmStore {
         Ok(self.tables.newest())
     }
 
-    /// Reads newly written blocks into the cache, while it has room, so that no read waits for a block that was in
-    /// memory a moment ago.
+    /// Reads newly written blocks into the cache while the cache has room. Without this, reads would have to load
+    /// blocks whose data was in a memtable a moment ago.
     fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<(), BackendError> {
         self.read_ahead(go_on).map(drop)
     }

@@ -1,4 +1,4 @@
-//! The tables of one version as a view behind memtables.
+//! The tables of one version of the state, as the immutable view of a store behind memtables.
 
 use std::ops::Bound;
 
@@ -38,7 +38,7 @@ impl StoreView for TableSet {
     }
 }
 
-/// Returns the bound, lowered if necessary to exclude the backend's reserved keys.
+/// Returns the upper bound, lowered if necessary so that it excludes the keys that the backend reserves for itself.
 fn exclude_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
     match upper {
         Bound::Included(key) | Bound::Excluded(key) if key < RESERVED => upper,

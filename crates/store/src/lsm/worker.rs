@@ -1,8 +1,9 @@
-//! The background threads of the tables.
+//! The background threads of the LSM tree's tables.
 //!
-//! Owns: two threads. One compacts. One reads newly written blocks into the cache while no other thread has work, if
-//! the flush or compaction could not do so itself. They are separate from the thread that flushes, so that a long
-//! compaction does not delay flushes, and so that reading ahead can run at the lowest priority.
+//! Owns: two threads. The first thread compacts tables. The second thread reads newly written blocks into the cache
+//! while no other thread has work, if the flush or compaction that wrote them could not do so. Both are separate from
+//! the thread that flushes memtables, so that a long compaction does not delay flushes, and so that the second thread
+//! can run at the lowest priority.
 
 use rustix::{process::setpriority_process, thread::gettid};
 
@@ -12,10 +13,10 @@ use crate::{
     buffered::{Shared, State},
 };
 
-/// The lowest scheduling priority, as a `nice` value.
+/// The lowest scheduling priority of a thread, as a `nice` value.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Compacts until the thread must stop.
+/// Main function of the compaction thread: runs pending compactions until the thread must stop.
 pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
@@ -29,7 +30,8 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Reads newly written blocks into the cache while it has room and no other work is pending.
+/// Main function of the reading thread: reads newly written blocks into the cache while the cache has room and no other
+/// work is pending.
 pub(super) fn warm(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     // The thread should get only unused processor time. If the priority cannot be set, it competes like others.
     let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);

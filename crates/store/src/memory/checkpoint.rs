@@ -1,7 +1,7 @@
 //! The checkpoint file of the memory backend.
 //!
-//! Owns: the bytes of the file, and the steps by which a new checkpoint replaces the old one atomically. Does not
-//! own: the time of a checkpoint, or the log barrier that must come first.
+//! Owns: the bytes of the file, and the steps by which a new checkpoint replaces the old one atomically. Does not own:
+//! the decision when to write a checkpoint, or the log barrier that must come first.
 //!
 //! ```text
 //! checkpoint := header frame* end
@@ -34,13 +34,13 @@ use crate::{
 const FILE: &str = "checkpoint";
 const TMP_FILE: &str = "checkpoint.tmp";
 const MAGIC: [u8; 8] = *b"THWGMEM2";
-/// Magic of checkpoints without a running hash.
+/// First eight bytes of a checkpoint file without a running hash (format version 1).
 const MAGIC_V1: [u8; 8] = *b"THWGMEM1";
 const HEADER_BYTES: usize = 64;
-/// Bytes of the header that its checksum covers.
+/// Number of bytes of the header that the header's checksum covers.
 const CHECKED_BYTES: usize = 60;
 const FRAME_HEADER_BYTES: usize = 12;
-/// Maximum payload of a frame. A full frame with its header is one write of 64 KiB.
+/// Maximum size of a frame's payload in bytes. A full frame with its header is written as one piece of 64 KiB.
 const FRAME_PAYLOAD_BYTES: usize = 64 * 1024 - FRAME_HEADER_BYTES;
 const PAIR_HEADER_BYTES: usize = 8;
 const END_MARK: u32 = u32::MAX;
@@ -49,13 +49,13 @@ const END_PAYLOAD_BYTES: usize = 16;
 const _: () = assert!(MAGIC.len() + 6 * 8 + 4 == CHECKED_BYTES && CHECKED_BYTES + 4 == HEADER_BYTES);
 const _: () = assert!((FRAME_PAYLOAD_BYTES as u32) < END_MARK);
 
-/// Position and size of a loaded checkpoint; its pairs go to the caller.
+/// Position and size of a checkpoint that was loaded; the pairs themselves were passed to the caller.
 pub(super) struct Loaded {
     pub applied: Applied,
     pub file_bytes: u64,
 }
 
-/// Replaces the checkpoint in `dir`. Returns the number of bytes written.
+/// Writes a new checkpoint that replaces the one in `dir`. Returns the number of bytes written.
 pub(super) fn write<'a>(
     disk: &dyn Disk,
     dir: &str,
@@ -80,7 +80,8 @@ pub(super) fn write<'a>(
     write_file().map_err(io_error("checkpoint"))
 }
 
-/// Removes an unfinished checkpoint. Reads the finished one, if it exists, and passes each pair to `pair`.
+/// Removes an unfinished checkpoint file. If a finished checkpoint exists, reads it and passes each pair of key and
+/// value to `pair`.
 pub(super) fn load(
     disk: &dyn Disk,
     dir: &str,
@@ -109,10 +110,10 @@ pub(super) fn load(
     }
 }
 
-/// Splits a stream of pairs into frames. Holds one frame in memory.
+/// Writer that splits pairs of key and value into frames. The writer has one frame in memory.
 struct FrameWriter<'a> {
     file: &'a dyn File,
-    /// The frame in progress, which begins with space for its header.
+    /// Bytes of the frame in progress, which begin with space for the frame's header.
     frame: Vec<u8>,
     at: u64,
     number: u32,
@@ -164,7 +165,7 @@ impl<'a> FrameWriter<'a> {
         Ok(())
     }
 
-    /// Writes the frame in progress with the given length field.
+    /// Writes the frame in progress to the file, with the given length field.
     fn frame(&mut self, len: u32) -> io::Result<()> {
         self.frame[..4].copy_from_slice(&len.to_le_bytes());
         self.frame[4..8].copy_from_slice(&self.number.to_le_bytes());
@@ -193,12 +194,12 @@ enum Frame {
     End { pairs: u64, payload_bytes: u64 },
 }
 
-/// Reads and verifies frames in order.
+/// Reader that reads and verifies the frames of a checkpoint in order.
 struct FrameReader<'a> {
     file: &'a dyn File,
     path: &'a str,
     at: u64,
-    /// Length of the file; no read extends past it.
+    /// Length of the file in bytes; no read extends past this offset.
     end: u64,
     number: u32,
 }
@@ -269,10 +270,10 @@ impl FrameReader<'_> {
     }
 }
 
-/// Assembles pairs from frames. Holds at most one pair and one frame.
+/// Assembles pairs of key and value from frames. Has at most one pair and one frame in memory.
 #[derive(Default)]
 struct PairReader {
-    /// Bytes of a pair that continues in a later frame.
+    /// Bytes of a pair that began in an earlier frame and continues in a later one.
     pending: Vec<u8>,
     last_key: Option<Bytes>,
     pairs: u64,
@@ -310,7 +311,8 @@ impl PairReader {
     }
 }
 
-/// Parses the pair at `at`. Returns it with the position of the next pair, or `None` if it is incomplete.
+/// Parses the pair of key and value at byte `at`. Returns the pair with the position of the next pair, or `None` if
+/// `bytes` does not contain the whole pair.
 fn parse_pair(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8], usize)> {
     let rest = &bytes[at..];
     let body = rest.get(PAIR_HEADER_BYTES..)?;

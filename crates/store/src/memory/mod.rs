@@ -1,8 +1,8 @@
 //! A backend that holds the state in memory and persists it as checkpoints.
 //!
-//! Owns: [`MemoryBackend`], a persistent (structurally shared) ordered map under a lock. A view is a clone of the
-//! map. It takes constant time and shares every node with the map until one of them changes.
-//! Does not own: the bytes of a checkpoint file; see `checkpoint.rs`.
+//! Owns: [`MemoryBackend`], a persistent (structurally shared) ordered map under a lock. A view is a clone of the map.
+//! Cloning takes constant time, and the clone shares every tree node with the map until the map changes that node. Does
+//! not own: the bytes of a checkpoint file; see `checkpoint.rs`.
 //!
 //! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never contains half a
 //! batch. `persisted` is the position of the renamed checkpoint and never exceeds the durable end of the log.
@@ -25,8 +25,8 @@ use crate::backend::{
     WriteBatch, bounds_are_empty,
 };
 
-/// Memory of one pair besides its bytes: two reference-counted buffers and a share of a tree node. Used only for
-/// [`BackendStats::memory_bytes`].
+/// Estimated memory in bytes of one pair in addition to its key and value: two reference-counted buffers and a share of
+/// a tree node. Used only for [`BackendStats::memory_bytes`].
 const PAIR_OVERHEAD_BYTES: u64 = 160;
 
 /// Options of a [`MemoryBackend`].
@@ -34,8 +34,9 @@ const PAIR_OVERHEAD_BYTES: u64 = 160;
 pub struct MemoryOptions {
     /// Directory of the checkpoint, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Bytes of changes after which [`maintain`](Backend::maintain) writes a checkpoint, if they are also at least
-    /// half the bytes of the map. More makes replay at open longer; less writes the whole map more often.
+    /// Number of bytes of changes after which [`maintain`](Backend::maintain) writes a checkpoint, provided that they
+    /// are also at least half the bytes of the map. A larger number makes the replay at open longer; with a smaller
+    /// number the whole map is written more often.
     pub checkpoint_bytes: u64,
 }
 
@@ -45,13 +46,14 @@ impl Default for MemoryOptions {
     }
 }
 
-/// An ordered map in memory, persisted by writing all of it to a checkpoint file.
+/// Backend with an ordered map in memory, which is persisted by writing the whole map to a checkpoint file.
 pub struct MemoryBackend {
     options: MemoryOptions,
     disk: Arc<dyn Disk>,
     barrier: Arc<dyn LogBarrier>,
     live: RwLock<LiveMap>,
-    /// Held while a checkpoint is written. The result is in `durable`, so that `persisted` does not wait.
+    /// Lock held while a checkpoint is written. The resulting position is in `durable`, so that `persisted` need not
+    /// wait for this lock.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
 }
@@ -62,7 +64,7 @@ impl std::fmt::Debug for MemoryBackend {
     }
 }
 
-/// The map and its counters. Cloned in constant time.
+/// The current map and its counters. A clone takes constant time.
 #[derive(Clone, Default)]
 struct LiveMap {
     pairs: OrdMap<Bytes, Bytes>,
@@ -75,9 +77,9 @@ struct LiveMap {
 
 #[derive(Default)]
 struct Writing {
-    /// `LiveMap::changed_bytes` at the time of the last checkpoint.
+    /// Value of `LiveMap::changed_bytes` at the time of the last checkpoint.
     cut_at_changed_bytes: u64,
-    /// Failure of the barrier. It is final: no further checkpoint may be written.
+    /// Failure of the log barrier. After such a failure no further checkpoint may be written.
     barrier_failed: Option<BarrierFailed>,
 }
 
@@ -90,7 +92,8 @@ struct Durable {
 }
 
 impl MemoryBackend {
-    /// Opens the state in `options.dir`. Loads the checkpoint, if one exists, and removes an unfinished one.
+    /// Opens the state in `options.dir`. Loads the checkpoint, if one exists, and removes an unfinished checkpoint
+    /// file.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: MemoryOptions,
@@ -122,7 +125,7 @@ impl MemoryBackend {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a checkpoint of the current map, after the log is durable up to the map's position.
+    /// Writes a checkpoint of the current map, after it has made the log durable up to the map's position.
     fn checkpoint(&self, writing: &mut Writing) -> Result<Option<Applied>, BackendError> {
         if let Some(failed) = &writing.barrier_failed {
             return Err(failed.clone().into());
@@ -228,7 +231,7 @@ impl LiveMap {
     }
 }
 
-/// An immutable clone of the map.
+/// View of the memory backend: an immutable clone of the map.
 struct MemoryView {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Applied,

@@ -1,16 +1,17 @@
 //! The memory of a memtable.
 //!
-//! Owns: one allocation of fixed capacity, the layout of nodes and versions in it, and all unsafe reads and writes
-//! of them. All other code of the memtable is safe code over [`Node`] and [`Version`].
-//! Does not own: order, hashing, visibility.
+//! Owns: one allocation of fixed capacity, the layout of nodes and versions in it, and all unsafe reads and writes of
+//! them. All other code of the memtable is safe code over [`Node`] and [`Version`]. Does not own: the order of keys,
+//! hashing, or the visibility of batches.
 //!
 //! ```text
 //! node    := tower | newest u32 | prev u32 | key_len u16 | height u8 | 0 u8 | next[0] u32 | key, padded
 //! tower   := next[height - 1] .. next[1], u32 each, padded in front to 8 bytes
 //! version := batch u32 | older u32 | value_len u32 | value
 //! ```
-//! The offset of a node is that of `newest`, the offset of a version that of `batch`. Both are multiples of 8, and
-//! 0 means "none". Keys are padded with zeroes to a multiple of 8 bytes, so that they compare a word at a time.
+//! The offset of a node is the offset of its field `newest`; the offset of a version is that of its field `batch`. All
+//! these offsets are multiples of 8, and offset 0 means "none". Keys are padded with zeroes to a multiple of 8 bytes,
+//! so that they compare a word at a time.
 //!
 //! Invariants that all the unsafe code in this file depends on:
 //! 1. Offsets come only from [`ArenaWriter`], of which there is one per arena. So bytes are reserved once and never
@@ -32,15 +33,15 @@ use std::{
     },
 };
 
-/// Levels of the skip list. A quarter of the nodes of each level reach the next: enough for 4^12 keys.
+/// Number of levels of the skip list. A quarter of the nodes of each level are also on the next: enough for 4^12 keys.
 pub(super) const MAX_HEIGHT: usize = 12;
 
 const ALIGN: usize = 8;
-/// Bytes of a huge page. By default the kernel provides fresh memory in pages of 4 KiB, each at the cost of a page
-/// fault, which a put would pay. On request it provides pages of this size.
+/// Size of a huge page in bytes. By default the kernel provides new memory in pages of 4 KiB, each at the cost of a
+/// page fault, which slows down a put. On request the kernel provides pages of this size instead.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Minimum bytes of an arena with huge pages. Smaller arenas use small pages, so that a memtable does not take far
-/// more memory than configured.
+/// Minimum size in bytes of an arena that uses huge pages. Smaller arenas use small pages, so that a memtable does not
+/// take far more memory than configured.
 const HUGE_FROM_BYTES: usize = 8 * HUGE_PAGE_BYTES;
 const NODE_HEADER_BYTES: usize = 16;
 const VERSION_HEADER_BYTES: usize = 12;
@@ -57,12 +58,12 @@ const _: () = assert!(NEXT + size_of::<AtomicU32>() == NODE_HEADER_BYTES);
 const _: () = assert!(VALUE_LEN + 4 == VERSION_HEADER_BYTES);
 const _: () = assert!(NODE_HEADER_BYTES.is_multiple_of(ALIGN));
 
-/// Returns the maximum bytes of arena for one change, for any height of its node.
+/// Returns the maximum number of arena bytes that one change needs, for any height of the key's node.
 pub(super) fn max_entry_bytes(key_len: usize, value_len: usize) -> usize {
     tower_bytes(MAX_HEIGHT) + NODE_HEADER_BYTES + padded(key_len) + version_bytes(value_len)
 }
 
-/// Bytes of the head node and of the space that offset 0 reserves.
+/// Number of bytes taken by the list's head node and by the space that makes offset 0 unused.
 pub(super) const HEAD_BYTES: usize =
     ALIGN + padded((MAX_HEIGHT - 1) * 4) + NODE_HEADER_BYTES + padded(VERSION_HEADER_BYTES);
 
@@ -78,7 +79,7 @@ const fn version_bytes(value_len: usize) -> usize {
     padded(VERSION_HEADER_BYTES + value_len)
 }
 
-/// A memory allocation. Its bytes are uninitialised, or left over from an earlier arena.
+/// A memory allocation. Its bytes are uninitialised, or have the contents of an earlier arena.
 struct Memory {
     base: NonNull<u8>,
     layout: Layout,
@@ -108,8 +109,8 @@ impl Drop for Memory {
     }
 }
 
-/// A pool that keeps the memory of dropped arenas for new ones, because writing to fresh pages costs more than all
-/// other work of a put.
+/// A pool that keeps the memory of dropped arenas for new arenas, because the first write to new pages costs more than
+/// all other work of a put.
 pub struct ArenaPool {
     layout: Layout,
     max_spare: usize,
@@ -117,13 +118,14 @@ pub struct ArenaPool {
 }
 
 impl ArenaPool {
-    /// Creates a pool of arenas for `bytes` of changes. It keeps at most `max_spare` unused arenas.
+    /// Creates a pool of arenas for `bytes` bytes of changes each. The pool keeps the memory of at most `max_spare`
+    /// unused arenas.
     #[must_use]
     pub fn new(bytes: usize, max_spare: usize) -> Self {
         Self { layout: layout(bytes.saturating_add(HEAD_BYTES)), max_spare, spare: Mutex::default() }
     }
 
-    /// Returns the bytes kept for new arenas.
+    /// Returns the number of bytes that the pool keeps for new arenas.
     #[must_use]
     pub fn spare_bytes(&self) -> usize {
         self.lock().len() * self.layout.size()
@@ -155,11 +157,11 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, align).expect("at most 4 GiB")
 }
 
-/// A fixed block of memory. It returns to its pool when dropped.
+/// An arena: a block of memory of fixed size. The memory returns to its pool when the arena is dropped.
 pub(super) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
-    /// The allocation that `base` points into; taken on drop.
+    /// The allocation into which `base` points; `None` only while the arena is being dropped.
     memory: Option<Memory>,
     pool: Arc<ArenaPool>,
 }
@@ -179,13 +181,13 @@ impl Drop for Arena {
     }
 }
 
-/// Reserves and writes the bytes of an arena. There is exactly one writer per arena.
+/// Writer that reserves bytes of an arena and writes them. There is exactly one writer per arena.
 pub(super) struct ArenaWriter {
     arena: Arc<Arena>,
     used: usize,
 }
 
-/// Error returned when the arena has no room. No bytes were written.
+/// Error returned when an arena has not enough room. No bytes were written.
 #[derive(Debug)]
 pub(super) struct Full;
 
@@ -199,23 +201,23 @@ pub(super) fn new_arena(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Arena>, Are
 }
 
 impl ArenaWriter {
-    /// Returns the bytes reserved so far.
+    /// Returns the number of bytes of the arena reserved so far.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Returns the total bytes, reserved or not.
+    /// Returns the size of the arena in bytes, reserved or not.
     pub(super) fn capacity(&self) -> usize {
         self.arena.layout.size()
     }
 
-    /// Returns the bytes that are not reserved yet.
+    /// Returns the number of bytes of the arena that are not reserved yet.
     pub(super) fn free(&self) -> usize {
         self.arena.layout.size() - self.used
     }
 
-    /// Writes a node with its first version; `value: None` is a delete. Returns its offset, which no pointer
-    /// contains yet.
+    /// Writes a node for a key with its first version; `value: None` writes a delete. Returns the offset of the node,
+    /// which is not linked into the list or index yet.
     pub(super) fn node(&mut self, key: &[u8], height: usize, batch: u32, value: Option<&[u8]>) -> Result<u32, Full> {
         debug_assert!((1..=MAX_HEIGHT).contains(&height));
         let key_len = u16::try_from(key.len()).map_err(|_| Full)?;
@@ -240,8 +242,9 @@ impl ArenaWriter {
         Ok(node as u32)
     }
 
-    /// Writes a version in front of a node's older ones and publishes it. If the newest version belongs to the
-    /// same, unfinished batch and has enough room, overwrites it instead, because no reader will ever see it.
+    /// Writes a new version of a key in front of the older versions of its node, and publishes it. If the node's newest
+    /// version belongs to the same, unfinished batch and has enough room, overwrites that version instead, because no
+    /// reader will ever see it.
     pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), Full> {
         let newest = node.atomic(NEWEST);
         let older = newest.load(Ordering::Relaxed);
@@ -269,6 +272,8 @@ impl ArenaWriter {
         Ok(start)
     }
 
+    /// Writes a version (batch number, offset of the older version, value) at byte `at` of the arena.
+    ///
     /// # Safety
     /// `[at, at + version_bytes(value.len()))` was reserved and is not yet published.
     unsafe fn write_version(&self, at: usize, batch: u32, older: u32, value: Option<&[u8]>) {
@@ -280,6 +285,8 @@ impl ArenaWriter {
         }
     }
 
+    /// Writes the length and the value of the version at byte `at` of the arena; `None` writes a delete.
+    ///
     /// # Safety
     /// `[at, at + version_bytes(value.len()))` was reserved, and no thread reads the length and value of the
     /// version there.
@@ -295,6 +302,8 @@ impl ArenaWriter {
 }
 
 impl Arena {
+    /// Returns a pointer to the byte of the arena at this offset.
+    ///
     /// # Safety
     /// `offset` is at most the capacity.
     #[inline]
@@ -351,7 +360,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Compares the node's key with a needle.
+    /// Compares the node's key with the key of a needle.
     #[inline]
     pub(super) fn compare(self, needle: &Needle<'_>) -> Order {
         let len = self.key_len();
@@ -391,7 +400,7 @@ impl<'a> Node<'a> {
         unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize - 4 * level).cast()) }
     }
 
-    /// Returns the next node on a level, which must be below this node's height.
+    /// Returns the next node on a level of the skip list; this node must be on the level, too.
     #[inline]
     pub(super) fn next(self, level: usize) -> Option<Node<'a>> {
         self.arena.node(self.next_slot(level).load(Ordering::Acquire))
@@ -412,7 +421,7 @@ impl<'a> Node<'a> {
         self.atomic(PREV).store(prev.offset, Ordering::Release);
     }
 
-    /// Returns the newest version whose batch is at most `batch`.
+    /// Returns the newest version of the node's key whose batch number is at most `batch`.
     #[inline]
     pub(super) fn version_at(self, batch: u32) -> Option<Version<'a>> {
         let mut version = self.version(self.atomic(NEWEST).load(Ordering::Acquire))?;
@@ -428,7 +437,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A published version of a node.
+/// A published version of a key: the value or delete that one batch wrote.
 #[derive(Clone, Copy)]
 pub(super) struct Version<'a> {
     arena: &'a Arena,
@@ -453,7 +462,7 @@ impl<'a> Version<'a> {
         self.field(OLDER)
     }
 
-    /// Returns the value; `None` if the version is a delete.
+    /// Returns the value of the version; `None` if it is a delete.
     #[inline]
     pub(super) fn value(self) -> Option<&'a [u8]> {
         let len = self.field(VALUE_LEN);
@@ -468,7 +477,7 @@ impl<'a> Version<'a> {
     }
 }
 
-/// A key to search for. Its beginning is stored as big-endian words, for fast comparison.
+/// A needle: a key to search for. The beginning of the key is stored as big-endian words, for fast comparison.
 pub(super) struct Needle<'a> {
     pub(super) bytes: &'a [u8],
     words: [u64; NEEDLE_WORDS],
@@ -489,13 +498,13 @@ impl<'a> Needle<'a> {
         Self { bytes, words, word_count }
     }
 
-    /// Returns the first 16 bytes, padded with zeroes, as numbers that compare like the bytes.
+    /// Returns the first 16 bytes of the key, padded with zeroes, as two numbers that compare like the bytes.
     #[inline]
     pub(super) fn beginning(&self) -> [u64; 2] {
         [self.words[0], self.words[1]]
     }
 
-    /// Returns a well-mixed hash of the key.
+    /// Returns a well-mixed hash of the needle's key.
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         let mut hash = (self.bytes.len() as u64) ^ 0x9e37_79b9_7f4a_7c15;

@@ -1,14 +1,13 @@
 //! Maps key hashes to nodes, for point reads.
 //!
 //! Owns: an open-addressed table of node offsets. One writer fills it, and any number of readers probe it without a
-//! lock. It grows by doubling. Smaller tables stay until the memtable is dropped, because a reader may still use
-//! one.
-//! Does not own: the keys. A probe calls its caller to compare a node's key.
+//! lock. It grows by doubling. The smaller tables that it has replaced stay until the memtable is dropped, because a
+//! reader may still use them. Does not own: the keys. A probe calls its caller to compare a node's key.
 //!
 //! A slot is `hash << 32 | node offset`, 0 when free, and never changes after it is set. A key whose probe sequence
-//! would be longer than [`MAX_PROBES`] is omitted. From then on the table no longer reports that a key is absent;
-//! callers search the ordered index instead. So keys chosen to collide cost a search each, never a long probe
-//! sequence.
+//! would be longer than [`MAX_PROBES`] is omitted from the table. From then on the table no longer reports that a key
+//! is absent; callers search the ordered index instead. So keys that an attacker chose to collide cost a search each,
+//! never a long probe sequence.
 
 use std::sync::{
     OnceLock,
@@ -16,15 +15,16 @@ use std::sync::{
 };
 
 const MIN_FIRST_SLOTS: usize = 1 << 10;
-/// Maximum initial slots, 128 KiB: in a memtable of few keys, reads should not miss the processor's cache.
+/// Maximum initial number of slots of a hash table, 128 KiB: if a memtable has few keys, reads should not miss the
+/// processor's cache.
 const MAX_FIRST_SLOTS: usize = 1 << 14;
-/// Bytes of arena for each initial slot of a small arena's table.
+/// Number of arena bytes for each initial slot of a hash table, if the arena is small.
 const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
-/// Maximum slots of a table, because a slot's index comes from 32 bits of hash.
+/// Maximum number of slots of a hash table, because a slot's index is computed from 32 bits of hash.
 const MAX_SLOTS: usize = 1 << 31;
 const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
-/// Maximum length of a probe sequence. At a load of one half, one key in 10^10 would need more, unless the keys
-/// were chosen to collide.
+/// Maximum length of a probe sequence in slots. If half of the slots are used, one key in 10^10 would need more, unless
+/// the keys were chosen to collide.
 const MAX_PROBES: usize = 128;
 
 /// Result of a lookup in the hash index.
@@ -32,13 +32,13 @@ const MAX_PROBES: usize = 128;
 pub(super) enum Lookup {
     /// Offset of the node with the key.
     Found(u32),
-    /// No node has the key.
+    /// No node of the memtable has the key.
     Absent,
-    /// The table cannot decide; search the ordered index.
+    /// The hash index cannot decide if a node has the key; the caller must search the ordered index.
     Unknown,
 }
 
-/// A lock-free hash table of nodes; see the [module](self). Only the memtable's writer may change it.
+/// A lock-free hash table of a memtable's nodes; see the [module](self). Only the memtable's writer may change it.
 pub(super) struct HashIndex {
     tables: [OnceLock<Box<[AtomicU64]>>; GENERATIONS],
     current: AtomicUsize,
@@ -47,7 +47,7 @@ pub(super) struct HashIndex {
 }
 
 impl HashIndex {
-    /// Creates a table for a memtable with an arena of `bytes` bytes.
+    /// Creates a hash index for a memtable with an arena of `bytes` bytes.
     pub(super) fn for_arena(bytes: usize) -> Self {
         let slots = (bytes / ARENA_BYTES_PER_FIRST_SLOT).next_power_of_two();
         Self::with_slots(slots.clamp(MIN_FIRST_SLOTS, MAX_FIRST_SLOTS))
@@ -64,12 +64,12 @@ impl HashIndex {
         index
     }
 
-    /// Returns the number of keys, including omitted ones.
+    /// Returns the number of keys added, including those omitted because of collisions.
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of all tables.
+    /// Returns the bytes of memory of the current hash table and of all smaller ones it has replaced.
     pub(super) fn bytes(&self) -> usize {
         self.tables.iter().filter_map(OnceLock::get).map(|table| size_of_val(&**table)).sum()
     }
@@ -79,7 +79,7 @@ impl HashIndex {
         self.tables[self.current.load(Ordering::Acquire)].get().expect("set before it became current")
     }
 
-    /// Finds the node with this hash for which `is_it` returns true.
+    /// Searches for the node with this hash for which `is_it` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Lookup {
         let table = self.table();
@@ -96,14 +96,15 @@ impl HashIndex {
         if self.incomplete.load(Ordering::Acquire) { Lookup::Unknown } else { Lookup::Absent }
     }
 
-    /// Returns the offset of the node whose key most probably has this hash; 0 if there is none.
+    /// Returns the offset of the node whose key most probably has this hash; 0 if there is none. The caller must
+    /// compare the key.
     #[inline]
     pub(super) fn probable_node(&self, hash: u32) -> u32 {
         let table = self.table();
         table[hash as usize & (table.len() - 1)].load(Ordering::Acquire) as u32
     }
 
-    /// Adds a node whose key is not in the table yet. Only the writer may call it.
+    /// Adds a node whose key is not in the hash index yet. Only the memtable's writer may call this function.
     pub(super) fn insert(&self, hash: u32, node: u32) {
         let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;
         if len * 2 > self.table().len() {
@@ -112,7 +113,7 @@ impl HashIndex {
         self.put(self.table(), u64::from(hash) << 32 | u64::from(node));
     }
 
-    /// Copies all slots to a table of twice the size.
+    /// Copies all slots to a new hash table of twice the size.
     fn grow(&self) {
         let current = self.current.load(Ordering::Relaxed);
         if self.table().len() == MAX_SLOTS {

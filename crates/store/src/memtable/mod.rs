@@ -1,10 +1,10 @@
-//! The newest changes, in memory, before they become tables.
+//! The newest changes of the state, in memory, before they are written to the store on disk.
 //!
-//! Owns: [`Memtable`], with one [`MemtableWriter`] and any number of readers. A fixed `arena` holds keys and
-//! values. A `hash_index` serves point reads, which never wait. A `skip_list` keeps the keys in order; `order`
-//! links new nodes to it in groups, so a scan may wait a moment for the last group. Each key's node has its
-//! versions, newest first. Does not own: durability, flushing, the meaning of `Applied`, or the replacement of one
-//! memtable by the next.
+//! Owns: [`Memtable`], with one [`MemtableWriter`] and any number of readers. A fixed `arena` holds keys and values. A
+//! `hash_index` serves point reads, which never wait. A `skip_list` keeps the keys in order; `order` links new nodes to
+//! it in groups, so a scan may have to wait a moment until the last group is linked. Each key's node has its versions,
+//! newest first. Does not own: durability, flushing, the meaning of `Applied`, or the replacement of one memtable by
+//! the next.
 //!
 //! Invariants: batches are numbered from 1. A batch becomes visible as a whole, by one store of its number, after
 //! all its changes are in the index and are linked or queued for linking. A reader that has loaded the number sees
@@ -34,12 +34,12 @@ use hash_index::{HashIndex, Lookup};
 use order::{Order, WriterFinger};
 use skip_list::SkipList;
 
-/// Number of a batch within one memtable. A reader sees the batches up to some number.
+/// Number of a batch within one memtable. A reader sees all batches up to a number that it has loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchNumber(u32);
 
 impl BatchNumber {
-    /// A number above all batches, with which a read sees every visible batch.
+    /// A number above all batch numbers: a read with this number sees every visible batch.
     pub const MAX: Self = Self(u32::MAX);
 }
 
@@ -57,18 +57,19 @@ pub enum Entry<'a> {
     Deleted,
 }
 
-/// An ordered map with versions; see the [module](self). Created together with its [`MemtableWriter`].
+/// An ordered map in memory with versions of its values; see the [module](self). It is created together with its
+/// [`MemtableWriter`].
 pub struct Memtable {
     list: SkipList,
     order: Order,
     index: HashIndex,
-    /// Number of the newest visible batch.
+    /// Number of the newest batch that readers can see.
     visible: AtomicU32,
-    /// Bytes of the arena that are in use.
+    /// Number of bytes of the arena that are in use.
     used: AtomicUsize,
 }
 
-/// The only handle that can write a memtable.
+/// The only handle with which a memtable can be written.
 pub struct MemtableWriter {
     memtable: Arc<Memtable>,
     arena: ArenaWriter,
@@ -83,19 +84,19 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl MemtableWriter {
-    /// Returns the memtable of this writer.
+    /// Returns the memtable that this writer changes.
     #[must_use]
     pub fn memtable(&self) -> &Arc<Memtable> {
         &self.memtable
     }
 
-    /// Returns true if the batch is certain to fit.
+    /// Returns true if the batch is certain to fit into the memtable.
     #[must_use]
     pub fn has_room_for(&self, batch: &WriteBatch) -> bool {
         self.arena.free() >= Memtable::bytes_for(batch) && self.memtable.visible().0 < u32::MAX - 1
     }
 
-    /// Applies a batch and makes it visible.
+    /// Applies a batch to the memtable and makes it visible to readers.
     pub fn apply(&mut self, batch: &WriteBatch) -> Result<(), MemtableFull> {
         if !self.has_room_for(batch) {
             return Err(MemtableFull);
@@ -128,24 +129,26 @@ impl MemtableWriter {
 }
 
 impl Memtable {
-    /// Returns the maximum bytes of arena that a batch needs.
+    /// Returns the maximum number of arena bytes that a batch needs.
     #[must_use]
     pub fn bytes_for(batch: &WriteBatch) -> usize {
         batch.len() * max_entry_bytes(0, 0) + batch.byte_len() + batch.len() * 2 * 8
     }
 
-    /// Maximum bytes of a batch, as measured by [`bytes_for`](Self::bytes_for), that any memtable can hold.
+    /// Maximum number of arena bytes of a batch, as returned by [`bytes_for`](Self::bytes_for), that a memtable of any
+    /// size can hold.
     pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - HEAD_BYTES;
 
-    /// Creates an empty memtable with room for at least `bytes` of arena, and its writer, in its own memory.
+    /// Creates an empty memtable with an arena of at least `bytes` bytes, and its writer. The memory is allocated for
+    /// this memtable alone.
     #[cfg(test)]
     #[must_use]
     pub fn create(bytes: usize) -> (Arc<Self>, MemtableWriter) {
         Self::create_in(&Arc::new(ArenaPool::new(bytes, 0)), bytes)
     }
 
-    /// Creates an empty memtable with room for at least `bytes` of arena, and its writer. The memory comes from the
-    /// pool and returns to it. New memory is touched only as it is used.
+    /// Creates an empty memtable with an arena of at least `bytes` bytes, and its writer. The arena's memory comes from
+    /// the pool and returns to the pool. Newly allocated memory is touched only as the memtable fills.
     #[must_use]
     pub fn create_in(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Self>, MemtableWriter) {
         let (arena, mut writer) = new_arena(pool, bytes);
@@ -163,8 +166,8 @@ impl Memtable {
         (memtable, writer)
     }
 
-    /// Returns the node of a key, even if none of its versions is visible. `settle` links the queued nodes; it is
-    /// called only if the hash index cannot answer.
+    /// Returns the node of a key, even if none of its versions is visible. The function `settle` links the queued nodes
+    /// into the key order; it is called only if the hash index cannot answer.
     #[inline]
     fn node_of(&self, needle: &Needle<'_>, hash: u32, settle: impl FnOnce()) -> Option<Node<'_>> {
         let is_it = |offset| self.list.node(offset).is_some_and(|node| node.compare(needle).is_eq());
@@ -178,20 +181,22 @@ impl Memtable {
         }
     }
 
-    /// Returns the number of the newest visible batch.
+    /// Returns the number of the newest batch that readers can see.
     #[inline]
     #[must_use]
     pub fn visible(&self) -> BatchNumber {
         BatchNumber(self.visible.load(Ordering::Acquire))
     }
 
-    /// Returns the smaller of `upto` and the newest visible batch, because later batches are still being written.
+    /// Returns the smaller of `upto` and the number of the newest visible batch. Later batches are still being written
+    /// and must not be read.
     #[inline]
     fn complete(&self, upto: BatchNumber) -> u32 {
         upto.min(self.visible()).0
     }
 
-    /// Returns the newest entry of a key up to a batch; `None` if these batches don't mention the key.
+    /// Returns the newest entry (value or delete) of a key, up to batch `upto`; `None` if these batches do not contain
+    /// the key.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
@@ -204,9 +209,10 @@ impl Memtable {
         Some(version.value().map_or(Entry::Deleted, Entry::Value))
     }
 
-    /// Loads the memory that reads of these keys will need: slots, then nodes, then versions. Loads of the same
-    /// kind don't depend on each other, so the processor waits for them together. A read of one key waits for each
-    /// in turn, which is most of its cost in a large memtable.
+    /// Loads into the processor's cache the memory that reads of these keys will need: slots of the hash index, then
+    /// nodes, then versions. Loads of the same kind don't depend on each other, so the processor waits for all keys'
+    /// loads together. A read of a single key waits for each load in turn, which is most of the read's cost in a large
+    /// memtable.
     pub fn warm(&self, keys: &[&[u8]]) {
         const AT_ONCE: usize = 16;
         if self.is_empty() {
@@ -222,7 +228,7 @@ impl Memtable {
         }
     }
 
-    /// Iterates over the keys within the bounds, with the newest entry of each up to a batch.
+    /// Iterates over the keys within the bounds, each with its newest entry up to batch `upto`.
     #[must_use]
     pub fn range<'a>(
         &'a self,
@@ -234,7 +240,7 @@ impl Memtable {
         Range::new(self, lower, upper, direction, upto)
     }
 
-    /// Iterates over all keys in ascending order.
+    /// Iterates over all keys in ascending order, each with its newest entry up to batch `upto`.
     #[must_use]
     pub fn iter(&self, upto: BatchNumber) -> Range<'_> {
         let upto = self.complete(upto);
@@ -242,7 +248,7 @@ impl Memtable {
         Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto }
     }
 
-    /// Iterates over the newest change of each key, in ascending order.
+    /// Iterates over the newest change (put or delete) of each key, in ascending order of the keys.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         self.iter(BatchNumber::MAX).map(|(key, entry)| match entry {
             Entry::Value(value) => Change::Put(key, value),
@@ -250,32 +256,33 @@ impl Memtable {
         })
     }
 
-    /// Returns the number of keys, including deleted ones.
+    /// Returns the number of keys in the memtable, including deleted ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Returns true if the memtable mentions no key.
+    /// Returns true if the memtable contains no key, not even a deleted one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes of the arena in use.
+    /// Returns the number of bytes of the arena that are in use.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of memory in use, including the hash index.
+    /// Returns the number of bytes of memory that the memtable uses, including its hash index.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.used_bytes() + self.index.bytes()
     }
 }
 
-/// An iterator over keys and their entries. It borrows from the memtable and allocates nothing.
+/// An iterator over the keys of a memtable and their entries. The iterator borrows from the memtable and allocates
+/// nothing.
 pub struct Range<'a> {
     list: &'a SkipList,
     next: Option<Node<'a>>,
@@ -284,7 +291,7 @@ pub struct Range<'a> {
     upto: u32,
 }
 
-/// Exclusive or inclusive end of a range, in the direction of the walk.
+/// End of a range of keys in the direction of the walk: exclusive or inclusive, or none.
 enum End<'a> {
     None,
     Included(Needle<'a>),
@@ -375,8 +382,8 @@ fn last_to<'a>(list: &'a SkipList, upper: Bound<&[u8]>) -> Option<Node<'a>> {
     }
 }
 
-/// A generator of node heights: each level has a quarter of the nodes of the level below. The sequence is always
-/// the same, so that a run is repeatable.
+/// A generator of random heights for skip list nodes: each level has a quarter of the nodes of the level below. The
+/// sequence of heights is always the same, so that a run is repeatable.
 struct Heights(u64);
 
 impl Heights {

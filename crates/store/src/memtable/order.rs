@@ -1,14 +1,15 @@
 //! Deferred linking of new nodes into the key order.
 //!
-//! Owns: the new nodes that are not linked yet, and linking them: sorted, in one walk along the list, instead of
-//! one search from the top for each. Point reads go by hash and don't need the order; code that walks the order
-//! calls [`Order::settle`] first.
-//! Does not own: the list's links, or the visibility of versions.
+//! Owns: the queue of new nodes that are not linked into the list yet, and the linking of these nodes: they are sorted
+//! and linked in one walk along the list, instead of one search from the top of the list for each node. Point reads go
+//! by hash and don't need the order; code that walks the order calls [`Order::settle`] first. Does not own: the list's
+//! links, or the visibility of versions.
 //!
-//! Invariants: from before its batch becomes visible, a node is either linked or queued. At most [`MAX_WAITING`]
-//! nodes are queued, so settling is bounded work. Keys that arrive in order are linked immediately, because their
-//! position is next to the finger. Links are changed with the linker locked or, while no node is queued, by the
-//! memtable's only writer: then any thread that gets the lock has nothing to link.
+//! Invariants: from before its batch becomes visible, a node is either linked or queued. At most [`MAX_WAITING`] nodes
+//! are queued, so linking all of them (`settle`) is bounded work. Keys that arrive in order are linked immediately,
+//! because their position is next to the last linked node, which the *finger* (a position in the list) remembers. Links
+//! are changed with the linker locked or, while no node is queued, by the memtable's only writer: in that case a thread
+//! that gets the lock has nothing to link.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -20,43 +21,44 @@ use super::{
     skip_list::{Finger, SkipList},
 };
 
-/// Number of queued nodes at which the writer links them itself. A larger value makes the walk cheaper per node,
-/// because the nodes are denser, but makes the longest wait of a scan or a write longer: an estimated millisecond
-/// at this value.
+/// Number of queued nodes at which the writer links them itself. With a larger number, linking becomes cheaper per
+/// node, because the nodes are denser, but the longest wait of a scan or write becomes longer: an estimated millisecond
+/// at this number.
 const MAX_WAITING: usize = 8 << 10;
 
-/// The queue of nodes to link; see the [module](self).
+/// The queue of nodes that must still be linked into the key order; see the [module](self).
 pub(super) struct Order {
     linker: Mutex<Linker>,
-    /// True if nodes are queued. Readable without the lock; changed only under it.
+    /// True if nodes are queued. Any thread may read this flag without the lock; it changes only under the lock.
     is_waiting: AtomicBool,
 }
 
-/// The queued nodes and the position of the last link.
+/// The queued nodes, and the position at which the last node was linked.
 pub(super) struct Linker {
-    /// Position after the last linked node, unless the writer has linked since.
+    /// Position after the last linked node, unless the memtable's writer has linked other nodes since.
     finger: Finger,
     waiting: Vec<QueuedNode>,
 }
 
-/// The writer's own position in the list.
+/// The position in the list at which the memtable's writer last linked a node.
 pub(super) struct WriterFinger {
     finger: Finger,
-    /// True if no node was queued since the finger was set. Then no other thread has linked a node since.
+    /// True if no node was queued since this position was set, so that no other thread has linked a node since.
     is_current: bool,
-    /// Budget for searches. Keys in order increase it, and a search for another key's position decreases it. So an
-    /// occasional row of the state's own bookkeeping does not queue all keys that follow.
+    /// Budget for searches in the list. Each key that arrives in order increases the budget, and a search for the
+    /// position of another key decreases it. So an occasional row with internal data of the state does not cause all
+    /// following keys to be queued.
     credit: u32,
 }
 
-/// Cost of a search, in keys that arrived in order.
+/// Cost of a search in the budget, as a number of keys that arrived in order.
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// Guard of the linker's lock, acquired when a batch first needs it.
+/// Guard of the linker's lock, acquired when a batch first needs the lock.
 pub(super) type HeldLinker<'a> = Option<MutexGuard<'a, Linker>>;
 
-/// A queued node with the first 16 bytes of its key, so that most comparisons stay within the queue's memory.
+/// A queued node with the first 16 bytes of its key, so that most comparisons only read the queue's own memory.
 struct QueuedNode {
     key: [u64; 2],
     node: u32,
@@ -80,12 +82,13 @@ impl Order {
         }
     }
 
-    /// Links all queued nodes, like [`settle`](Self::settle), for the writer, which may already hold the lock.
+    /// Links all queued nodes, like [`settle`](Self::settle), on behalf of the memtable's writer, which may already
+    /// hold the lock.
     pub(super) fn settle_held<'a>(&'a self, held: &mut HeldLinker<'a>, list: &SkipList) {
         self.link_waiting(held.get_or_insert_with(|| self.lock()), list);
     }
 
-    /// Links or queues the writer's new node, whose key is the needle.
+    /// Links the writer's new node into the list, or queues the node. The needle contains the node's key.
     #[inline]
     pub(super) fn add<'a>(
         &'a self,

@@ -3,22 +3,23 @@
 //! Owns: the skip list over the arena's nodes: search, linking, walks in both directions. Does not own: versions
 //! and their visibility, or the hash index.
 //!
-//! Invariant: keys ascend strictly on every level. A node is linked from the bottom level up, each link by one
-//! atomic store, so a reader sees it either linked on a level or not at all. A reader that misses a node while it
-//! is being linked could not see its versions yet either.
+//! Invariant: keys ascend strictly on every level. A node is linked from the bottom level up, each link by one atomic
+//! store, so a reader sees a node either linked on a level or not at all. If a reader misses a node that is being
+//! linked, the node's versions are not visible to this reader yet either.
 
 use std::{cmp::Ordering, sync::Arc};
 
 use super::arena::{Arena, MAX_HEIGHT, Needle, Node};
 
-/// The linked list of nodes.
+/// The skip list of a memtable's nodes, in the order of their keys.
 pub(super) struct SkipList {
     arena: Arc<Arena>,
     head: u32,
 }
 
-/// Neighbours of the last linked key on every level. A key directly next to it, as in sequential writes, is placed
-/// without a search. Only one thread links at a time; see `order`.
+/// A finger: a remembered position in the skip list, with the neighbours of the last linked key on every level. A key
+/// directly next to this position, as in sequential writes, is linked without a search. Only one thread links nodes at
+/// a time; see `order`.
 #[derive(Clone)]
 pub(super) struct Finger {
     prev: [u32; MAX_HEIGHT],
@@ -44,7 +45,7 @@ impl SkipList {
         self.arena.node(self.head).expect("the head is never at 0")
     }
 
-    /// Returns the first node whose key is not below the needle.
+    /// Returns the first node whose key is equal to the needle or above it.
     pub(super) fn lower_bound(&self, needle: &Needle<'_>) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -54,7 +55,7 @@ impl SkipList {
         checked
     }
 
-    /// Returns the last node whose key is below the needle or, if `inclusive`, equal to it.
+    /// Returns the last node whose key is below the needle or, if `inclusive`, equal to the needle.
     pub(super) fn upper_bound(&self, needle: &Needle<'_>, inclusive: bool) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -86,7 +87,7 @@ impl SkipList {
         self.unless_head(last)
     }
 
-    /// Returns the node before `node`; `None` if `node` is the first.
+    /// Returns the node before `node` in key order; `None` if `node` is the first.
     #[inline]
     pub(super) fn before(&self, node: Node<'_>) -> Option<Node<'_>> {
         let prev = node.prev()?.offset();
@@ -97,7 +98,7 @@ impl SkipList {
         (node.offset() != self.head).then_some(node)
     }
 
-    /// Returns true if the needle belongs at the finger.
+    /// Returns true if the needle's position in the list is exactly at the finger, so that no search is needed.
     #[inline]
     pub(super) fn is_beside(&self, finger: &Finger, needle: &Needle<'_>) -> bool {
         // No node is between the finger's neighbours on level 0. So if the needle is between them, the neighbours
@@ -106,19 +107,19 @@ impl SkipList {
         after_prev && !self.is_below(finger.next[0], needle)
     }
 
-    /// Returns true if the node exists and its key is below the needle.
+    /// Returns true if a node exists at this offset and its key is below the needle.
     #[inline]
     fn is_below(&self, offset: u32, needle: &Needle<'_>) -> bool {
         self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less)
     }
 
-    /// Moves the finger to the needle's position. Only the linking thread may call it.
+    /// Moves the finger to the needle's position in the list. Only the thread that links nodes may call this function.
     pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
         self.descend(finger, self.head(), MAX_HEIGHT, needle);
     }
 
-    /// Moves the finger forward to a needle above the last key linked with it. The cost is proportional to the
-    /// distance.
+    /// Moves the finger forward to a needle that is above the last key linked with this finger. The cost is
+    /// proportional to the distance.
     pub(super) fn locate_after(&self, finger: &mut Finger, needle: &Needle<'_>) {
         let passed = (0..MAX_HEIGHT).take_while(|level| self.is_below(finger.next[*level], needle)).count();
         // The next node on the highest level passed is after the finger on all lower levels, too.
@@ -139,7 +140,8 @@ impl SkipList {
         }
     }
 
-    /// Links a new node at the finger, which then points after it. Only the linking thread may call it.
+    /// Links a new node at the finger, and moves the finger behind this node. Only the thread that links nodes may call
+    /// this function.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {
@@ -158,8 +160,8 @@ impl SkipList {
     }
 }
 
-/// Moves `prev` along a level to the last node below the needle, and returns the node after it. `checked` is a node
-/// that is already known not to be below the needle.
+/// Moves `prev` along one level of the list to the last node below the needle, and returns the node after it. `checked`
+/// is a node that is already known not to be below the needle.
 #[inline]
 fn advance<'a>(prev: &mut Node<'a>, level: usize, checked: Option<Node<'a>>, needle: &Needle<'_>) -> Option<Node<'a>> {
     loop {

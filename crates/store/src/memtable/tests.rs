@@ -8,7 +8,7 @@ use super::*;
 
 type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A small deterministic generator, so that a failure is repeatable from its printed seed.
+/// A small deterministic generator of random numbers, so that a failure is repeatable from its printed seed.
 struct Random(u64);
 
 impl Random {

@@ -1,6 +1,5 @@
-//! redb's database file on any [`Disk`](thalweg_disk::Disk).
-//!
-//! So redb also runs on the simulated disk, and is tested with power losses and faults like the other backends.
+//! redb's database file on any [`Disk`](thalweg_disk::Disk), so that redb also runs on the simulated disk and is tested
+//! with power losses and faults like the other backends.
 
 use std::{
     io,
@@ -13,7 +12,8 @@ use std::{
 use redb::StorageBackend;
 use thalweg_disk::File;
 
-/// redb's file. It has no lock of its own, because the directory's lock excludes other processes.
+/// The database file of redb. The file has no lock of its own, because the lock of its directory excludes other
+/// processes.
 #[derive(Debug)]
 pub(super) struct DatabaseFile {
     file: Arc<dyn File>,
@@ -21,7 +21,7 @@ pub(super) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// Returns the file and a shared count of its bytes, which is updated when redb resizes the file.
+    /// Returns the file and a shared counter of the file's size in bytes, which is updated when redb resizes the file.
     pub(super) fn new(file: Arc<dyn File>) -> io::Result<(Self, Arc<AtomicU64>)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
         Ok((Self { file, len: len.clone() }, len))

@@ -3,12 +3,13 @@
 //! Owns: the layout of pairs in the database, its transactions and its views. Does not own: the decision when to
 //! persist; see `buffered`.
 //!
-//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written in the same
-//! transaction as the pairs). Every transaction is `Immediate`. With the node's log it also enables quick repair,
-//! which costs a second fsync once per memtable; an open after a crash then does not walk the database. With a sync
-//! per batch it is a plain transaction, as redb users have it, and an open after a crash walks the database.
+//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written in the same transaction
+//! as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
+//! redb's quick repair. This costs a second fsync for each memtable, but an open after a crash need not read the whole
+//! database. If each batch is synced, the transaction is a plain one, as redb users have it, and an open after a crash
+//! reads the whole database.
 //!
-//! Invariant: the file gets its final name only when its tables are in it and on disk.
+//! Invariant: the database file gets its final name only when its tables are in the file and on disk.
 
 mod file;
 
@@ -48,7 +49,7 @@ const FORMAT_VERSION: &[u8] = &[1];
 pub struct RedbOptions {
     /// Directory of the database, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Bytes of database pages cached in memory. Less costs reads from disk.
+    /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk.
     pub cache_bytes: u64,
     /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
@@ -60,11 +61,11 @@ impl Default for RedbOptions {
     }
 }
 
-/// A backend of memtables in front of redb.
+/// A backend that consists of memtables in front of a redb database.
 pub type RedbBackend = Buffered<RedbStore>;
 
 impl RedbBackend {
-    /// Opens the database in `options.dir`, or creates it, and starts the background thread.
+    /// Opens the redb database in `options.dir`, or creates it, and starts the background thread.
     pub fn open(
         disk: &Arc<dyn Disk>,
         options: RedbOptions,
@@ -77,7 +78,7 @@ impl RedbBackend {
 
 /// A redb database as a store behind memtables; see the [module](self).
 pub struct RedbStore {
-    /// The database; `None` only during drop.
+    /// The redb database; `None` only while the store is being dropped.
     database: Option<Database>,
     sync: SyncMode,
     file_bytes: Arc<AtomicU64>,
@@ -121,7 +122,7 @@ impl RedbStore {
     }
 }
 
-/// Creates a database with its tables at a temporary path.
+/// Creates a redb database with its tables at a temporary path.
 fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     let file = disk.create(path).map_err(io_error("create"))?;
     let (file, _) = DatabaseFile::new(file).map_err(io_error("create"))?;
@@ -192,8 +193,8 @@ impl Store for RedbStore {
 }
 
 impl Drop for RedbStore {
-    /// Closes the database. redb then writes data for a quick next open and may panic over a damaged file; no
-    /// committed data is lost.
+    /// Closes the database. While it closes, redb writes data that makes the next open quick, and may panic if the file
+    /// is damaged; no committed data is lost by such a panic.
     fn drop(&mut self) {
         let database = self.database.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
@@ -236,7 +237,7 @@ impl PagedView for RedbView {
     }
 }
 
-/// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
+/// Runs a redb operation. redb may panic on a damaged file; such a panic is returned as an error of corruption.
 fn catch_panics<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     caught(work).unwrap_or_else(|text| Err(corrupt(format_args!("redb failed while {doing}: {text}"))))
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::backend::BackendError;
 
-/// Name of the database's file.
+/// Name of the SQLite database file in its directory.
 pub(super) const FILE: &str = "state.sqlite";
 
 /// Purpose of a connection: writing or reading.
@@ -16,7 +16,8 @@ pub(super) enum Role {
     Read,
 }
 
-/// Opens the database. Only one process owns the directory, so no lock of another process can block.
+/// Opens a connection to the database. Only one process uses the directory, so no lock of another process can block the
+/// connection.
 pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connection, BackendError> {
     // A reader opens the file for writing too, because it takes part in the WAL's shared index. `query_only`
     // prevents writes.

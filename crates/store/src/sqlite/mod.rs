@@ -4,13 +4,14 @@
 //! the decision when to persist; see `buffered`.
 //!
 //! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written in the same
-//! transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk.
-//! With the node's log there is one commit per memtable, and a checkpoint would sync the WAL anyway, so `NORMAL`
-//! would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint. SQLite receives only
-//! batches that are durable in the log.
+//! transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
+//! state is behind the node's log, there is one commit per memtable, and a checkpoint would sync the WAL anyway, so
+//! `synchronous = NORMAL` would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint.
+//! SQLite receives only batches that are durable in the log.
 //!
-//! With the node's log, the WAL is checkpointed after each commit; with a sync per batch, when it has grown. SQLite
-//! reuses the WAL from its start when no view reads it, so a long-lived view lets it grow.
+//! If the state is behind the node's log, the WAL is checkpointed (copied to the database) after each commit; if each
+//! batch is synced, it is checkpointed when it has grown. SQLite reuses the WAL from its start when no view reads it,
+//! so while a view lives long, the WAL grows.
 
 mod connection;
 mod view;
@@ -39,7 +40,7 @@ const WAL_FILE: &str = "state.sqlite-wal";
 const APPLICATION_ID: i32 = 0x5448_5747;
 const FORMAT_VERSION: i32 = 1;
 const PAGE_BYTES: u32 = 8192;
-/// Bytes written to the WAL after which it is checkpointed, with a sync per batch.
+/// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 
 /// Options of a [`SqliteBackend`].
@@ -47,28 +48,29 @@ const CHECKPOINT_BYTES: u64 = 8 << 20;
 pub struct SqliteOptions {
     /// Directory of the database. Created if missing.
     pub dir: PathBuf,
-    /// Bytes of database pages cached in memory: half for the writing connection, half shared by the reading ones.
-    /// Less costs reads from disk.
+    /// Size in bytes of the database pages cached in memory: half for the writing connection, half shared by the
+    /// reading connections. A smaller size causes more reads from the disk.
     pub cache_bytes: u64,
-    /// Maximum bytes of the database; growth beyond it fails as if the disk were full. `None` means no maximum.
+    /// Maximum size of the database in bytes. Growth beyond this size fails as if the disk were full. `None` means no
+    /// maximum.
     pub max_bytes: Option<u64>,
     /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
 }
 
 impl SqliteOptions {
-    /// Default options with the given directory.
+    /// Creates the default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), cache_bytes: 256 << 20, max_bytes: None, buffer: BufferOptions::default() }
     }
 }
 
-/// A backend of memtables in front of SQLite.
+/// A backend that consists of memtables in front of an SQLite database.
 pub type SqliteBackend = Buffered<SqliteStore>;
 
 impl SqliteBackend {
-    /// Opens the database in `options.dir`, or creates it, and starts the background thread.
+    /// Opens the SQLite database in `options.dir`, or creates it, and starts the background thread.
     pub fn open(options: SqliteOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
         Self::over(SqliteStore::open(&options)?, options.buffer, barrier, &[])
     }
@@ -80,7 +82,7 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     sync: SyncMode,
     dir: PathBuf,
-    /// Bytes written to the WAL since the last checkpoint, estimated as one page for each change.
+    /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
 }
 
@@ -105,7 +107,7 @@ impl SqliteStore {
         })
     }
 
-    /// Copies the WAL's content to the database, as far as no view prevents it.
+    /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
@@ -147,7 +149,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Syncs the directory and its parents, because SQLite syncs the entries of its own files only.
+/// Syncs the database's directory and its parents, because SQLite syncs only the directory entries of its own files.
 fn sync_dirs(dir: &Path) -> Result<(), BackendError> {
     for dir in dir.ancestors().take(3).filter(|dir| !dir.as_os_str().is_empty()) {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync the directory"))?;

@@ -1,6 +1,6 @@
 //! Views of the database as read transactions on dedicated connections.
 //!
-//! Owns: [`SqliteView`], a few connections that all see the same commit, so that several threads can read it
+//! Owns: [`SqliteView`], a few connections that all see the same commit, so that several threads can read the view
 //! concurrently; and the pool of these connections. Does not own: the writing connection.
 //!
 //! Invariant: a connection joins a view only while no commit can happen, so it sees the same commit as the view's
@@ -24,20 +24,20 @@ use crate::{
     buffered::{Page, PagedView, checked},
 };
 
-/// Maximum connections of one view. More threads than this take turns.
+/// Maximum number of connections of one view. If more threads read the view, they share these connections in turn.
 const MAX_READERS: usize = 8;
-/// Maximum unused connections kept for later views.
+/// Maximum number of unused connections kept for later views.
 const MAX_IDLE: usize = MAX_READERS;
 
-/// The pool of reading connections, and the count of commits.
+/// The pool of reading connections, and the counter of commits.
 pub(super) struct Readers {
     path: PathBuf,
-    /// Bytes of the page cache of each connection.
+    /// Size in bytes of the page cache of each connection.
     cache_bytes: u64,
     idle: Mutex<Vec<Connection>>,
-    /// Number of commits. Locked during a commit.
+    /// Number of commits begun since open. The lock is held during a commit.
     commits: Mutex<u64>,
-    /// Number of finished commits, readable during a commit.
+    /// Number of finished commits since open, readable during a commit.
     committed: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Readers {
         Self { path, cache_bytes, idle: Mutex::default(), commits: Mutex::default(), committed: AtomicU64::new(0) }
     }
 
-    /// Runs a commit, during which no connection can join a view.
+    /// Runs `commit`, which commits a transaction. No connection can join a view in the meantime.
     pub(super) fn commit<T>(&self, commit: impl FnOnce() -> T) -> T {
         let mut commits = lock(&self.commits);
         *commits += 1;
@@ -56,7 +56,7 @@ impl Readers {
         done
     }
 
-    /// Creates a view of the last commit.
+    /// Creates a view of the database as of the last commit.
     pub(super) fn view(self: &Arc<Self>) -> Result<SqliteView, BackendError> {
         let commits = lock(&self.commits);
         let first = self.begin()?;
@@ -71,7 +71,8 @@ impl Readers {
         })
     }
 
-    /// Returns a connection in a read transaction, which sees the last commit from now on.
+    /// Returns a connection with a read transaction. The transaction sees the database as of the last commit before
+    /// this call.
     fn begin(&self) -> Result<Connection, BackendError> {
         let idle = lock(&self.idle).pop();
         let connection = match idle {
@@ -86,7 +87,8 @@ impl Readers {
         Ok(connection)
     }
 
-    /// Ends the connection's transaction and returns it to the pool, if that succeeds and the pool has room.
+    /// Ends the read transaction of a connection, and returns the connection to the pool, if the transaction ended
+    /// without an error and the pool has room.
     fn give_back(&self, connection: Connection) {
         let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE && connection.execute_batch("ROLLBACK").is_ok() {
@@ -95,21 +97,21 @@ impl Readers {
     }
 }
 
-/// A view of one commit; see the [module](self). While it exists, SQLite does not overwrite the WAL after that
-/// commit.
+/// A view of the database as of one commit; see the [module](self). While the view exists, SQLite does not reuse the
+/// WAL from its start, so the WAL grows.
 pub struct SqliteView {
     readers: Arc<Readers>,
-    /// Number of the commit that the view shows.
+    /// Number of the commit whose state the view shows.
     commit: u64,
-    /// Connections, filled from the front.
+    /// Connections of the view, stored from the first slot on.
     slots: [OnceLock<Mutex<Connection>>; MAX_READERS],
-    /// Number of filled slots; locked while a connection joins.
+    /// Number of connections in `slots`. Its lock is held while another connection is added to the view.
     joining: Mutex<usize>,
     turn: AtomicUsize,
 }
 
 impl SqliteView {
-    /// Returns a connection that no other thread uses now.
+    /// Returns one of the view's connections that no other thread is using.
     fn reader(&self) -> Result<MutexGuard<'_, Connection>, BackendError> {
         for slot in self.slots.iter().map_while(OnceLock::get) {
             match slot.try_lock() {
@@ -125,7 +127,7 @@ impl SqliteView {
         Ok(lock(slot))
     }
 
-    /// Adds a connection, unless the view has the maximum or a newer commit was made.
+    /// Adds a connection to the view, unless the view has the maximum number of connections or a newer commit was made.
     fn join(&self) -> Result<(), BackendError> {
         let mut filled = lock(&self.joining);
         if *filled == MAX_READERS || self.readers.committed.load(Ordering::Acquire) != self.commit {
@@ -200,7 +202,7 @@ impl Drop for SqliteView {
     }
 }
 
-/// Returns a column's bytes. SQLite can return an empty blob as NULL.
+/// Returns the bytes of a column of a row. SQLite can return an empty blob as NULL, which counts as no bytes.
 fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
     let value = row.get_ref(column).map_err(failed("read"))?;
     value.as_blob_or_null().map(Option::unwrap_or_default).map_err(connection::corrupt)

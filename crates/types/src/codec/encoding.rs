@@ -1,4 +1,4 @@
-//! Encodings of types that a declaration chooses for one field.
+//! Encodings that a declaration chooses for one field, in place of the default encoding of the field's type.
 
 use std::time::Duration;
 
@@ -8,18 +8,19 @@ use super::{
     reader::{Malformed, Reader},
 };
 
-/// A way to encode a `T` in one field, where it differs from the type's own encoding or has narrower limits.
+/// A way to encode a value of type `T` in one field, where the field differs from the type's own encoding or has
+/// narrower limits.
 pub trait Encoding<'a, T> {
-    /// Name of the layout in the format documents.
+    /// Returns the name that the format documents give to this layout.
     fn layout() -> String;
-    /// Appends the encoded value.
+    /// Appends the encoded value to `out`.
     fn put(value: &T, out: &mut Vec<u8>) -> Result<(), EncodeError>;
-    /// Decodes a value; `what` names it in errors.
+    /// Decodes a value from the reader's position; `what` names the value in errors.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<T, Malformed>;
 }
 
-/// Defines encodings that convert a value to a type with an encoding and back. The conversion back returns `None` for
-/// a value that is not allowed. An encoding that allows only some values has a layout of its own.
+/// Defines encodings that convert a value to another type, which has an encoding, and back. The conversion back returns
+/// `None` for a value that is not allowed. An encoding that allows only some values has a layout name of its own.
 macro_rules! conversions {
     ($(
         $(#[$doc:meta])*
@@ -33,7 +34,7 @@ macro_rules! conversions {
     )*};
 }
 
-/// Defines one more conversion for an encoding that exists.
+/// Defines one more value type for an encoding that exists, by a conversion to the encoded type and back.
 macro_rules! conversion {
     (layout $encoded:ty) => { <$encoded as $crate::codec::Field>::layout() };
     (layout $encoded:ty, $layout:literal) => { $layout.to_owned() };
@@ -67,14 +68,14 @@ macro_rules! conversion {
 pub(crate) use {conversion, conversions};
 
 conversions! {
-    /// A span in microseconds.
+    /// A time span, encoded in microseconds.
     pub Micros: Duration as u64 {
         put |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
         take |micros| Some(Duration::from_micros(micros))
     }
 
-    /// A limit that may be missing: `u64::MAX` means none. Spans are in microseconds; the largest span that is no
-    /// "none" is `u64::MAX - 1`.
+    /// A limit that may be missing: `u64::MAX` encodes "no limit". Time spans are encoded in microseconds, so the
+    /// longest time span that can be a limit is `u64::MAX - 1` microseconds.
     pub LimitOrNone: Option<u64> as u64 {
         put |limit| limit.unwrap_or(u64::MAX),
         take |limit| Some((limit != u64::MAX).then_some(limit))
@@ -89,7 +90,7 @@ conversion!(LimitOrNone: Option<Duration> as u64 {
     take |limit| Some((limit != u64::MAX).then(|| Duration::from_micros(limit)))
 });
 
-/// A list of at most `MAX` items.
+/// A list of at most `MAX` items. Decoding rejects a longer list.
 #[derive(Clone, Copy, Debug)]
 pub enum AtMost<const MAX: usize> {}
 

@@ -9,41 +9,42 @@ use crate::{
     limits::MAX_FRAME_BYTES,
 };
 
-/// Error returned when a value cannot be encoded.
+/// Error returned when a value cannot be encoded because it exceeds a limit of the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The frame would be larger than the receiver accepts.
     #[error("frame of {got} bytes is above the limit of {max}: send less at a time")]
     FrameTooLarge {
-        /// Bytes of the frame, without its header.
+        /// Size of the frame in bytes, without its header.
         got: usize,
         /// Largest frame that the receiver accepts, in bytes without the header.
         max: usize,
     },
-    /// A name, subject, member or text is longer than 65,535 bytes.
+    /// A name, subject, member name or text is longer than 65,535 bytes.
     #[error("text of {got} bytes is above the limit of 65535")]
     TextTooLong {
-        /// Length in bytes.
+        /// Length of the name or text in bytes.
         got: usize,
     },
-    /// The optional fields together are longer than 65,535 bytes.
+    /// The optional fields of a frame together are longer than 65,535 bytes.
     #[error("optional fields of {got} bytes are above the limit of 65535")]
     FieldsTooLong {
-        /// Length in bytes.
+        /// Length of the optional fields together in bytes.
         got: usize,
     },
 }
 
-/// A value that can be encoded and decoded: a part of a frame or of a command.
+/// A value that can be encoded and decoded as one field of a frame or of a command.
 pub trait Field<'a>: Sized {
-    /// Size of the encoding in bytes if all values of the type have the same and all such bytes decode.
+    /// Size of the encoding in bytes, if all values of the type have the same size and any bytes of that size decode;
+    /// otherwise `None`.
     const FIXED_BYTES: Option<usize> = None;
 
-    /// Name of the layout in the format documents.
+    /// Returns the name that the format documents give to this layout.
     fn layout() -> String;
-    /// Appends the encoded value.
+    /// Appends the encoded value to `out`.
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError>;
-    /// Decodes a value; `what` names it in errors.
+    /// Decodes a value from the reader's position; `what` names the value in errors.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed>;
 }
 
@@ -51,7 +52,7 @@ pub trait Field<'a>: Sized {
 pub trait Structure {
     /// Name of the structure in the format documents.
     const NAME: &'static str;
-    /// Fields of the structure in the notation of those documents: `name layout, name layout`.
+    /// Returns the fields of the structure in the notation of the format documents: `name layout, name layout`.
     fn definition() -> String;
 }
 
@@ -174,7 +175,7 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
-/// Decoding copies the text.
+/// Text that owns its bytes: decoding copies the text.
 impl<'a> Field<'a> for String {
     fn layout() -> String {
         <&str>::layout()
@@ -189,7 +190,7 @@ impl<'a> Field<'a> for String {
     }
 }
 
-/// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a pattern.
+/// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a subject pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortBytes<'a>(pub &'a [u8]);
 
@@ -213,31 +214,31 @@ impl<'a> Field<'a> for ShortBytes<'a> {
     }
 }
 
-/// Appends the length of a list or of bytes.
+/// Appends the length of a list (items) or of a byte string (bytes) as a u32. Fails if the length does not fit.
 pub(super) fn put_len(out: &mut Vec<u8>, len: usize) -> Result<(), EncodeError> {
     let len = u32::try_from(len).map_err(|_| EncodeError::FrameTooLarge { got: len, max: MAX_FRAME_BYTES })?;
     len.put(out)
 }
 
-/// Appends a u16 that the caller has checked to fit.
+/// Appends `value` as a u16. The caller has checked that the value fits.
 pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
     let value = u16::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Appends a u32 that the caller has checked to fit.
+/// Appends `value` as a u32. The caller has checked that the value fits.
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
     let value = u32::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Appends bytes that the caller has checked to be shorter than 4 GiB, behind their length.
+/// Appends the length of `bytes` as a u32 and then the bytes, which the caller has checked to be shorter than 4 GiB.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Appends a value whose parts the caller has checked to be within the limits.
+/// Appends a value whose fields the caller has checked to be within the limits, so that encoding cannot fail.
 #[inline]
 pub(crate) fn put_checked<'a>(out: &mut Vec<u8>, value: &impl Field<'a>) {
     value.put(out).expect("the caller has checked the limits");

@@ -1,14 +1,15 @@
 //! Macros that derive a codec and its documented layout from one declaration.
 //!
-//! Owns: [`structure`], a sequence of fields; [`choices`], one byte with a fixed set of values; [`variants`], such a
-//! byte followed by the fields of the chosen variant. Each macro defines a type that implements
+//! Owns: [`structure`], a sequence of fields; [`choices`], one byte that has one of a fixed set of values;
+//! [`variants`], such a byte followed by the fields of the chosen variant. Each macro defines a type that implements
 //! [`Field`](crate::codec::Field), which encodes and decodes it, and [`Structure`](crate::codec::Structure), which
 //! reports the layout in the notation of the format documents.
 //!
-//! A field is declared as `name: type`, or as `name: type as encoding` if the type has another
-//! [`Encoding`](crate::codec::Encoding) in this place.
+//! A field is declared as `name: type`, or as `name: type as encoding` if this field uses another
+//! [`Encoding`](crate::codec::Encoding) than the type's own.
 
-/// Encodes, decodes or describes one field of a declaration, by its type or by its encoding.
+/// Encodes, decodes or describes one field of a declaration, by the encoding that the declaration names or else by the
+/// field's type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_field {
@@ -32,8 +33,8 @@ macro_rules! declared_field {
     };
 }
 
-/// Defines a struct whose layout is the sequence of its fields. With `checked "what"` behind its label, decoding calls
-/// the struct's method `check`, and fails with "expected what" if that fails.
+/// Defines a struct whose layout is the sequence of its fields. With `checked "what"` after the struct's label,
+/// decoding also calls the struct's method `check`, and fails with "expected what" if the check fails.
 #[macro_export]
 macro_rules! structure {
     (
@@ -86,7 +87,7 @@ macro_rules! structure {
     };
 }
 
-/// Defines an enum without data, encoded as one byte.
+/// Defines an enum whose variants have no data; it is encoded as one byte.
 #[macro_export]
 macro_rules! choices {
     (
@@ -227,8 +228,8 @@ macro_rules! variants {
     };
 }
 
-/// Gives a command that is decoded by hand as a view of its bytes the interfaces of a declared one. The view has the
-/// method `decode` and the field `bytes`, which begins with the command's kind.
+/// Implements the interfaces of a declared command for a command that is decoded by hand as a view of its bytes. The
+/// view type has the method `decode` and the field `bytes`; the first of these bytes is the command's kind.
 macro_rules! by_hand {
     ($name:ident as $label:literal: $definition:literal) => {
         impl<'a> $crate::codec::Field<'a> for $name<'a> {

@@ -1,4 +1,4 @@
-//! Lists: a count and so many items.
+//! Encoded lists: the number of items, then the items.
 
 use std::{fmt, marker::PhantomData};
 
@@ -9,21 +9,21 @@ use super::{
 
 /// A list of any length: either a borrowed slice to be encoded, or received bytes.
 pub enum List<'a, T> {
-    /// Items to be encoded.
+    /// Items of the list, which are to be encoded.
     Items(&'a [T]),
-    /// Received bytes. Decoding has walked through them once, so every item decodes.
+    /// Received bytes of the items. Decoding has walked through the list once, so every item is known to decode.
     Encoded {
-        /// Number of items.
+        /// Number of items in the list.
         count: u32,
-        /// Encoded items.
+        /// Bytes of the list's encoded items.
         bytes: &'a [u8],
-        /// Type of the items.
+        /// Type of the list's items.
         item: PhantomData<T>,
     },
 }
 
 impl<'a, T: Field<'a> + Clone> List<'a, T> {
-    /// Number of items.
+    /// Number of items in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -51,7 +51,7 @@ impl<'a, T: Field<'a> + Clone> List<'a, T> {
         }
     }
 
-    /// Iterates over the items in order.
+    /// Iterates over the list's items in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (items, count, bytes) = match *self {
             Self::Items(items) => (items, 0, &[][..]),
@@ -107,7 +107,8 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
         }
     }
 
-    /// Every item has at least one byte, so the walk ends with the frame, whatever count it states.
+    /// Decodes a list. Every item has at least one byte, so the walk over the items ends with the frame, whatever item
+    /// count the list states.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let count = reader.u32(what)?;
         let mut ahead = reader.clone();
@@ -124,7 +125,7 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
     }
 }
 
-/// A list that owns its items. Decoding copies them.
+/// A list that owns its items. Decoding copies the items.
 impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     fn layout() -> String {
         format!("[{}]", T::layout())
@@ -135,7 +136,8 @@ impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
         self.iter().try_for_each(|item| item.put(out))
     }
 
-    /// Every item has at least one byte, so the list ends with the bytes, whatever count it states.
+    /// Decodes a list. Every item has at least one byte, so the decoding ends with the frame, whatever item count the
+    /// list states.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         (0..reader.u32(what)?).map(|_| T::take(reader, what)).collect()
     }

@@ -1,11 +1,11 @@
 //! Encoding and decoding of frames and commands.
 //!
-//! Owns: the [`Reader`], the trait [`Field`] of everything that can be a part of an encoding, and the macros that derive
-//! a codec and its documented layout from one declaration ([`structure`], [`choices`], [`variants`]). Does not own the
-//! declarations themselves: `thalweg-wire` declares frames, [`command`](crate::command) declares commands.
+//! Owns: the [`Reader`], the trait [`Field`] of all values that can be encoded, and the macros that derive a codec and
+//! its documented layout from one declaration ([`structure`], [`choices`], [`variants`]). Does not own the declarations
+//! themselves: `thalweg-wire` declares frames, [`command`](crate::command) declares commands.
 //!
-//! Each type reports the name of its layout in the format documents (`docs/formats/wire.md`, `docs/formats/command.md`),
-//! so a test can compare the documents with the code.
+//! Each type reports the name of its layout in the format documents (`docs/formats/wire.md`,
+//! `docs/formats/command.md`), so a test can compare the documents with the code.
 //!
 //! Decoding borrows: a decoded value points into the received bytes and allocates nothing unless its type owns bytes.
 //! Decoding a list walks through it once, so iterating over a decoded list cannot fail. Invariant: encoding a decoded

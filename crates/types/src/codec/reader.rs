@@ -1,16 +1,16 @@
-//! The reader of encoded bytes, and its error.
+//! The reader of encoded bytes, and the error for bytes that do not decode.
 
-/// Error returned when bytes do not decode.
+/// Error returned when bytes do not decode as the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed bytes at {at}: expected {expected}")]
 pub struct Malformed {
-    /// Byte offset in the decoded slice.
+    /// Byte offset, within the decoded slice, at which decoding failed.
     pub at: usize,
-    /// Expected content at that offset.
+    /// Content that the decoder expected at that offset.
     pub expected: &'static str,
 }
 
-/// Reader of little-endian fields that never reads past the end.
+/// Reader of little-endian fields from a byte slice. It never reads past the end of the slice.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -24,39 +24,39 @@ impl<'a> Reader<'a> {
         Self { bytes, at: at.min(bytes.len()) }
     }
 
-    /// Byte offset of the next field.
+    /// Byte offset of the next field to be read.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// All bytes, including those that have been read.
+    /// All bytes of the slice, including those that have been read.
     #[inline]
     #[must_use]
     pub fn whole(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Returns to the field at byte offset `at`, which has been read before.
+    /// Moves the reader back to the field at byte offset `at`, which has been read before.
     #[inline]
     pub fn rewind(&mut self, at: usize) {
         debug_assert!(at <= self.at, "nothing is skipped");
         self.at = at;
     }
 
-    /// Returns an error unless all bytes have been read; `expected` names the end in it.
+    /// Returns an error unless all bytes have been read; `expected` names the end of the encoding in this error.
     #[inline]
     pub fn expect_end(&self, expected: &'static str) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(Malformed { at: self.at, expected }) }
     }
 
-    /// Returns true if no bytes are left.
+    /// Returns true if no unread bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    /// Returns the next `len` bytes. On error nothing is consumed; `expected` names the field in the error.
+    /// Reads and returns the next `len` bytes. On error nothing is consumed; `expected` names the field in the error.
     #[inline]
     pub fn take(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], Malformed> {
         let rest = &self.bytes[self.at..];
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         Ok(&rest[..len])
     }
 
-    /// Returns all bytes that are left.
+    /// Reads and returns all bytes that have not been read yet.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = &self.bytes[self.at..];
         self.at = self.bytes.len();

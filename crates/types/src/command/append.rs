@@ -1,10 +1,11 @@
-//! Terms of an append: the offset that it must get, and the producer that sends it.
+//! Conditions on an append to a stream: the offset that its first record must get, and the identity of the producer
+//! that sends it.
 //!
-//! Owns the types and their encoding within a write. Does not own their evaluation, which is part of the state
-//! machine.
+//! Owns the types and their encoding within a write. Does not own the evaluation of these conditions, which is part of
+//! the state machine.
 //!
-//! A producer numbers its appends to a stream 0, 1, 2, ... within an epoch. A producer that lost an answer can safely
-//! send the append again: the state finds the number and returns the first answer again.
+//! A producer numbers its appends to a stream 0, 1, 2, ... within an epoch. A producer that did not receive an answer
+//! can safely send the append again: the state machine finds the append's number and returns the stored first answer.
 
 use crate::{
     codec::{EncodeError, Encoding, Field, Malformed, Reader, conversions, structure},
@@ -13,21 +14,22 @@ use crate::{
     limits::MAX_PRODUCER_ID_BYTES,
 };
 
-/// Offset that the first record of an append must get.
+/// Offset that the first record of an append must get, otherwise the append is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedOffset {
-    /// Any offset.
+    /// Any offset: the append is never rejected because of its offset.
     #[default]
     Any,
-    /// The stream must never have had a record: it was just created, or its first writer believes it is new. A stream
-    /// whose records have all been trimmed did have some.
+    /// The stream must never have had a record: it was just created, or the client that writes to it believes it is
+    /// new. A stream whose records have all been trimmed did have records.
     NoRecords,
-    /// The stream's next offset must be this one.
+    /// The stream's next offset must be this offset.
     Exact(Offset),
 }
 
 impl ExpectedOffset {
-    /// Returns the required next offset. [`NoRecords`](Self::NoRecords) requires 0, since offsets are never reused.
+    /// Returns the required next offset of the stream; `None` if any offset is allowed. [`NoRecords`](Self::NoRecords)
+    /// requires offset 0, since offsets are never reused.
     #[must_use]
     pub fn offset(self) -> Option<Offset> {
         match self {
@@ -73,7 +75,7 @@ impl From<Offset> for ExpectedOffset {
     }
 }
 
-/// Checks a producer's id: it follows the rules of names and has at most [`MAX_PRODUCER_ID_BYTES`] bytes.
+/// Checks a producer's id: it has 1 to [`MAX_PRODUCER_ID_BYTES`] bytes and only the characters that names may have.
 pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     if id.len() > MAX_PRODUCER_ID_BYTES || check_name(id).is_err() {
         return Err(CommandError::BadProducerId { id: id.chars().take(MAX_PRODUCER_ID_BYTES).collect() });
@@ -81,7 +83,7 @@ pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The id of a producer, behind its length in one byte.
+/// Encoding of a producer's id: its length in one byte, then the id.
 pub(super) enum ProducerId {}
 
 impl<'a> Encoding<'a, &'a str> for ProducerId {
@@ -104,7 +106,7 @@ impl<'a> Encoding<'a, &'a str> for ProducerId {
 }
 
 conversions! {
-    /// A sequence number that another one can follow.
+    /// A sequence number below `u64::MAX`, so that there is a next sequence number.
     Sequence: u64 as u64, "sequence" {
         put |sequence| *sequence,
         take |sequence| (sequence != u64::MAX).then_some(sequence)
@@ -112,11 +114,12 @@ conversions! {
 }
 
 structure! {
-    /// Identity of one append of a producer.
+    /// Stamp of an append: the identity (producer, epoch and sequence number) by which the stream recognises a repeated
+    /// append.
     #[derive(Copy)]
     ProducerStamp<'a> as "stamp" {
-        /// Epoch of the producer. It rises when another instance takes over; the stream rejects appends with lower
-        /// epochs.
+        /// Epoch of the producer. The epoch rises when another instance of the producer takes over; the stream rejects
+        /// appends with lower epochs.
         epoch: u32,
         /// Sequence number of the append: from 0 in each epoch, without gaps.
         sequence: u64 as Sequence,
@@ -125,7 +128,8 @@ structure! {
     }
 }
 
-/// An encoded stamp that has been checked. It is small enough to be part of every [`Write`](super::Write).
+/// An encoded [`ProducerStamp`] that has been checked. The encoded form is small enough to be part of every
+/// [`Write`](super::Write).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedStamp<'a>(&'a [u8]);
 
@@ -137,24 +141,25 @@ impl<'a> EncodedStamp<'a> {
         reader.take(ahead.position() - from, "producer stamp").map(Self)
     }
 
-    /// Decodes the stamp.
+    /// Decodes the stamp, which has been checked before.
     #[must_use]
     pub fn get(&self) -> ProducerStamp<'a> {
         ProducerStamp::take(&mut Reader::at(self.0, 0), "producer stamp").expect("decode() checked these bytes")
     }
 }
 
-/// Conditions on an append, besides its records.
+/// Conditions on an append, apart from its records: the offset that the append must get, and the producer's stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendConditions<'a> {
-    /// Offset that the append must get.
+    /// Offset that the first record of the append must get.
     pub expected: ExpectedOffset,
-    /// Stamp of the producer, which makes the append happen once however often it is sent.
+    /// Stamp of the producer: with it the stream executes the append only once, however often the producer sends it.
     pub producer: Option<ProducerStamp<'a>>,
 }
 
 impl AppendConditions<'_> {
-    /// Returns true if the outcome of the append depends on the state.
+    /// Returns true if the append can be rejected depending on the state: it expects an offset or has a producer's
+    /// stamp.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.expected != ExpectedOffset::Any || self.producer.is_some()
@@ -167,38 +172,42 @@ impl<T: Into<ExpectedOffset>> From<T> for AppendConditions<'_> {
     }
 }
 
-/// Reason why a producer's append did nothing. Its sequence number is not used up.
+/// Reason why the stream rejected a producer's append, which then changed nothing. The producer can use the append's
+/// sequence number again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProducerRefusal {
-    /// The append happened so long ago that the stream has dropped its result; results from `oldest` on are kept.
+    /// The append was executed so long ago that the stream has dropped its result. The stream keeps results of the
+    /// sequence numbers from `oldest` on.
     DuplicateTooOld {
-        /// Oldest sequence whose result is kept.
+        /// Oldest sequence number whose result the stream keeps.
         oldest: u64,
     },
-    /// Appends with lower sequence numbers are missing.
+    /// Appends with lower sequence numbers are missing: the producer skipped them.
     SequenceGap {
-        /// Sequence that must come next.
+        /// Sequence number that the producer's next append must have.
         expected: u64,
     },
-    /// Another instance of the producer has taken over.
+    /// Another instance of the producer has taken over, with a higher epoch.
     Fenced {
-        /// Epoch of that instance.
+        /// Epoch of the instance that has taken over.
         epoch: u32,
     },
-    /// The stream has no such producer, or has evicted it, and the sequence is not the first.
+    /// The stream does not remember this producer, or has evicted it, and the append's sequence number is not the
+    /// first.
     Unknown,
-    /// Some appends of the commit happened before and others did not, so it is not a repetition of a commit.
+    /// Some appends of the commit were executed before and others were not, so the commit is not a repetition of an
+    /// earlier commit.
     Mixed,
 }
 
-/// Position of the records of one append: `first..first + count`.
+/// Position of the records of one append in their stream: the offsets `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedAt {
     /// Id of the stream.
     pub stream: StreamId,
     /// Offset of the first record.
     pub first: Offset,
-    /// Number of records.
+    /// Number of appended records.
     pub count: u32,
 }
 

@@ -7,14 +7,14 @@ use crate::{
 };
 
 conversions! {
-    /// The name of a keyspace, stream or group.
+    /// The name of a keyspace, stream or group, encoded and checked by the rules of [`check_name`].
     pub(super) Name: &'a str as &'a str, "name" {
         put |name| name,
         take |name| check_name(name).is_ok().then_some(name)
     }
 }
 
-/// Checks the name of a keyspace, stream or group.
+/// Checks the name of a keyspace, stream or group: its length and its characters.
 pub fn check_name(name: &str) -> Result<(), CommandError> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || !name.bytes().all(good) {
@@ -23,7 +23,7 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Checks a key's length.
+/// Checks that a key is at most [`MAX_KEY_BYTES`] long.
 pub fn check_key(key: &[u8]) -> Result<(), CommandError> {
     if key.len() > MAX_KEY_BYTES {
         return Err(CommandError::KeyTooLong { got: key.len() });
@@ -31,7 +31,7 @@ pub fn check_key(key: &[u8]) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Checks a value's length.
+/// Checks that a value is at most [`MAX_VALUE_BYTES`] long.
 pub fn check_value(value: &[u8]) -> Result<(), CommandError> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(CommandError::ValueTooLong { got: value.len() });

@@ -1,8 +1,9 @@
-//! Commits: conditions that must all hold, then writes that happen all or not at all.
+//! Commits: commands that consist of conditions and of writes. If all conditions hold, all writes are carried out,
+//! otherwise none.
 //!
 //! The codec is written by hand, because nearly all commands are commits: a decoded commit is a view of its bytes, and
-//! [`BlindPut`] decodes the most frequent one in a few instructions. A commit whose only reads come from its writes
-//! (touches, and puts that keep a deadline) carries the condition that always holds.
+//! [`BlindPut`] decodes the most frequent kind of commit in a few instructions. A commit whose only reads come from its
+//! writes (touches, and puts that keep a deadline) carries the condition that always holds.
 
 use crate::{
     codec::{Malformed, Reader, by_hand, put_checked},
@@ -23,7 +24,7 @@ use crate::{
     record::RecordBatch,
 };
 
-/// Kind of the command.
+/// First byte of an encoded commit, which identifies the kind of command.
 pub(super) const COMMIT: u8 = 1;
 
 by_hand! {
@@ -31,7 +32,7 @@ by_hand! {
         conditions condition_count × condition, writes write_count × write"
 }
 
-/// Builder of a commit: conditions that must all hold, then writes that happen all or not at all.
+/// Builder of a commit: conditions and writes. If all conditions hold, all writes are carried out, otherwise none.
 #[derive(Clone, Debug, Default)]
 pub struct CommitBuilder {
     conditions: Vec<u8>,
@@ -41,7 +42,7 @@ pub struct CommitBuilder {
     has_append_conditions: bool,
     settles: bool,
     needs_lease: bool,
-    /// True if a write depends on the key's value before it.
+    /// True if the effect of a write depends on the previous value of its key.
     reads: bool,
 }
 
@@ -52,7 +53,7 @@ impl CommitBuilder {
         Self::default()
     }
 
-    /// Adds a condition.
+    /// Adds a condition on a key to the commit.
     pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect<'_>) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let condition = Condition { keyspace, key, expect };
@@ -62,7 +63,7 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds a put.
+    /// Adds a write that sets a key to a value.
     pub fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         check_value(value)?;
@@ -72,8 +73,8 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds a put that lives until a deadline and, with a lease, at most as long as the lease. The commit fails if the
-    /// lease does not exist.
+    /// Adds a put (a write that sets a key) whose key lives until a deadline and, with a lease, at most as long as the
+    /// lease. The commit fails if the lease does not exist.
     pub fn put_until(
         &mut self,
         keyspace: KeyspaceId,
@@ -93,8 +94,8 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds a touch, which gives a key another deadline; its value, revision and lease stay. A touch does nothing to a
-    /// key without a value: add a condition if that matters.
+    /// Adds a touch (a write that gives a key another deadline). The key's value, revision and lease stay. A touch does
+    /// nothing to a key without a value; add a condition if the commit should fail then.
     pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let deadline = deadline.check()?;
@@ -105,7 +106,7 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds a delete.
+    /// Adds a write that removes a key.
     pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.room(key.len() + 32)?;
@@ -114,7 +115,7 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an append. The commit fails unless the stream's next offset matches `expected`.
+    /// Adds an append of records to a stream. The commit fails unless the stream's next offset matches `expected`.
     pub fn append(
         &mut self,
         stream: StreamId,
@@ -124,8 +125,8 @@ impl CommitBuilder {
         self.append_with(stream, &expected.into().into(), batch)
     }
 
-    /// Adds an append with any terms. If a producer's append happened before, so did the whole commit, and it is
-    /// answered with its first result.
+    /// Adds an append of records to a stream, with conditions. If the producer's stamp shows that this append was
+    /// executed before, the whole commit was executed before: it changes nothing and is answered with its first result.
     pub fn append_with(
         &mut self,
         stream: StreamId,
@@ -139,12 +140,14 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an ack. The commit fails unless the attempts hold all records that the settlements name.
+    /// Adds an ack of records that a consumer group delivered. The commit fails unless the named attempts (deliveries)
+    /// still hold all records that the settlements name.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
-    /// Adds a nack. The commit fails unless the attempts hold all records that the settlements name.
+    /// Adds a nack of records that a consumer group delivered. The commit fails unless the named attempts (deliveries)
+    /// still hold all records that the settlements name.
     pub fn nack(
         &mut self,
         group: GroupId,
@@ -169,20 +172,20 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Number of writes.
+    /// Number of writes in the commit.
     #[must_use]
     pub fn write_count(&self) -> u32 {
         self.write_count
     }
 
-    /// Returns true if the outcome depends on the state: the commit has conditions, appends at an expected offset or
-    /// of a producer, acks, nacks, or leases.
+    /// Returns true if the commit can be rejected depending on the state: it has conditions, appends at an expected
+    /// offset or of a producer, acks, nacks, or leases.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.condition_count > 0 || self.has_append_conditions || self.settles || self.needs_lease
     }
 
-    /// Appends the encoded command.
+    /// Appends the encoded commit to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let says_that_it_reads = self.reads && self.condition_count == 0;
         encode_commit_head(out, self.condition_count + u32::from(says_that_it_reads), self.write_count);
@@ -208,7 +211,7 @@ fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
     put_checked(out, &writes);
 }
 
-/// Appends the command of a single put: the same bytes as a [`CommitBuilder`] with one put.
+/// Appends the encoded command of a single put to `out`: the same bytes as a [`CommitBuilder`] with one put.
 pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<(), CommandError> {
     check_key(key)?;
     check_value(value)?;
@@ -217,7 +220,7 @@ pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[
     Ok(())
 }
 
-/// Appends the command of a single put that lives until a deadline and at most as long as its lease.
+/// Appends the encoded command of a single put whose key lives until a deadline and at most as long as its lease.
 pub fn encode_put_until(
     out: &mut Vec<u8>,
     keyspace: KeyspaceId,
@@ -237,7 +240,7 @@ pub fn encode_put_until(
     Ok(())
 }
 
-/// Appends the command of a single delete.
+/// Appends the encoded command of a single delete to `out`.
 pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError> {
     check_key(key)?;
     encode_commit_head(out, 0, 1);
@@ -245,13 +248,13 @@ pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Res
     Ok(())
 }
 
-/// Appends the command of a single append.
+/// Appends the encoded command of a single append of records to `out`.
 pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: impl Into<ExpectedOffset>, batch: &RecordBatch) {
     encode_commit_head(out, 0, 1);
     encode_append_write(out, stream, &expected.into().into(), batch).expect("only a producer's id can be invalid");
 }
 
-/// Appends the command of a single append with any terms.
+/// Appends the encoded command of a single append of records, with conditions, to `out`.
 pub fn encode_append_with(
     out: &mut Vec<u8>,
     stream: StreamId,
@@ -262,7 +265,7 @@ pub fn encode_append_with(
     encode_append_write(out, stream, terms, batch)
 }
 
-/// The contents of a commit. `conditions` and `writes` may be iterated any number of times.
+/// A decoded commit. Callers may iterate over its `conditions` and `writes` any number of times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit<'a> {
     bytes: &'a [u8],
@@ -272,7 +275,8 @@ pub struct Commit<'a> {
 }
 
 impl<'a> Commit<'a> {
-    /// Decodes the counts. The bytes behind them are checked when they are iterated.
+    /// Decodes the counts of conditions and writes. The conditions and writes are checked when a caller iterates over
+    /// them.
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let conditions = reader.u32("condition count")?;
@@ -280,25 +284,26 @@ impl<'a> Commit<'a> {
         Ok(Self { bytes: reader.whole(), conditions_at: reader.position(), conditions, writes })
     }
 
-    /// Number of conditions.
+    /// Number of conditions of the commit.
     #[must_use]
     pub fn condition_count(&self) -> u32 {
         self.conditions
     }
 
-    /// Number of writes.
+    /// Number of writes of the commit.
     #[must_use]
     pub fn write_count(&self) -> u32 {
         self.writes
     }
 
-    /// Iterates over the conditions in order.
+    /// Iterates over the conditions of the commit in order.
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         (0..self.conditions).map(move |_| Condition::decode(&mut reader))
     }
 
-    /// Returns an iterator over the writes in order. Fails if a condition before them does not decode.
+    /// Returns an iterator over the writes in order. Fails if one of the conditions, which come before the writes, does
+    /// not decode.
     pub fn writes(&self) -> Result<Writes<'a>, Malformed> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         for _ in 0..self.conditions {
@@ -308,8 +313,8 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// A commit without conditions whose only write is a put, which is by far the most frequent command. Decoding it as
-/// this type costs a fraction of decoding it as a [`Command`](super::Command).
+/// A blind put: a commit without conditions whose only write is a put. Blind puts are by far the most frequent
+/// commands; decoding one as this type costs a fraction of decoding it as a [`Command`](super::Command).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlindPut<'a> {
     /// Keyspace of the key.
@@ -318,7 +323,7 @@ pub struct BlindPut<'a> {
     pub key: &'a [u8],
     /// Value to set.
     pub value: &'a [u8],
-    /// Byte offset of the value.
+    /// Byte offset of the value within the encoded command.
     pub value_at: usize,
 }
 
@@ -338,8 +343,8 @@ impl<'a> BlindPut<'a> {
     }
 }
 
-/// Returns true if a command with these bytes uses a revision by default: only commits do. The verdicts of the state
-/// record exceptions.
+/// Returns true if an encoded command uses a revision of the space unless the state recorded otherwise: only commits
+/// do. The state machine records the exceptions in its verdicts (see the format document of the state).
 #[inline]
 #[must_use]
 pub fn uses_revision(bytes: &[u8]) -> bool {

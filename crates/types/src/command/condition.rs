@@ -1,4 +1,5 @@
-//! Conditions of commits and transactions.
+//! Conditions of commits and transactions: requirements on a key or a range of keys that the state machine checks
+//! first.
 
 use crate::{
     codec::{EncodeError, Encoding, Field, Malformed, Reader, put_checked, structure, variants},
@@ -6,7 +7,7 @@ use crate::{
 };
 
 variants! {
-    /// Requirement of a condition on its key.
+    /// Requirement that a condition makes on its key.
     #[derive(Copy)]
     Expect<'a> as "expect" {
         /// The key has no value.
@@ -17,34 +18,35 @@ variants! {
         Revision(revision: Revision) = 2 "at revision",
         /// The key has exactly this value.
         Value(value: &'a [u8]) = 3 "value",
-        /// The key's value was written before this revision, or the key is absent: an absent key counts as written at
-        /// revision 0.
+        /// The key's value was written before this revision, or the key has no value: an absent key counts as written
+        /// at revision 0.
         Before(revision: Revision) = 4 "before",
         /// The key's value was written after this revision.
         After(revision: Revision) = 5 "after",
-        /// The range that begins at the key is unchanged since it was read: it has as many pairs, and none of a later
-        /// revision.
+        /// The range that begins at the key is unchanged since the client read it: it has as many pairs of key and
+        /// value, and none was written at a later revision.
         Unchanged[range: UnchangedRange<'a>] = 6 "unchanged",
-        /// No requirement: the condition always holds. It marks a commit with a write that reads, such as a touch.
+        /// No requirement: the condition always holds. A commit carries it to mark that one of its writes, such as a
+        /// touch, reads the state.
         Any = 16 "any",
     }
 }
 
 structure! {
-    /// Summary of a range of keys as it was read. The condition holds if since then no pair of the range has been put,
-    /// replaced or removed, and none has expired.
+    /// Summary of a range of keys as a client read it. The condition holds if no pair of the range has been put,
+    /// replaced or removed since then, and none has expired.
     #[derive(Copy)]
     UnchangedRange<'a> as "unchanged range" {
-        /// Revision of the view that was read.
+        /// Revision of the view in which the client read the range.
         since: Revision,
-        /// Number of pairs in the range.
+        /// Number of pairs of key and value in the range.
         count: u32,
-        /// Exclusive end of the range; `None` for the end of the keyspace.
+        /// Exclusive end key of the range; `None` for the end of the keyspace.
         end: Option<&'a [u8]> as EndKey,
     }
 }
 
-/// A key, or the length `u32::MAX` for the end of the keyspace.
+/// Encoding of an end key: a key, or the length `u32::MAX` for the end of the keyspace.
 enum EndKey {}
 
 impl<'a> Encoding<'a, Option<&'a [u8]>> for EndKey {
@@ -66,23 +68,23 @@ impl<'a> Encoding<'a, Option<&'a [u8]>> for EndKey {
 }
 
 structure! {
-    /// A condition of a commit or transaction.
+    /// A condition of a commit or transaction on one key, or on a range that begins at this key.
     #[derive(Copy)]
     Condition<'a> as "condition" {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// Key that the condition is about.
+        /// Key that must meet the requirement.
         key: &'a [u8],
-        /// Requirement on the key.
+        /// Requirement that the key must meet.
         expect: Expect<'a>,
     }
 }
 
 impl<'a> Condition<'a> {
-    /// The condition that always holds.
+    /// The condition that always holds, whatever the state is.
     pub(super) const ANY: Self = Self { keyspace: KeyspaceId(0), key: &[], expect: Expect::Any };
 
-    /// Maximum size of the encoding in bytes.
+    /// Maximum size of the encoded condition in bytes.
     pub(super) fn max_bytes(&self) -> usize {
         let operand = match self.expect {
             Expect::Value(value) => value.len(),

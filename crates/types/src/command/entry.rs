@@ -1,4 +1,4 @@
-//! Entries: sequences of framed commands.
+//! Log entries: sequences of commands, each framed by its length.
 //!
 //! ```text
 //! entry := (len u32 | command)*          payload of a log record of kind entry
@@ -9,26 +9,26 @@ use crate::{
     command::versions::{FIRST_VERSION, Unwrapped, unwrap},
 };
 
-/// An encoded command with its framing in an entry, `len u32 | command`. It is the payload of an entry with one
-/// command; entries with more commands concatenate several.
+/// An encoded command behind its length, as a log entry contains it (`len u32 | command`). An entry's payload is one
+/// such frame or several, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Framed(Vec<u8>);
 
 impl Framed {
-    /// Creates a frame without a command. Fill it with [`encode`](Self::encode).
+    /// Creates a frame that contains no command yet. Callers fill the frame with [`encode`](Self::encode).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates a frame without a command, with room for a command of `bytes` bytes.
+    /// Creates a frame that contains no command yet, with memory for a command of `bytes` bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(4 + bytes))
     }
 
-    /// Replaces the command with the bytes that `encode` writes. The allocation is kept. On error the frame contains
-    /// no command.
+    /// Replaces the command in the frame with the bytes that `encode` writes. The allocated memory is kept. On error
+    /// the frame contains no command.
     pub fn encode<E>(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.0.clear();
         self.0.extend_from_slice(&[0; 4]);
@@ -42,13 +42,13 @@ impl Framed {
         Ok(())
     }
 
-    /// Bytes of the frame.
+    /// Bytes of the frame: the command's length and the command.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Drops the allocation if a large command has grown it beyond `max_bytes`.
+    /// Frees the frame's memory, and with it the command, if more than `max_bytes` are allocated.
     pub fn shrink(&mut self, max_bytes: usize) {
         if self.0.capacity() > max_bytes {
             self.0 = Vec::new();
@@ -56,9 +56,9 @@ impl Framed {
     }
 }
 
-/// Iterator over the commands of an entry's payload. Each comes with the byte offset of its first byte, so that
-/// `payload offset + command offset + value_at` is a position in the segment. For a wrapped command the offset and the
-/// bytes are those of the inner command.
+/// Iterator over the commands of an entry's payload. Each command is returned with the offset of its first byte in the
+/// payload, so that `payload offset + command offset + value_at` is a byte position in the log segment. For a command
+/// in a version wrapper, the offset and the bytes are those of the inner command.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     reader: Reader<'a>,
@@ -73,7 +73,7 @@ impl<'a> Commands<'a> {
         Self { reader: Reader::at(payload, 0), failed: false, version: FIRST_VERSION }
     }
 
-    /// Version of the state machine that the last returned command is wrapped for.
+    /// Version of the state machine that the last returned command requires, as its version wrapper states.
     #[inline]
     #[must_use]
     pub fn version(&self) -> u16 {

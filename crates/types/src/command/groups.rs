@@ -1,8 +1,8 @@
-//! Consumer groups: their configuration, their commands, and the outcomes of these.
+//! Consumer groups: their configuration, the commands about them, and the outcomes of these commands.
 //!
 //! An *attempt* is one delivery of some records to one member. Attempts of a group have rising numbers that are never
-//! reused. A settlement (ack or nack) names its attempt, so it cannot be mistaken for one of another delivery of the
-//! same records, of a deleted group with the same name, or from before a restore.
+//! reused. A settlement (ack or nack) names its attempt, so a settlement cannot be mistaken for one of another delivery
+//! of the same records, of a deleted group with the same name, or from before a restore.
 //!
 //! Settlements are decoded by hand, as views that are checked once: an ack is on the path of every record consumed.
 
@@ -25,59 +25,62 @@ use crate::{
     },
 };
 
-/// Kinds of the commands that ack and nack.
+/// First bytes of the encoded ack and nack commands, which identify the kind of command.
 const SETTLE: [u8; 2] = [52, 53];
 
-/// Encoded delay that represents [`Redelivery::Uncounted`].
+/// Encoded delay of a nack that represents [`Redelivery::Uncounted`].
 const UNCOUNTED: u64 = u64::MAX - 1;
 
-/// Longest ack deadline, and longest delay of a nack. Longer values are shortened to it.
+/// Longest time for which a member may hold records without an ack, and longest delay of a nack. Longer values are
+/// shortened to this limit.
 pub const MAX_ACK_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 conversions! {
-    /// An offset, or `Offset::MAX` for the end of the stream.
+    /// Encoding of an offset; `Offset::MAX` means the end of the stream.
     OffsetOrEnd: Option<Offset> as Offset {
         put |offset| offset.unwrap_or(Offset::MAX),
         take |offset| Some(Some(offset).filter(|offset| *offset != Offset::MAX))
     }
 
-    /// A limit that may be missing: 0 means none.
+    /// Encoding of a limit that may be missing: 0 means no limit.
     LimitOrZero: Option<u32> as u32 {
         put |limit| limit.unwrap_or(0),
         take |limit| Some(Some(limit).filter(|limit| *limit > 0))
     }
 
-    /// A name that may be missing: an empty text means none.
+    /// Encoding of a name that may be missing: an empty text means no name.
     NameOrEmpty: Option<String> as &str {
         put |name| name.as_deref().unwrap_or_default(),
         take |name| Some((!name.is_empty()).then(|| name.to_owned()))
     }
 
-    /// The number of records that a fetch requests.
+    /// Encoding of the number of records that a fetch requests.
     FetchCount: u32 as u32, "fetch count" {
         put |count| *count,
         take |count| Some(count).filter(|count| (1..=MAX_FETCH_RECORDS).contains(count))
     }
 
-    /// The name of a member.
+    /// Encoding of the name of a member of a consumer group.
     MemberName: &'a str as &'a str, "member name" {
         put |name| name,
         take |name| check_member(name).is_ok().then_some(name)
     }
 
-    /// The reason of a nack.
+    /// Encoding of the reason of a nack.
     Reason: &'a str as &'a str, "reason" {
         put |reason| reason,
         take |reason| (reason.len() <= MAX_NACK_REASON_BYTES).then_some(reason)
     }
 
-    /// A span of at most [`MAX_ACK_DEADLINE`] in microseconds. Longer spans are shortened to it.
+    /// Encoding of a time span of at most [`MAX_ACK_DEADLINE`], in microseconds. Longer spans are shortened to this
+    /// limit.
     AckSpan: Duration as u64, "ack span" {
         put |span| micros(*span),
         take |micros| Some(Duration::from_micros(micros).min(MAX_ACK_DEADLINE))
     }
 
-    /// The delay of a nack in microseconds, or [`UNCOUNTED`], or `u64::MAX` for "never".
+    /// Encoding of the time of redelivery after a nack: a delay in microseconds, or [`UNCOUNTED`], or `u64::MAX` for
+    /// "never".
     AgainMicros: Redelivery as u64, "again" {
         put |again| match *again {
             Redelivery::After(delay) => micros(delay),
@@ -93,32 +96,34 @@ conversions! {
 }
 
 choices! {
-    /// Order in which a group delivers records.
+    /// Order in which a consumer group delivers records to its members.
     #[derive(Default)]
     GroupOrder as "group order" {
-        /// Members compete: any two records may be in flight at the same time.
+        /// Members compete for records: any two records may be in flight (delivered and not acked yet) at the same
+        /// time.
         #[default]
         Competing = 0 "competing",
         /// Two records with the same key are never in flight at the same time. They are delivered and redelivered in
-        /// the order of the stream. Records without a key compete.
+        /// the order of the stream. Records without a key are delivered in any order.
         PerKey = 1 "per key",
     }
 }
 
 structure! {
-    /// Configuration of a group's deliveries.
+    /// Configuration of how a consumer group delivers records.
     GroupConfig as "group config" checked "group configuration within limits" {
-        /// Delivery order. It is fixed when the group is created.
+        /// Order of deliveries. The order is fixed when the group is created.
         order: GroupOrder,
-        /// Time after its delivery, in space time, at which an attempt lapses unless it is extended.
+        /// Time after an attempt's delivery, in space time, at which its deadline passes unless the member extends it.
+        /// The unacked records of the attempt are then delivered again.
         ack_deadline: Duration as Micros,
         /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
         max_deliveries: Option<u32> as LimitOrZero,
-        /// Maximum number of records that wait for an ack. At this bound the group delivers no new records until some
-        /// are acked.
+        /// Maximum number of pending records (delivered or held back, and not acked). At this limit the group delivers
+        /// no new records until members ack some.
         max_pending: u32,
-        /// Stream for dead letters, created with the first of them. `None` means that dead letters are dropped and
-        /// counted.
+        /// Name of the stream for dead letters, which the server creates with the first dead letter. `None` means that
+        /// dead letters are dropped and counted.
         dead_letters: Option<String> as NameOrEmpty,
     }
 }
@@ -136,7 +141,7 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// Checks the limits that the encoding does not enforce.
+    /// Checks the limits of the configuration that the encoding does not enforce.
     pub fn check(&self) -> Result<(), CommandError> {
         let bad = |what| Err(CommandError::BadGroup { what });
         if self.ack_deadline < Duration::from_millis(1) || self.ack_deadline > MAX_ACK_DEADLINE {
@@ -151,28 +156,28 @@ impl GroupConfig {
         self.dead_letters.as_deref().map_or(Ok(()), check_name)
     }
 
-    /// Appends the encoded configuration.
+    /// Appends the encoded group configuration to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_checked(out, self);
     }
 
-    /// Decodes a configuration and checks it.
+    /// Decodes a group configuration and checks its limits.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::take(reader, "group configuration")
     }
 }
 
-/// Consecutive offsets: `first..first + count`.
+/// Range of consecutive record offsets in a stream: `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OffsetRun {
-    /// First offset.
+    /// First offset of the range.
     pub first: Offset,
-    /// Number of offsets, at least 1.
+    /// Number of offsets in the range, at least 1.
     pub count: u32,
 }
 
 impl OffsetRun {
-    /// Creates a run of a single offset.
+    /// Creates a range that consists of a single offset.
     #[must_use]
     pub const fn one(offset: Offset) -> Self {
         Self { first: offset, count: 1 }
@@ -185,37 +190,38 @@ impl OffsetRun {
     }
 }
 
-/// Records of one attempt that an ack or nack settles.
+/// Settlement (ack or nack) of records that one attempt delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Attempt that delivered the records.
+    /// Number of the attempt (delivery) that delivered the records.
     pub attempt: Attempt,
-    /// Offsets of the records; empty for all records of the attempt that are not settled yet.
+    /// Offsets of the records; empty for all records of the attempt that are not settled (acked or nacked) yet.
     pub runs: Vec<OffsetRun>,
 }
 
 impl Settlement {
-    /// Settles all records of an attempt that are not settled yet.
+    /// Creates a settlement of all records of an attempt that are not settled (acked or nacked) yet.
     #[must_use]
     pub const fn all(attempt: Attempt) -> Self {
         Self { attempt, runs: Vec::new() }
     }
 
-    /// Settles one record of an attempt.
+    /// Creates a settlement of one record of an attempt.
     #[must_use]
     pub fn one(attempt: Attempt, offset: Offset) -> Self {
         Self { attempt, runs: vec![OffsetRun::one(offset)] }
     }
 }
 
-/// Time at which nacked records are delivered again.
+/// Time at which a consumer group delivers nacked records again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
-    /// After this delay, which is at most [`MAX_ACK_DEADLINE`].
+    /// After this delay, which counts from the nack and is at most [`MAX_ACK_DEADLINE`].
     After(Duration),
     /// Never: the records become dead letters immediately.
     Never,
-    /// Immediately, and this delivery does not count, because the member has not processed the record.
+    /// Immediately, and without counting the returned delivery towards the maximum, because the member has not
+    /// processed the record.
     Uncounted,
 }
 
@@ -228,7 +234,8 @@ impl Redelivery {
     }
 }
 
-/// Appends the command that creates a group of a stream. An existing group with that name is left unchanged.
+/// Appends the encoded command that creates a consumer group of a stream. A group that already exists under the name is
+/// left unchanged.
 pub fn encode_create_group(
     out: &mut Vec<u8>,
     stream: StreamId,
@@ -242,20 +249,21 @@ pub fn encode_create_group(
     Ok(())
 }
 
-/// Appends the command that replaces a group's configuration. The delivery order cannot change.
+/// Appends the encoded command that replaces a consumer group's configuration. The delivery order cannot change.
 pub fn encode_configure_group(out: &mut Vec<u8>, group: GroupId, config: &GroupConfig) -> Result<(), CommandError> {
     config.check()?;
     put_checked(out, &GroupCommand::Configure { group, config: config.clone() });
     Ok(())
 }
 
-/// Appends the command that deletes a group. Its id is never used again.
+/// Appends the encoded command that deletes a consumer group. The group's id is never used again.
 pub fn encode_delete_group(out: &mut Vec<u8>, group: GroupId) {
     put_checked(out, &GroupCommand::Delete { group });
 }
 
-/// Appends the command that delivers up to `max` records to a member. `keys` are the [`key_hash`]es of the records
-/// from `window` on for groups in order per key, and empty for other groups.
+/// Appends the encoded command that delivers up to `max` records to a member. For a group that delivers in order per
+/// key, `keys` contains the [`key_hash`]es of the stream's records from offset `window` on; for other groups `keys` is
+/// empty.
 pub fn encode_fetch(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -271,12 +279,13 @@ pub fn encode_fetch(
     Ok(())
 }
 
-/// Appends the command that acks the records of the settlements that are not settled yet.
+/// Appends the encoded command that acks those records of the settlements that are not settled (acked or nacked) yet.
 pub fn encode_ack(out: &mut Vec<u8>, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
     Settle::encode(out, SETTLE, group, SettlementKind::Ack, settlements)
 }
 
-/// Appends the command that returns the records of the settlements that are not settled yet to the group.
+/// Appends the encoded command that nacks those records of the settlements that are not settled yet, which returns them
+/// to the group.
 pub fn encode_nack(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -287,7 +296,7 @@ pub fn encode_nack(
     Settle::encode(out, SETTLE, group, SettlementKind::Nack { again, reason }, settlements)
 }
 
-/// Appends the command that moves the deadlines of attempts to `by` after the time of the command.
+/// Appends the encoded command that moves the deadlines of attempts to the time `by` after the command's entry.
 pub fn encode_extend(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -301,12 +310,13 @@ pub fn encode_extend(
     Ok(())
 }
 
-/// Appends the command that moves a group's cursor (`None` for the end of the stream) and drops all pending records.
+/// Appends the encoded command that moves a group's cursor (`None` for the end of the stream) and drops all pending
+/// records of the group.
 pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
     put_checked(out, &GroupCommand::Seek { group, offset });
 }
 
-/// Bytes of the encoded settlements.
+/// Size of the encoded settlements in bytes.
 pub(super) fn settlements_len(settlements: &[Settlement]) -> usize {
     4 + settlements.iter().map(|settlement| 12 + settlement.runs.len() * 12).sum::<usize>()
 }
@@ -323,7 +333,7 @@ fn check_settlements(settlements: &[Settlement]) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Checks a member's name.
+/// Checks the length of a member's name.
 pub fn check_member(name: &str) -> Result<(), CommandError> {
     if name.len() > MAX_MEMBER_NAME_BYTES {
         return Err(CommandError::BadGroup { what: "a member's name must have at most 255 bytes" });
@@ -332,8 +342,8 @@ pub fn check_member(name: &str) -> Result<(), CommandError> {
 }
 
 /// Hash of a record's key, used to deliver records with the same key in order: FNV-1a (Fowler, Noll, Vo) with 64 bits,
-/// never 0. The state stores it, so the function must not change. Different keys with the same hash merely wait for
-/// each other.
+/// never 0. The state stores it, so the function must not change. Records of different keys with the same hash are
+/// delivered correctly, but wait for each other.
 #[must_use]
 pub fn key_hash(key: &[u8]) -> u64 {
     let hash = key
@@ -351,7 +361,7 @@ fn shortened(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
-/// Encoded settlements that were checked when they were decoded.
+/// Encoded settlements (acks or nacks of records by attempt), which were checked when the command was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlements<'a> {
     bytes: &'a [u8],
@@ -384,7 +394,8 @@ impl<'a> Settlements<'a> {
         Ok(Self { bytes, count })
     }
 
-    /// Iterates over the attempts with their ranges. An attempt without ranges means all its records.
+    /// Iterates over the attempts, each with the ranges of offsets to settle. An attempt without ranges means all
+    /// records of the attempt.
     pub fn iter(&self) -> impl Iterator<Item = (Attempt, Runs<'a>)> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| {
@@ -395,14 +406,14 @@ impl<'a> Settlements<'a> {
     }
 }
 
-/// Iterator over the ranges of a settlement.
+/// Iterator over the ranges of offsets of one settlement.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
     bytes: &'a [u8],
 }
 
 impl Runs<'_> {
-    /// Returns true if the settlement is about all records of its attempt.
+    /// Returns true if the settlement names no ranges, and so applies to all records of its attempt.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.bytes.is_empty()
@@ -420,33 +431,34 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// Effect of a settlement on its records.
+/// Effect of a settlement on its records: an ack or a nack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementKind<'a> {
-    /// The records are done.
+    /// The member has processed the records: they are not delivered again.
     Ack,
-    /// The records return to the group.
+    /// The member returns the records to the group, which delivers them again or makes them dead letters.
     Nack {
-        /// Time at which the records are delivered again.
+        /// Time at which the group delivers the records again.
         again: Redelivery,
-        /// Reason, which is stored in the dead letter if the record becomes one.
+        /// Reason of the nack, which is stored with each record that becomes a dead letter.
         reason: &'a str,
     },
 }
 
-/// A batch of acks or nacks for one group.
+/// A decoded command, or write of a commit, that acks or nacks records of one consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle<'a> {
     /// Id of the group.
     pub group: GroupId,
-    /// Ack or nack.
+    /// Kind of the settlement: ack or nack.
     pub kind: SettlementKind<'a>,
-    /// Records to settle.
+    /// Records to settle, by attempt.
     pub settlements: Settlements<'a>,
 }
 
 impl<'a> Settle<'a> {
-    /// Appends an ack or nack, which have these kinds. On error `out` is unchanged.
+    /// Appends an encoded ack (with the first kind) or nack (with the second kind) of a group's records. On error `out`
+    /// is unchanged.
     pub(super) fn encode(
         out: &mut Vec<u8>,
         kinds: [u8; 2],
@@ -524,65 +536,65 @@ impl Structure for Settle<'_> {
 }
 
 variants! {
-    /// A decoded command about a group.
+    /// A decoded command about a consumer group.
     GroupCommand<'a> as "known command kind" {
-        /// Creates a group unless its stream has one with that name.
+        /// Creates a consumer group unless its stream already has a group with that name.
         Create = 48 "create group" {
             /// Id of the stream.
             stream: StreamId,
-            /// Offset at which the group begins; `None` for the end of the stream.
+            /// Offset of the first record that the group delivers; `None` for the end of the stream.
             start: Option<Offset> as OffsetOrEnd,
             /// Configuration of the group.
             config: GroupConfig,
             /// Name of the group.
             name: &'a str as Name,
         },
-        /// Replaces a group's configuration.
+        /// Replaces a consumer group's configuration.
         Configure = 49 "configure group" {
             /// Id of the group.
             group: GroupId,
-            /// New configuration.
+            /// New configuration of the group.
             config: GroupConfig,
         },
-        /// Deletes a group.
+        /// Deletes a consumer group.
         Delete = 50 "delete group" {
             /// Id of the group.
             group: GroupId,
         },
-        /// Delivers records to a member.
+        /// Delivers records to a member of a consumer group.
         Fetch[fetch: Fetch<'a>] = 51 "fetch",
-        /// Moves the deadlines of attempts.
+        /// Moves the deadlines of attempts, so that members can hold the delivered records longer.
         Extend = 54 "extend" {
             /// Id of the group.
             group: GroupId,
-            /// New distance of the deadlines from the entry's time.
+            /// Time from the command's entry to the new deadlines.
             by: Duration as AckSpan,
-            /// Attempts to extend.
+            /// Numbers of the attempts (deliveries) whose deadlines move.
             attempts: List<'a, Attempt> as AtMost<MAX_SETTLED_RANGES>,
         },
-        /// Moves the group's cursor and drops all pending records.
+        /// Moves the group's cursor (the next record to deliver) and drops all pending records.
         Seek = 55 "seek" {
             /// Id of the group.
             group: GroupId,
-            /// New cursor; `None` for the end of the stream.
+            /// New cursor of the group; `None` for the end of the stream.
             offset: Option<Offset> as OffsetOrEnd,
         },
     }
     families {
-        /// Acks or nacks records.
+        /// Acks or nacks records that the group delivered.
         Settle(Settle<'a>) = 52 | 53,
     }
 }
 
 structure! {
-    /// A request to deliver records to a member.
+    /// A request to deliver records of a consumer group to one of its members.
     #[derive(Copy)]
     Fetch<'a> as "fetch" {
         /// Id of the group.
         group: GroupId,
-        /// Maximum number of records.
+        /// Maximum number of records to deliver.
         max: u32 as FetchCount,
-        /// Offset of the record that the first key hash belongs to.
+        /// Offset of the record to which the first of `keys` belongs.
         window: Offset,
         /// Hashes of the keys of the records from `window` on, 0 for records without a key. Only fetches of groups in
         /// order per key carry them, because the state machine cannot read records.
@@ -600,85 +612,89 @@ impl Fetch<'_> {
     }
 }
 
-/// Outcome of a command about a group.
+/// Outcome of a command about a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupOutcome {
-    /// The group exists now.
+    /// The group exists now, whether the command created it or not.
     Created {
         /// Id of the group.
         id: GroupId,
-        /// True if this command created the group.
+        /// True if this command created the group; false if the group already existed.
         created: bool,
     },
-    /// The group was configured or deleted.
+    /// The group was configured or deleted, as requested.
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// Records were acked or nacked.
+    /// Records were acked or nacked, at least those that their attempts still held.
     Settled {
-        /// Number of records settled.
+        /// Number of records acked or nacked.
         settled: u32,
-        /// Records that had lapsed or been settled before. The command did not change them.
+        /// Records that the command could not settle, because their deadline had passed or because they had been
+        /// settled before. The command did not change them.
         lapsed: Vec<Lapsed>,
     },
-    /// Deadlines were moved.
+    /// Deadlines of attempts were moved.
     Extended {
-        /// New deadline.
+        /// New deadline of the extended attempts, in space time.
         deadline: SpaceTime,
-        /// Attempts that hold no records any more, or had lapsed.
+        /// Attempts that were not extended, because they hold no records any more or because their deadline had passed.
         lapsed: Vec<Attempt>,
     },
-    /// The cursor was moved.
+    /// The group's cursor was moved.
     Sought {
-        /// New cursor.
+        /// New cursor: offset of the next record to deliver.
         cursor: Offset,
     },
     /// The command named a group that does not exist.
     NoSuchGroup(GroupId),
-    /// A commit named a lapsed attempt, or records that the attempt does not hold. Nothing happened.
+    /// A commit named records that their attempt no longer holds, for example because its deadline has passed. Nothing
+    /// was changed.
     AttemptLapsed {
         /// Id of the group.
         group: GroupId,
-        /// Attempt that the commit named.
+        /// Number of the attempt (delivery) that the commit named.
         attempt: Attempt,
     },
-    /// The group's dead letters would go to its own stream, or its order would change. Nothing happened.
+    /// The new configuration would send the group's dead letters to the group's own stream, or would change the
+    /// delivery order. Nothing was changed.
     BadConfig {
-        /// Description of the error.
+        /// Description of the error in the configuration.
         what: &'static str,
     },
 }
 
-/// Records of an attempt that could not be settled.
+/// Records of an attempt that could not be settled, because the attempt no longer held them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed {
-    /// Attempt that the settlement named.
+    /// Number of the attempt (delivery) that the ack or nack named.
     pub attempt: Attempt,
-    /// Offsets of the records; `None` for the attempt as a whole.
+    /// Offsets of the records; `None` if the settlement named the attempt as a whole.
     pub run: Option<OffsetRun>,
 }
 
-/// Outcome of a fetch.
+/// Outcome of a fetch: the delivered records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Attempt that settles the records. It has no meaning if nothing was delivered.
+    /// Attempt number, which the member's ack or nack of these records must name. It has no meaning if nothing was
+    /// delivered.
     pub attempt: Attempt,
     /// Deadline of the attempt, in space time.
     pub deadline: SpaceTime,
     /// Delivered records in order of their offsets; empty if there were none to deliver.
     pub deliveries: Vec<DeliveredRun>,
-    /// Cursor of the group after the fetch.
+    /// Cursor of the group after the fetch: offset of the next record that was never delivered.
     pub cursor: Offset,
-    /// True if the group has dead letters that must be moved to their stream.
+    /// True if the group has dead letters that must be moved to the stream for dead letters.
     pub dead: bool,
 }
 
-/// Consecutive records that have been delivered equally often.
+/// Consecutive records that have been delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredRun {
-    /// Offsets of the records.
+    /// Offsets of the delivered records.
     pub run: OffsetRun,
-    /// Number of deliveries, including this one.
+    /// Number of deliveries of each of the records, including this one.
     pub deliveries: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Bounds of the readable history: what a keyspace keeps, and the floor of the log.
+//! Bounds of the readable history: how much history a keyspace keeps, and from which revision on past changes can be
+//! read (the history floor).
 
 use std::time::Duration;
 
@@ -7,33 +8,34 @@ use crate::{
     ids::{Index, Revision},
 };
 
-/// Amount of history that a keyspace keeps. The default keeps none. With both bounds a version is removed as soon as
-/// it exceeds either.
+/// Amount of history (overwritten and deleted values) that a keyspace keeps. The default keeps none. If both bounds are
+/// set, a version of a key is removed as soon as it exceeds one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceHistory {
-    /// Number of revisions of each key, the newest included. Without `age`, the versions of a deleted key are kept for
-    /// [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
+    /// Number of revisions kept of each key, including the newest. Without `age`, the versions of a deleted key are
+    /// kept for [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
     pub revisions: Option<u32>,
-    /// Time for which overwritten or deleted values are kept.
+    /// Time for which overwritten or deleted values are kept, in space time.
     pub age: Option<Duration>,
 }
 
 structure! {
-    /// Start of the readable history: it begins after `revision`, with the entry at `index`.
+    /// History floor: the start of the readable history. Changes after `revision` can be read, beginning with the log
+    /// entry at `index`.
     #[derive(Copy, Default, PartialOrd, Ord)]
     HistoryFloor as "history floor" {
-        /// Last revision that is no longer readable.
+        /// Last revision whose changes can no longer be read.
         revision: Revision,
-        /// First readable entry. No entry before it has used a later revision.
+        /// Index of the first log entry that can be read. No entry before it wrote a revision above `revision`.
         index: Index,
     }
 }
 
 impl HistoryFloor {
-    /// Size of the encoding in bytes.
+    /// Size of an encoded history floor in bytes.
     pub const ENCODED_LEN: usize = 16;
 
-    /// Encodes both numbers, little-endian.
+    /// Encodes the revision and the index as little-endian numbers.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut out = [0; Self::ENCODED_LEN];
@@ -42,7 +44,7 @@ impl HistoryFloor {
         out
     }
 
-    /// Decodes a floor.
+    /// Decodes a history floor.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Self::take(reader, "history floor")
     }

@@ -1,4 +1,4 @@
-//! Settings of a keyspace beyond storing keys, and their encoding.
+//! Settings of a keyspace (exact counts, default time to live, history), and the encoding of these settings.
 //!
 //! ```text
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
@@ -8,7 +8,7 @@
 //!         | 25 history, age: micros u64 LE
 //! ```
 //! Tags 1-15 are about counting and storing, 16-23 about time, 24-31 about history. An unknown tag makes the command
-//! malformed, so that no node half understands a newer one.
+//! malformed, so that no node half understands the command of a newer version.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ const HISTORY_REVISIONS: u8 = 24;
 const HISTORY_AGE: u8 = 25;
 
 impl KeyspaceHistory {
-    /// Returns true if any history is kept.
+    /// Returns true if the keyspace keeps any history.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Checks both bounds against the limits.
+    /// Checks both history bounds (revisions and age) against the limits.
     pub fn check(&self) -> Result<(), CommandError> {
         let revisions = self.revisions.is_none_or(|revisions| (2..=MAX_HISTORY_REVISIONS).contains(&revisions));
         let age = self.age.is_none_or(|age| age.as_micros() > 0 && age <= MAX_HISTORY_AGE);
@@ -38,34 +38,36 @@ impl KeyspaceHistory {
     }
 }
 
-/// Settings of a keyspace. With the default, the keyspace only stores, and its puts are blind.
+/// Settings of a keyspace. With the default settings the keyspace only stores pairs, and a put does not read the
+/// previous value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceConfig {
     /// Count keys and bytes exactly. This costs a read for each write. It can only be set when the keyspace is
     /// created, because counting existing keys would require reading all of them.
     pub exact_counts: bool,
-    /// Time to live of values whose put states none; `None` means forever. Puts to the keyspace then read the key's
-    /// row, to remove the expiry of the previous value. Existing values keep their deadline, or their lack of one.
+    /// Time to live of values whose put states none; `None` means that such values live forever. With a default TTL,
+    /// each put to the keyspace reads the key's row, to remove the expiry of the previous value. Existing values keep
+    /// their deadline or stay without one when this setting changes.
     pub default_ttl: Option<Duration>,
-    /// History to keep, for reads at a revision. Writes to the keyspace then read the value that they replace, and
-    /// keep it. History begins with the entry that sets this.
+    /// History to keep, for reads at a past revision. Writes to the keyspace then read the value that they replace, and
+    /// keep it. The history begins with the log entry that sets this.
     pub history: KeyspaceHistory,
 }
 
 impl KeyspaceConfig {
-    /// Returns true if these are the default settings. Writes to the keyspace then need not look at its configuration.
+    /// Returns true if these are the default settings. Writes to such a keyspace need not look at its configuration.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Checks all settings against the limits.
+    /// Checks the default TTL and the history bounds against the limits.
     pub fn check(&self) -> Result<(), CommandError> {
         self.default_ttl.map_or(Ok(()), |ttl| Deadline::After(ttl).check().map(|_| ()))?;
         self.history.check()
     }
 
-    /// Appends the encoded settings.
+    /// Appends the encoded keyspace settings to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let count_at = out.len();
         out.push(0);
@@ -88,7 +90,7 @@ impl KeyspaceConfig {
         }
     }
 
-    /// Decodes settings. Bytes that [`encode`](Self::encode) does not write are malformed.
+    /// Decodes settings. Bytes that [`encode`](Self::encode) would not write are malformed.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut config = Self::default();
         let mut last = 0;
@@ -145,7 +147,7 @@ fn micros(duration: Duration) -> [u8; 8] {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).to_le_bytes()
 }
 
-/// Decodes a span above zero and at most `max`.
+/// Decodes a time span in microseconds that is above zero and at most `max`; `None` if it is not.
 fn duration(micros: &[u8], max: Duration) -> Option<Duration> {
     let duration = Duration::from_micros(u64::from_le_bytes(micros.try_into().ok()?));
     (!duration.is_zero() && duration <= max).then_some(duration)

@@ -1,4 +1,4 @@
-//! All kinds of commands, and the encoders of those that create, change and maintain keyspaces and streams.
+//! All kinds of commands, and the encoders of the commands that create, change and maintain keyspaces and streams.
 //!
 //! A command is declared here, or in the module of its family, together with its layout, and is listed in
 //! `docs/formats/command.md`; a test compares the two.
@@ -23,18 +23,18 @@ use crate::{
 };
 
 variants! {
-    /// A decoded command, borrowed from the entry.
+    /// A decoded command, borrowed from the bytes of its log entry.
     Command<'a> as "known command kind" {
-        /// Checks conditions, then carries out writes.
+        /// Checks conditions; if all hold, carries out writes.
         Commit[commit: Commit<'a>] = COMMIT "commit",
-        /// Creates a keyspace unless it exists.
+        /// Creates a keyspace unless one with this name exists.
         CreateKeyspace = 2 "create keyspace" {
             /// Settings of the keyspace.
             config: KeyspaceConfig,
             /// Name of the keyspace.
             name: &'a str as Name,
         },
-        /// Creates a stream unless it exists.
+        /// Creates a stream unless one with this name exists.
         CreateStream = 3 "create stream" {
             /// Configuration of the stream.
             config: StreamConfig,
@@ -45,35 +45,35 @@ variants! {
         ConfigureStream = 4 "configure stream" {
             /// Id of the stream.
             stream: StreamId,
-            /// New configuration.
+            /// New configuration of the stream.
             config: StreamConfig,
         },
-        /// Deletes a stream.
+        /// Deletes a stream with all its records.
         DeleteStream = 5 "delete stream" {
             /// Id of the stream.
             stream: StreamId,
         },
-        /// Raises a stream's log start offset.
+        /// Raises a stream's log start offset, which removes the records below this offset.
         TrimStream = 6 "trim stream" {
             /// Id of the stream.
             stream: StreamId,
-            /// New log start offset. An offset above the log end offset counts as the log end offset.
+            /// New log start offset. An offset above the stream's log end offset counts as the log end offset.
             before: Offset,
         },
-        /// Removes the producers of a deleted stream.
+        /// Removes the stored producers of a deleted stream.
         ForgetProducers = 7 "forget producers" {
             /// Id of the stream.
             stream: StreamId,
-            /// Maximum number of rows to remove.
+            /// Maximum number of rows of producers to remove.
             max: u32,
         },
-        /// Checks conditions, which choose one of two lists of operations, and carries out that list.
+        /// Checks conditions, which choose one of two lists of operations, and carries out the chosen list.
         Transaction[transaction: Transaction<'a>] = TRANSACTION "transaction",
-        /// Replaces a keyspace's settings.
+        /// Replaces the settings of a keyspace.
         ConfigureKeyspace = 9 "configure keyspace" {
             /// Id of the keyspace.
             keyspace: KeyspaceId,
-            /// New settings.
+            /// New settings of the keyspace.
             config: KeyspaceConfig,
         },
         /// Drops a keyspace and everything in it.
@@ -81,40 +81,42 @@ variants! {
             /// Id of the keyspace.
             keyspace: KeyspaceId,
         },
-        /// Removes rows of deleted prefixes.
+        /// Removes rows of keys that were deleted by prefix. Such a delete only hides its keys if they are many.
         Sweep = 11 "sweep" {
-            /// Maximum number of rows to read.
+            /// Maximum number of rows to read in search of such rows.
             max: u32,
         },
-        /// Removes versions of keys that are past their keyspace's bounds.
+        /// Removes old versions of keys that exceed the history bounds of their keyspace.
         PruneVersions = 25 "prune versions" {
-            /// Maximum number of rows to read.
+            /// Maximum number of rows of versions to read.
             max: u32,
-            /// Keyspace to begin with. Keyspaces with higher ids follow, then those with lower ids.
+            /// Keyspace at which the search for old versions begins. Keyspaces with higher ids follow, then those with
+            /// lower ids.
             from: KeyspaceId,
         },
-        /// Keeps a view of the state at the end of this entry, for its digest.
+        /// Makes each node keep a view of the state as of the end of this log entry, so that the nodes' digests (hashes
+        /// over the state) can be compared.
         Digest = 26 "digest" {
-            /// Id under which the view can be requested.
+            /// Id under which a caller can request the kept view.
             id: u64,
         },
-        /// Raises the version of the state machine in force.
+        /// Raises the version of the state machine in force, on all nodes of the space.
         RaiseVersion = RAISE_VERSION "raise version" {
             /// New version. A version below the one in force changes nothing.
             to: u16,
         },
-        /// Gives a producer a new epoch.
+        /// Opens a producer of a stream, which gives the producer a new epoch.
         OpenProducer = 32 "open producer" {
             /// Id of the stream.
             stream: StreamId,
             /// Id of the producer.
             id: &'a str as ProducerId,
         },
-        /// A batch of Redis commands.
+        /// A batch of Redis commands that are carried out together.
         Redis[batch: RedisBatch<'a>] = REDIS "redis commands",
     }
     families {
-        /// A command about leases or expiry.
+        /// A command about leases or the expiry of keys.
         Time(TimeCommand<'a>) = 16..=23,
         /// A command about a consumer group.
         Group(GroupCommand<'a>) = 48..=63,
@@ -122,8 +124,9 @@ variants! {
 }
 
 impl<'a> Command<'a> {
-    /// Decodes the command in `bytes`. Bytes left over make it malformed, so that a node never half understands a
-    /// newer writer's command. The contents of a commit or transaction are checked when they are iterated.
+    /// Decodes the command in `bytes`. A command with bytes left over is malformed, so that a node never half
+    /// understands the command of a newer version. The contents of a commit or transaction are checked when a caller
+    /// iterates over them.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(bytes, 0);
@@ -134,8 +137,8 @@ impl<'a> Command<'a> {
         Ok(command)
     }
 
-    /// Returns the puts and appends in a command, of all its branches, whether they are carried out or not. Writes
-    /// that do not decode are skipped. For Redis commands it returns all puts that may have happened (see
+    /// Returns the puts and appends in a command, including those of the branch of a transaction that is not carried
+    /// out. Writes that do not decode are skipped. For Redis commands it returns all puts that may have happened (see
     /// [`RedisBatch::values`]).
     pub fn writes(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let lists = match self {
@@ -154,7 +157,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Appends the command that creates a keyspace. An existing keyspace is left unchanged.
+/// Appends the encoded command that creates a keyspace. If the keyspace exists, the command leaves it unchanged.
 pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceConfig) -> Result<(), CommandError> {
     check_name(name)?;
     config.check()?;
@@ -162,7 +165,7 @@ pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceCo
     Ok(())
 }
 
-/// Appends the command that replaces a keyspace's configuration.
+/// Appends the encoded command that replaces a keyspace's settings.
 pub fn encode_configure_keyspace(
     out: &mut Vec<u8>,
     keyspace: KeyspaceId,
@@ -173,64 +176,65 @@ pub fn encode_configure_keyspace(
     Ok(())
 }
 
-/// Appends the command that drops a keyspace. Its id is never used again.
+/// Appends the encoded command that drops a keyspace. The keyspace's id is never used again.
 pub fn encode_drop_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId) {
     put_checked(out, &Command::DropKeyspace { keyspace });
 }
 
-/// Appends the command that reads up to `max` rows of deleted prefixes and removes the dead ones.
+/// Appends the encoded command that reads up to `max` rows under deleted prefixes and removes those that are deleted.
 pub fn encode_sweep(out: &mut Vec<u8>, max: u32) {
     put_checked(out, &Command::Sweep { max });
 }
 
-/// Appends the command that creates a stream. An existing stream is left unchanged.
+/// Appends the encoded command that creates a stream. If the stream exists, the command leaves it unchanged.
 pub fn encode_create_stream(out: &mut Vec<u8>, name: &str, config: &StreamConfig) -> Result<(), CommandError> {
     check_name(name)?;
     put_checked(out, &Command::CreateStream { config: *config, name });
     Ok(())
 }
 
-/// Appends the command that replaces a stream's configuration.
+/// Appends the encoded command that replaces a stream's configuration.
 pub fn encode_configure_stream(out: &mut Vec<u8>, stream: StreamId, config: &StreamConfig) {
     put_checked(out, &Command::ConfigureStream { stream, config: *config });
 }
 
-/// Appends the command that deletes a stream. Its id is never used again.
+/// Appends the encoded command that deletes a stream. The stream's id is never used again.
 pub fn encode_delete_stream(out: &mut Vec<u8>, stream: StreamId) {
     put_checked(out, &Command::DeleteStream { stream });
 }
 
-/// Appends the command that raises a stream's log start offset to `before`.
+/// Appends the encoded command that raises a stream's log start offset to `before`.
 pub fn encode_trim_stream(out: &mut Vec<u8>, stream: StreamId, before: Offset) {
     put_checked(out, &Command::TrimStream { stream, before });
 }
 
-/// Appends the command that removes at most `max` rows of the producers of a deleted stream.
+/// Appends the encoded command that removes at most `max` rows of the producers of a deleted stream.
 pub fn encode_forget_producers(out: &mut Vec<u8>, stream: StreamId, max: u32) {
     put_checked(out, &Command::ForgetProducers { stream, max });
 }
 
-/// Appends the command that opens a producer. The producer gets a new epoch above all its earlier ones and begins
-/// again at sequence 0; clients that use an earlier epoch are fenced.
+/// Appends the encoded command that opens a producer of a stream. The producer gets a new epoch above all its earlier
+/// ones and begins again at sequence number 0; clients that use an earlier epoch are rejected (fenced).
 pub fn encode_open_producer(out: &mut Vec<u8>, stream: StreamId, id: &str) -> Result<(), CommandError> {
     check_producer_id(id)?;
     put_checked(out, &Command::OpenProducer { stream, id });
     Ok(())
 }
 
-/// Appends the command that removes versions of keys past their keyspace's bounds. The command reads up to `max` rows:
-/// those of the keyspace `from` first, then those of keyspaces with higher ids, then the others. A caller that varies
-/// `from` makes sure that no keyspace waits forever.
+/// Appends the encoded command that removes versions of keys that exceed their keyspace's history bounds. The command
+/// reads up to `max` rows of versions: those of the keyspace `from` first, then those of keyspaces with higher ids,
+/// then the others. A caller that varies `from` makes sure that every keyspace is reached eventually.
 pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
     put_checked(out, &Command::PruneVersions { max, from });
 }
 
-/// Appends the command that makes each node keep a view of the state at the end of the command's entry, under `id`.
+/// Appends the encoded command that makes each node keep a view of the state as of the end of the command's log entry,
+/// under `id`.
 pub fn encode_digest(out: &mut Vec<u8>, id: u64) {
     put_checked(out, &Command::Digest { id });
 }
 
-/// Appends the command that raises the version of the state machine in force.
+/// Appends the encoded command that raises the version of the state machine in force.
 pub fn encode_raise_version(out: &mut Vec<u8>, to: u16) {
     put_checked(out, &Command::RaiseVersion { to });
 }

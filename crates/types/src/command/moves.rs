@@ -1,4 +1,5 @@
-//! Moves: changes that a node makes to its own log and to the pointers into it. Other nodes do not see them.
+//! Moves: records of a node's log by which the node moves stored bytes within its own log and updates the references to
+//! them. Other nodes never see moves.
 
 use crate::{
     codec::{Field, Malformed, Reader, put_checked, structure, variants},
@@ -6,66 +7,66 @@ use crate::{
     ids::{BlobRef, KeyspaceId, Offset, StreamId},
 };
 
-/// Contents of a move. Most moves copy bytes forward and replace the pointer to them.
+/// Decoded contents of a move. Most moves copy bytes to the end of the log and make the state refer to the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move<'a> {
-    /// Old position of the bytes. The move is void unless the state still points there.
+    /// Old position of the copied bytes. The move is void unless the state still refers to this position.
     pub from: BlobRef,
-    /// Owner of the bytes.
+    /// Item to which the copied bytes belong, such as a key or a batch; the state refers to its bytes.
     pub target: MoveTarget<'a>,
-    /// Bytes at their new position.
+    /// Copied bytes at their new position.
     pub bytes: &'a [u8],
-    /// Offset of the bytes within the payload.
+    /// Byte offset of the copied bytes within the move's payload.
     pub bytes_at: usize,
 }
 
 variants! {
-    /// Owner of the bytes of a [`Move`], or the change that a move without bytes makes.
+    /// Item to which the bytes of a [`Move`] belong, or the change that a move without bytes makes.
     #[derive(Copy)]
     MoveTarget<'a> as "known move target" {
-        /// A value of a key.
+        /// The copied bytes are the value of a key.
         Value = 0 "value" {
             /// Keyspace of the key.
             keyspace: KeyspaceId,
-            /// Key that has the value.
+            /// Key whose value is copied.
             key: &'a [u8],
         },
-        /// A batch of a stream.
+        /// The copied bytes are a batch of records of a stream.
         Batch = 1 "batch" {
             /// Id of the stream.
             stream: StreamId,
             /// First offset of the batch.
             first: Offset,
         },
-        /// Remains of consecutive batches of a stream after compaction. The bytes are a sparse batch, and `from` states
-        /// only their length and checksum.
+        /// Compaction has replaced consecutive batches of a stream by one sparse batch, which the bytes contain. `from`
+        /// states only the length and checksum of these bytes.
         Compacted[compacted: Compacted] = 2 "compacted batches",
-        /// A stretch of a stream has at most one record per key. The move has no bytes.
+        /// Compaction has found that a range of a stream has at most one record per key. The move has no bytes.
         Cleaned = 3 "cleaned stretch" {
             /// Id of the stream.
             stream: StreamId,
-            /// Exclusive end of the stretch, which begins at the start of the stream.
+            /// Exclusive end of the range, which begins at the start of the stream.
             before: Offset,
         },
-        /// Index entries of a stream's trimmed or deleted batches are forgotten. The move has no bytes.
+        /// The node removes the index entries of a stream's trimmed or deleted batches. The move has no bytes.
         Reclaimed = 4 "reclaimed index entries" {
             /// Id of the stream.
             stream: StreamId,
-            /// Maximum number of entries.
+            /// Maximum number of index entries to remove.
             max: u32,
         },
-        /// Rows that help to read the history of the log below a floor are forgotten. The move has no bytes.
+        /// The node removes the rows that are needed only to read history below a history floor. The move has no bytes.
         HistoryFloor = 5 "history floor" {
-            /// New floor. A floor below the present one changes nothing.
+            /// New history floor. A floor below the present one changes nothing.
             floor: HistoryFloor,
-            /// Maximum number of rows.
+            /// Maximum number of rows to remove.
             max: u32,
         },
     }
 }
 
 impl MoveTarget<'_> {
-    /// Encodes the payload of a move without bytes.
+    /// Encodes the payload of a move that has no bytes.
     #[must_use]
     pub fn encode_alone(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -75,7 +76,7 @@ impl MoveTarget<'_> {
 }
 
 structure! {
-    /// Batches that a sparse batch replaces.
+    /// Consecutive batches that compaction replaces by one sparse batch.
     #[derive(Copy)]
     Compacted as "compacted batches" {
         /// Id of the stream.
@@ -84,17 +85,18 @@ structure! {
         first: Offset,
         /// Exclusive end: the offset after the last batch.
         end: Offset,
-        /// Number of batches.
+        /// Number of batches that are replaced.
         sources: u32,
-        /// CRC-32C of their index entries, keys and rows, in order. The move is void if an entry has changed.
+        /// CRC-32C of the keys and rows of the batches' index entries, in order. The move is void if one of these
+        /// entries has changed.
         rows_crc: u32,
-        /// Number of records kept.
+        /// Number of records that compaction keeps.
         kept: u32,
     }
 }
 
 impl<'a> Move<'a> {
-    /// Appends an encoded move.
+    /// Appends an encoded move to `out`.
     pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         out.extend_from_slice(&from.encode());
         put_checked(out, target);

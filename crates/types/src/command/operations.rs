@@ -1,4 +1,4 @@
-//! Lists of writes and reads for transactions.
+//! Lists of writes and reads from which transactions are built.
 
 use crate::{
     command::{
@@ -17,7 +17,7 @@ use crate::{
     record::RecordBatch,
 };
 
-/// A list of operations, which are encoded as they are added.
+/// A list of a transaction's operations, each encoded when the caller adds it.
 #[derive(Clone, Debug, Default)]
 pub struct Operations {
     bytes: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Number of operations.
+    /// Number of operations in the list.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -40,7 +40,7 @@ impl Operations {
         self.brings_data
     }
 
-    /// Adds a put.
+    /// Adds a put, which sets a key to a value.
     pub fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         check_value(value)?;
@@ -48,8 +48,8 @@ impl Operations {
         self.push(key.len() + value.len(), |out| encode_put_write(out, keyspace, key, value))
     }
 
-    /// Adds a put that lives until a deadline and, with a lease, at most as long as the lease. Nothing of the
-    /// transaction happens if the lease does not exist.
+    /// Adds a put whose key lives until a deadline and, with a lease, at most as long as the lease. If the lease does
+    /// not exist, the transaction changes nothing.
     pub fn put_until(
         &mut self,
         keyspace: KeyspaceId,
@@ -65,23 +65,23 @@ impl Operations {
         self.push(key.len() + value.len(), |out| encode_put_until_write(out, keyspace, key, value, deadline, lease))
     }
 
-    /// Adds a touch, which gives a key another deadline; its value, revision and lease stay. The result reports
-    /// whether the key exists.
+    /// Adds a touch, which gives a key another deadline. The key's value, revision and lease stay. The result of the
+    /// operation states if the key exists.
     pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let deadline = deadline.check()?;
         self.push(key.len(), |out| encode_touch_write(out, keyspace, key, deadline))
     }
 
-    /// Adds a delete. The result reports whether the key existed.
+    /// Adds a delete of a key. The result of the operation states if the key existed.
     pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.push(key.len(), |out| encode_delete_write(out, keyspace, key))
     }
 
-    /// Adds an append. Nothing of the transaction happens unless the stream's next offset matches `expected`. Appends
-    /// of producers belong into commits: a repeated one is answered with its first result, and the state does not keep
-    /// the results of transactions.
+    /// Adds an append of records to a stream. The transaction changes nothing unless the stream's next offset matches
+    /// `expected`. Producers append in commits instead, because the state keeps the results of commits for repeated
+    /// appends, but not those of transactions.
     pub fn append(
         &mut self,
         stream: StreamId,
@@ -93,27 +93,27 @@ impl Operations {
         self.try_push(batch.bytes().len(), |out| encode_append_write(out, stream, &terms, batch))
     }
 
-    /// Adds an addition to a counter, which is stored as decimal digits, as in Redis. A key without a value counts as
-    /// 0.
+    /// Adds an addition of `delta` to a counter. The counter's value is stored as decimal digits, as in Redis. A key
+    /// without a value counts as 0.
     pub fn add(&mut self, keyspace: KeyspaceId, key: &[u8], delta: i64) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.brings_data = true;
         self.push(key.len(), |out| encode_add(out, keyspace, key, delta))
     }
 
-    /// Adds the removal of all keys with a prefix. The empty prefix clears the keyspace.
+    /// Adds a removal of all keys with a prefix. The empty prefix removes all keys of the keyspace.
     pub fn delete_prefix(&mut self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(prefix)?;
         self.push(prefix.len(), |out| encode_delete_prefix(out, keyspace, prefix))
     }
 
-    /// Adds a read of a key.
+    /// Adds a read of a key's value.
     pub fn get(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.push(key.len(), |out| encode_get(out, keyspace, key))
     }
 
-    /// Adds a read of a range of pairs.
+    /// Adds a read of a range of pairs of key and value.
     pub fn scan(&mut self, keyspace: KeyspaceId, scan: &ScanOperation<'_>) -> Result<&mut Self, CommandError> {
         let keys = [Some(scan.prefix), scan.start, scan.end];
         keys.into_iter().flatten().try_for_each(check_key)?;
@@ -121,14 +121,14 @@ impl Operations {
         self.push(bytes, |out| encode_scan(out, keyspace, scan))
     }
 
-    /// Adds an ack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
-    /// hold all records named.
+    /// Adds an ack of records that a consumer group delivered. The transaction changes nothing unless the named
+    /// attempts (deliveries) still hold all named records.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.settle(group, SettlementKind::Ack, 0, settlements)
     }
 
-    /// Adds a nack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
-    /// hold all records named.
+    /// Adds a nack of records that a consumer group delivered. The transaction changes nothing unless the named
+    /// attempts (deliveries) still hold all named records.
     pub fn nack(
         &mut self,
         group: GroupId,
@@ -156,8 +156,8 @@ impl Operations {
         })
     }
 
-    /// Adds an operation that `encode` appends, unless there are too many of them or of their bytes. On error `encode`
-    /// appends nothing.
+    /// Adds the operation that `encode` writes. Returns an error, without adding it, if the list would have too many
+    /// operations or bytes, or if `encode` fails, in which case `encode` must have written nothing.
     fn try_push(
         &mut self,
         bytes: usize,

@@ -1,4 +1,4 @@
-//! Outcomes of commands.
+//! Outcomes of commands: the results that the state machine computes when it applies a command.
 
 use std::time::Duration;
 
@@ -18,148 +18,152 @@ use crate::{
 /// Outcome of a command. A failed condition is an outcome, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All writes of the commit happened.
+    /// All writes of the commit were carried out.
     Committed {
-        /// Revision of the command, shared by all its writes.
+        /// Revision of the commit, shared by all its writes.
         revision: Revision,
-        /// Positions of the appends, in order.
+        /// Positions of the commit's appends in their streams, in the order of the appends.
         appends: Vec<AppendedAt>,
     },
-    /// A transaction's first or second list of operations was carried out.
+    /// One of the transaction's two lists of operations was carried out.
     Transacted(Box<Transacted>),
-    /// An operation of a transaction could not be carried out. Nothing of the transaction happened.
+    /// An operation of a transaction could not be carried out, so the whole transaction changed nothing.
     OperationFailed {
-        /// Index of the operation in its list, from 0.
+        /// Index of the failed operation in its list, from 0.
         operation: u32,
-        /// Cause of the failure.
+        /// Cause of the operation's failure.
         error: OperationError,
     },
-    /// A condition did not hold. Nothing happened.
+    /// A condition of the commit did not hold, so the commit changed nothing.
     ConditionFailed {
-        /// Index of the condition, from 0.
+        /// Index of the first condition that did not hold, from 0.
         condition: u32,
-        /// Present revision of the key; `None` if it has no value.
+        /// Present revision of the condition's key; `None` if the key has no value.
         actual: Option<Revision>,
     },
-    /// The commit happened before, and its producer sent it again. Nothing happened now.
+    /// A producer sent a commit again that was executed before. The repetition changed nothing.
     Duplicate {
-        /// Revision of the first execution.
+        /// Revision of the commit's first execution.
         revision: Revision,
-        /// Positions of the producers' appends, in order. Positions of other appends are not kept.
+        /// Positions of the producers' appends in their streams, in order. Positions of other appends of the commit are
+        /// not stored.
         appends: Vec<AppendedAt>,
     },
-    /// An append exceeds a limit of its stream. Nothing happened.
+    /// An append exceeds a limit of its stream, so the command changed nothing.
     OverStreamLimit {
         /// Id of the stream.
         stream: StreamId,
-        /// Limit that the append exceeds.
+        /// Size limit that the append exceeds.
         limit: StreamLimit,
-        /// Value of the limit.
+        /// Value of the limit in bytes.
         max: u64,
-        /// Size of the record or of the append.
+        /// Size in bytes of the record or of the whole append that exceeds the limit.
         got: u64,
     },
-    /// A producer's append was rejected. Nothing happened.
+    /// A producer's append was rejected, so the command changed nothing.
     ProducerRefused {
         /// Id of the stream.
         stream: StreamId,
-        /// Reason of the rejection.
+        /// Reason why the append was rejected.
         refusal: ProducerRefusal,
     },
-    /// The producer is open.
+    /// The producer was opened with a new epoch.
     Producer {
-        /// New epoch of the producer. Its next sequence is 0.
+        /// New epoch of the producer. The producer's next append must have sequence number 0.
         epoch: u32,
     },
-    /// The stream's next offset is not the one that an append expected. Nothing happened.
+    /// The stream's next offset is not the one that an append expected, so the command changed nothing.
     OffsetConflict {
         /// Id of the stream.
         stream: StreamId,
-        /// Next offset of the stream.
+        /// Next offset of the stream, which an append would get now.
         next: Offset,
     },
-    /// The keyspace exists now.
+    /// The keyspace exists now, whether the command created it or not.
     Keyspace {
         /// Id of the keyspace.
         id: KeyspaceId,
-        /// True if this command created the keyspace.
+        /// True if this command created the keyspace; false if it already existed.
         created: bool,
     },
-    /// The stream exists now.
+    /// The stream exists now, whether the command created it or not.
     Stream {
         /// Id of the stream.
         id: StreamId,
-        /// True if this command created the stream.
+        /// True if this command created the stream; false if it already existed.
         created: bool,
     },
     /// The keyspace has been dropped.
     Dropped {
-        /// Revision of the command.
+        /// Revision of the command that dropped the keyspace.
         revision: Revision,
     },
-    /// The object was configured, trimmed or deleted.
+    /// The command was carried out and has no result of its own: for example, a stream was configured or trimmed.
     Done,
-    /// The state machine has this version in force now.
+    /// Reports the version of the state machine that is in force after the command.
     Version {
-        /// Version in force.
+        /// Version of the state machine now in force.
         in_force: u16,
     },
-    /// The command needs a version of the state machine above the one in force. Nothing happened.
+    /// The command needs a version of the state machine above the one in force, so it changed nothing.
     VersionNotInForce {
-        /// Version that the command needs.
+        /// Version of the state machine that the command needs.
         needed: u16,
-        /// Version in force.
+        /// Version of the state machine in force.
         in_force: u16,
     },
-    /// Index entries or rows were forgotten.
+    /// Index entries or rows that are no longer needed were removed.
     Reclaimed {
-        /// Number of entries or rows forgotten or read.
+        /// Number of index entries or rows that the command removed or read.
         entries: u32,
-        /// True if some are left for another command.
+        /// True if some entries or rows are left for another command.
         more: bool,
     },
     /// The lease was granted or kept alive.
     Lease {
         /// Id of the lease.
         id: LeaseId,
-        /// Time to live after each keep-alive.
+        /// Time to live that each keep-alive gives the lease.
         ttl: Duration,
-        /// Deadline unless a keep-alive arrives before, in space time.
+        /// Time at which the lease ends unless a keep-alive arrives before, in space time.
         deadline: SpaceTime,
     },
-    /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
+    /// The lease does not exist: it has expired, was revoked, or was never granted. The command changed nothing.
     NoSuchLease(LeaseId),
-    /// A lease with that id is alive, or its keys are still being removed. Nothing happened.
+    /// A lease with the requested id exists, or the keys of an ended lease with this id are still being removed. The
+    /// command changed nothing.
     LeaseExists(LeaseId),
-    /// Expired keys were removed, or rows were forgotten.
+    /// Expired keys were removed, or stale rows of the expiry index were removed.
     Expired {
-        /// Number of keys removed.
+        /// Number of expired keys removed.
         keys: u32,
-        /// Number of rows read.
+        /// Number of rows of the expiry index read.
         rows: u32,
-        /// True if some are left for another command.
+        /// True if some rows are left for another command.
         more: bool,
     },
     /// The command named a keyspace that does not exist.
     NoSuchKeyspace(KeyspaceId),
     /// The command named a stream that does not exist.
     NoSuchStream(StreamId),
-    /// A table of names is full.
+    /// The command would exceed a limit on a number of items, such as keyspaces or leases. It changed nothing.
     TooMany {
-        /// Name of the table.
+        /// Name of the items whose number is limited.
         what: &'static str,
-        /// Maximum number of entries.
+        /// Maximum number of these items.
         limit: usize,
     },
-    /// The configuration cannot be changed this way.
+    /// The configuration of the keyspace or stream cannot be changed in the requested way.
     CannotConfigure {
-        /// Reason, and a possible alternative.
+        /// Reason why the change is impossible, and a possible alternative.
         what: &'static str,
     },
     /// Outcome of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
-    /// Replies of Redis commands, in order. `None` means that a watched key had changed, and nothing happened.
+    /// Replies of a batch of Redis commands, in the order of the commands. `None` means that a watched key had changed,
+    /// so the batch changed nothing.
     Redis(Option<Vec<Reply>>),
-    /// The command did not decode. Nothing happened. Only foreign or newer writers send such commands.
+    /// The bytes of the command did not decode, so it changed nothing. Only foreign programs or newer versions send
+    /// such commands.
     Malformed(Malformed),
 }

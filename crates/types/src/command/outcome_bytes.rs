@@ -1,16 +1,16 @@
-//! Outcomes as bytes, for the running hash of the state machine.
+//! Encoding of command outcomes as bytes, from which the state machine computes its running hash.
 //!
-//! Owns: [`Outcome::encode_stable`], whose bytes are equal exactly if replicas agree on an outcome. Does not own
-//! replies to clients: these bytes are never decoded.
+//! Owns: [`Outcome::encode_stable`], whose bytes are equal on two replicas exactly if the replicas computed the same
+//! outcome. Does not own replies to clients: these bytes are never decoded.
 //!
 //! ```text
 //! outcome  := number of the variant u8 | its fields in order, little-endian
 //! optional := 0 | 1 | field             list := count u32 | item*
 //! bytes    := len u32 | byte*           more than 1,024 of them: len u32 | their XXH3-64
 //! ```
-//! Invariant: texts for people are left out, and so is the position at which a malformed command stopped decoding. Two
-//! versions may word an error differently and must still agree. Of a Redis error only its code, the first word,
-//! counts.
+//! Invariant: the bytes contain neither texts for people nor the position at which a malformed command stopped
+//! decoding. Two versions may word an error differently and must still agree. Of a Redis error only its code, the first
+//! word, counts.
 
 use std::time::Duration;
 
@@ -30,17 +30,18 @@ use crate::{
     reply::Reply,
 };
 
-/// Maximum number of bytes copied. Longer ones are hashed, because the replies of one command may reach 128 MiB.
+/// Maximum size in bytes of a value that is copied into the encoding of an outcome. A longer value is replaced by its
+/// hash, because the replies of one command may reach 128 MiB.
 const MAX_COPIED_BYTES: usize = 1024;
 
-/// A part of an outcome.
+/// A value within an outcome that has a stable encoding for the running hash.
 trait Stable {
-    /// Appends bytes that are equal for equal values.
+    /// Appends bytes to `out` that are equal for equal values.
     fn put(&self, out: &mut Vec<u8>);
 }
 
 impl Outcome {
-    /// Appends bytes that are equal for equal outcomes, whichever version of the program computed them.
+    /// Appends bytes to `out` that are equal for equal outcomes, whichever version of the program computed them.
     pub fn encode_stable(&self, out: &mut Vec<u8>) {
         self.put(out);
     }
@@ -131,7 +132,7 @@ impl Stable for (Reply, Reply) {
     }
 }
 
-/// Implements [`Stable`] for structs, whose fields follow each other in this order.
+/// Implements [`Stable`] for structs: encodes the fields one after the other in the given order.
 macro_rules! structs {
     ($($name:ident { $($field:ident),* })*) => {$(
         impl Stable for $name {
@@ -156,7 +157,7 @@ structs! {
     DeliveredRun { run, deliveries }
 }
 
-/// Implements [`Stable`] for enums: the number of the variant, then its fields in this order.
+/// Implements [`Stable`] for enums: encodes the number of the variant, then its fields in the given order.
 macro_rules! enums {
     ($($name:ident { $($code:literal: $variant:pat => $($field:expr),*;)* })*) => {$(
         impl Stable for $name {

@@ -1,14 +1,15 @@
-//! A batch of Redis commands as one command of the log. All of them happen, in order and without other commands in
-//! between, or none does.
+//! A batch of Redis commands as one command of the log. Either all Redis commands of the batch are carried out, in
+//! order and without other commands in between, or none is.
 //!
-//! Owns the bytes: the arguments as the client sent them, and the keys that must not have changed. Does not own the
-//! commands themselves; `thalweg-redis` does, which the state machine calls when it applies the entry.
+//! Owns the encoding of a batch: the arguments as the client sent them, and the watched keys, which must not have
+//! changed. Does not own the execution of the Redis commands; that is `thalweg-redis`, which the state machine calls
+//! when it applies the log entry.
 //!
 //! The codec is written by hand: a burst of commands is copied once from the client's bytes, and decoded as a view.
 //!
-//! A value that stays in the log is an argument of a command. Its key is the first argument behind the command's name,
-//! or the argument directly before the value. A reader of the entry can therefore find all values that may still be
-//! needed (see [`RedisBatch::values`]).
+//! The state refers to large values in the log instead of copying them. Such a value is an argument of a Redis command,
+//! and its key is the first argument after the command's name, or the argument directly before the value. A reader of
+//! the log entry can therefore find all values that may still be needed (see [`RedisBatch::values`]).
 
 use crate::{
     codec::{Malformed, Reader, by_hand, put_bytes, put_checked, put_u32},
@@ -17,7 +18,7 @@ use crate::{
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
 };
 
-/// Kind of the command.
+/// First byte of an encoded batch of Redis commands, which identifies the kind of command.
 pub(super) const REDIS: u8 = 64;
 
 by_hand! {
@@ -27,25 +28,27 @@ by_hand! {
 
 pub(super) const HEAD_BYTES: usize = 13;
 
-/// Builder of the command. It has one buffer, so the arguments are copied once.
+/// Builder of an encoded batch of Redis commands. It has one buffer, so each argument is copied only once.
 #[derive(Clone, Debug)]
 pub struct RedisBuilder {
-    /// The head, whose counts are filled in at the end, then the watched keys, then the commands.
+    /// Bytes of the encoded batch: the head, whose counts are filled in at the end, then the watched keys, then the
+    /// commands.
     bytes: Vec<u8>,
     watched: u32,
-    /// Offset at which the commands begin.
+    /// Byte offset in `bytes` at which the Redis commands begin.
     commands_at: usize,
     count: u32,
 }
 
 impl RedisBuilder {
-    /// Creates a builder without commands.
+    /// Creates a builder for a batch on `keyspace`, without commands.
     #[must_use]
     pub fn new(keyspace: KeyspaceId) -> Self {
         Self::with_capacity(keyspace, 0)
     }
 
-    /// Creates a builder without commands, with room for `bytes` bytes of watched keys and commands.
+    /// Creates a builder for a batch on `keyspace`, without commands, with memory for `bytes` bytes of watched keys and
+    /// commands.
     #[must_use]
     pub fn with_capacity(keyspace: KeyspaceId, bytes: usize) -> Self {
         let mut head = Vec::with_capacity(HEAD_BYTES + bytes);
@@ -55,11 +58,11 @@ impl RedisBuilder {
         Self { bytes: head, watched: 0, commands_at: HEAD_BYTES, count: 0 }
     }
 
-    /// Adds a condition: the key must have this version, or must not exist if the version is 0. Otherwise nothing
-    /// happens.
+    /// Adds a condition to the batch: the key must have this version, or must not exist if the version is 0. If a
+    /// condition does not hold, no command of the batch is carried out.
     ///
     /// # Errors
-    /// There are too many keys or bytes. The builder is unchanged.
+    /// The batch would have too many watched keys or bytes. The builder is unchanged.
     pub fn watch(&mut self, key: &[u8], version: u64) -> Result<&mut Self, CommandError> {
         if self.watched as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
             return Err(CommandError::CommitTooLarge);
@@ -74,11 +77,11 @@ impl RedisBuilder {
         Ok(self)
     }
 
-    /// Adds a command: its name and its arguments.
+    /// Adds a Redis command to the batch: its name and its arguments.
     ///
     /// # Errors
-    /// There are too many commands or bytes: send the present commands first, as a command of their own. The builder
-    /// is unchanged.
+    /// The batch would have too many commands or bytes: send the commands added so far as a batch of their own first.
+    /// The builder is unchanged.
     #[inline]
     pub fn push(&mut self, args: &[&[u8]]) -> Result<&mut Self, CommandError> {
         let bytes = 4 + args.iter().map(|arg| 4 + arg.len()).sum::<usize>();
@@ -98,25 +101,25 @@ impl RedisBuilder {
         self.bytes.len() + bytes <= MAX_COMMAND_BYTES
     }
 
-    /// Number of commands.
+    /// Number of Redis commands added so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Returns true if there are no commands.
+    /// Returns true if no Redis command has been added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Size of the encoded command in bytes.
+    /// Size in bytes of the encoded batch so far.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns the encoded command.
+    /// Returns the encoded batch.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes[HEAD_BYTES - 8..HEAD_BYTES - 4].copy_from_slice(&self.watched.to_le_bytes());
@@ -125,12 +128,12 @@ impl RedisBuilder {
     }
 }
 
-/// Commands and watched keys, borrowed from the entry. All of them decode.
+/// A decoded batch of Redis commands and watched keys, borrowed from the log entry. All of them are known to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisBatch<'a> {
-    /// Keyspace of the keys.
+    /// Keyspace of all keys in the batch.
     pub keyspace: KeyspaceId,
-    /// Whole encoded command. [`value_at`](Write::Put::value_at) counts from its first byte.
+    /// Whole encoded batch. The offset [`value_at`](Write::Put::value_at) counts from its first byte.
     pub bytes: &'a [u8],
     watched: u32,
     watched_at: usize,
@@ -165,32 +168,32 @@ impl<'a> RedisBatch<'a> {
         Ok(Self { keyspace, bytes: reader.whole(), watched, watched_at, commands, commands_at })
     }
 
-    /// Iterates over the watched keys and the versions that they must have.
+    /// Iterates over the watched keys, each with the version that the key must have.
     pub fn watched(&self) -> impl Iterator<Item = (&'a [u8], u64)> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.watched_at);
         (0..self.watched).map_while(move |_| Some((argument(&mut reader).ok()?, reader.u64("version").ok()?)))
     }
 
-    /// Number of commands.
+    /// Number of Redis commands in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.commands as usize
     }
 
-    /// Returns true if there are no commands.
+    /// Returns true if the batch has no Redis commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.commands == 0
     }
 
-    /// Returns an iterator over the commands in order.
+    /// Returns an iterator over the Redis commands in order.
     #[must_use]
     pub fn commands(&self) -> RedisCommands<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
-    /// Returns all pairs of a key and an argument that may have become its value: more pairs than there were values,
-    /// but including all values that stay in the log.
+    /// Returns all pairs of a key and an argument that may have become the key's value. These are more pairs than
+    /// values were written, but they include every value to which the state can refer in the log.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let RedisBatch { keyspace, bytes, .. } = *self;
         let mut commands = self.commands();
@@ -211,7 +214,7 @@ impl<'a> RedisBatch<'a> {
     }
 }
 
-/// Returns the offset of `part` within `whole`; `None` if it is not a part of it.
+/// Returns the byte offset of `part` within `whole`; `None` if `part` does not lie within the memory of `whole`.
 #[must_use]
 pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     let offset = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
@@ -231,7 +234,8 @@ pub struct RedisCommands<'a> {
 }
 
 impl<'a> RedisCommands<'a> {
-    /// Returns the first argument behind the name of the next command, empty if the command has no arguments.
+    /// Returns the first argument after the name of the next command; empty if the command has no arguments, `None`
+    /// after the last command.
     pub fn next_key(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
         let count = self.reader.u32("argument count").ok()?;
@@ -245,8 +249,8 @@ impl<'a> RedisCommands<'a> {
         Some(key)
     }
 
-    /// Replaces the contents of `args` with the next command, its name first. Returns false if there is no next
-    /// command.
+    /// Replaces the contents of `args` with the name and the arguments of the next command. Returns false if there is
+    /// no next command.
     pub fn next_into(&mut self, args: &mut Vec<&'a [u8]>) -> bool {
         args.clear();
         if self.left == 0 {

@@ -1,9 +1,10 @@
 //! Bounds on the bytes that a Redis command in the log can make the state machine read and write besides its own
 //! bytes.
 //!
-//! Owns: an upper bound computed from the bytes alone ([`max_redis_bytes`]). The proposer of entries uses it, so that
-//! an entry of many commands does not hold gigabytes of replies and rows. Does not own the bounds on a single command,
-//! which the state machine enforces when it carries the command out, whatever else is in its entry.
+//! Owns: an upper bound computed from the bytes alone ([`max_redis_bytes`]). The proposer of log entries uses this
+//! bound, so that applying an entry of many commands does not need gigabytes of memory for replies and rows. Does not
+//! own the bounds on a single command; the state machine enforces them when it carries out the command, independently
+//! of the other commands in the entry.
 
 use crate::{
     codec::{Malformed, Reader},
@@ -14,8 +15,8 @@ use crate::{
     limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, MAX_VALUE_BYTES},
 };
 
-/// Returns the maximum number of bytes that a command of the log can read and write besides its own: 0 for commands
-/// that are not Redis commands, and for bytes that do not decode.
+/// Returns the maximum number of bytes that a command of the log can read and write besides its own bytes. Returns 0
+/// for commands without Redis commands, and for bytes that do not decode.
 #[must_use]
 pub fn max_redis_bytes(command: &[u8]) -> usize {
     let command = unwrap(command).bytes;
@@ -41,24 +42,25 @@ fn sum_of_bounds(command: &[u8]) -> Result<usize, Malformed> {
     Ok(bytes)
 }
 
-/// Rule that determines the maximum number of bytes of a command.
+/// Rule by which the maximum number of bytes that a Redis command reads and writes is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// This number of values of maximum size, whatever the arguments are.
+    /// The command reads or writes at most this number of values of maximum size, whatever its arguments are.
     Values(usize),
-    /// The number of arguments determines the bound: each argument may request a value.
+    /// Each argument may make the command read one value, so the number of arguments determines the bound.
     Arguments,
-    /// The option `COUNT` behind this number of arguments determines the bound: the command reads at most that many
-    /// values of each stream named behind `STREAMS`, or of its one key. Without the option the number is unlimited.
+    /// The option `COUNT` determines the bound. It can follow after this number of arguments. The command reads at most
+    /// that many values of each stream named after `STREAMS`, or of its one key. Without the option the number of
+    /// values is unlimited.
     CountBehind(u32),
-    /// The options behind the first two arguments determine the bound: one value if any of these options is present,
-    /// else nothing.
+    /// The options after the first two arguments determine the bound: one value if one of these options is present,
+    /// otherwise no value.
     Options(&'static [&'static [u8]]),
-    /// Only the bound of all commands applies.
+    /// No special bound: only [`MAX_REDIS_READ_BYTES`], the bound of all commands together, applies.
     Any,
 }
 
-/// Length of the longest name of a command with a bound of its own.
+/// Length in bytes of the longest name of a Redis command that has a bound of its own.
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
@@ -90,7 +92,8 @@ impl Bound {
         }
     }
 
-    /// Returns the bound in bytes for a command with `arguments` arguments behind its name, and reads these arguments.
+    /// Returns the maximum number of bytes that the command reads and writes. Reads its arguments, of which there are
+    /// `arguments` after the command's name, from `reader`.
     fn bytes(self, reader: &mut Reader<'_>, arguments: u32) -> Result<usize, Malformed> {
         let mut options = Options::default();
         for number in 0..arguments {
@@ -115,19 +118,20 @@ impl Bound {
     }
 }
 
-/// Options found in a command.
+/// Options found in the arguments of a Redis command.
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
     count: Option<usize>,
-    /// True if the next argument is the count.
+    /// True if the next argument is the value of the option `COUNT`.
     is_count_next: bool,
-    /// Number of streams, once `STREAMS` has been read. Options end there.
+    /// Number of streams that the command names; `None` until the option `STREAMS` has been read, which ends the
+    /// options.
     streams: Option<usize>,
 }
 
 impl Options {
-    /// Evaluates the next argument, which has `left` arguments behind it.
+    /// Evaluates one argument of the command; `left` is the number of arguments after it.
     fn visit(&mut self, argument: &[u8], left: u32) {
         if self.streams.is_some() {
             return;

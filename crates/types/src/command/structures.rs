@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Returns the name and the layout of every structure that commands consist of, as `(name, definition)`.
+/// Returns the name and the layout of every structure that commands consist of, as pairs `(name, definition)`.
 #[must_use]
 pub fn structures() -> Vec<(&'static str, String)> {
     macro_rules! list {

@@ -1,7 +1,7 @@
 //! Commands about time: deadlines of keys, leases, and expiry.
 //!
-//! Owns the encodings of requested deadlines, of the lease commands, and of the commands by which maintenance carries
-//! out expiry. Does not own the effect of a deadline, which is part of the state machine.
+//! Owns the encodings of requested deadlines, of the lease commands, and of the commands by which background
+//! maintenance removes expired keys. Does not own the effect of a deadline, which is part of the state machine.
 
 use std::time::Duration;
 
@@ -13,24 +13,27 @@ use crate::{
     limits::{MAX_STALE_BYTES, MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
 };
 
-/// Deadline of a key. Times are space time.
+/// Deadline that a write gives to a key: the key expires at this time. All times are space time, the clock of the log's
+/// entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deadline {
-    /// The keyspace's default: its default TTL from now on, or forever.
+    /// Deadline by the keyspace's default TTL, counted from the time of the log entry; no deadline if the keyspace has
+    /// no default TTL.
     #[default]
     Default,
-    /// No deadline, whatever the keyspace's default is.
+    /// No deadline, even if the keyspace has a default TTL.
     Never,
-    /// This time after the entry that carries the command.
+    /// Deadline at this duration after the time of the log entry that carries the command.
     After(Duration),
-    /// This time. A key whose deadline has already passed counts as deleted.
+    /// Deadline at this space time. A key whose deadline has already passed counts as deleted.
     At(SpaceTime),
-    /// The deadline of the key's present value, or `Default` if the key has none. It has no effect in a touch.
+    /// Deadline of the key's present value, or `Default` if the key has no value. In a touch (a write that changes only
+    /// the deadline) it changes nothing.
     Keep,
 }
 
 impl Deadline {
-    /// Rejects a TTL of 0 or above [`MAX_TTL`].
+    /// Returns an error if the deadline is a TTL of 0 or above [`MAX_TTL`].
     pub fn check(self) -> Result<Self, CommandError> {
         match self {
             Self::After(ttl) if ttl.as_micros() == 0 || ttl > MAX_TTL => Err(CommandError::BadTtl { got: ttl }),
@@ -38,14 +41,14 @@ impl Deadline {
         }
     }
 
-    /// Returns true if the deadline depends on the key's present value.
+    /// Returns true if the new deadline depends on the key's present value, so that the write must read it.
     #[must_use]
     pub fn reads(self) -> bool {
         self == Self::Keep
     }
 }
 
-/// A kind, and a number of microseconds that is 0 unless the kind uses it.
+/// Encodes a deadline as its kind (one byte) and a number of microseconds, which is 0 if the kind needs none.
 impl<'a> Field<'a> for Deadline {
     fn layout() -> String {
         "deadline".to_owned()
@@ -77,13 +80,13 @@ impl<'a> Field<'a> for Deadline {
 }
 
 conversions! {
-    /// The time to live of a lease, in microseconds.
+    /// Encoding of the time to live of a lease, in microseconds.
     LeaseTtl: Duration as u64, "lease ttl" {
         put |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX),
         take |micros| Some(Duration::from_micros(micros)).filter(|ttl| check_lease_ttl(*ttl).is_ok())
     }
 
-    /// Keys of rows of the state.
+    /// Encoding of a list of keys of index rows in the state, which may be stale.
     StaleRows: List<'a, &'a [u8]> as List<'a, &'a [u8]>, "stale rows" {
         put |rows| *rows,
         take |rows| {
@@ -94,16 +97,16 @@ conversions! {
 }
 
 variants! {
-    /// A decoded command about time.
+    /// A decoded command about leases, or about the expiry of keys.
     TimeCommand<'a> as "known command kind" {
-        /// Grants a lease.
+        /// Grants a lease, to which keys can be attached so that they end with the lease.
         Grant = 16 "grant lease" {
             /// Id of the lease; 0 lets the state machine choose one.
             id: LeaseId,
-            /// Time to live after each keep-alive.
+            /// Time to live that the lease gets now and after each keep-alive.
             ttl: Duration as LeaseTtl,
         },
-        /// Keeps a lease alive for another TTL from now on.
+        /// Keeps a lease alive: its deadline moves to its time to live after this command's log entry.
         Keep = 17 "keep lease alive" {
             /// Id of the lease.
             id: LeaseId,
@@ -113,14 +116,15 @@ variants! {
             /// Id of the lease.
             id: LeaseId,
         },
-        /// Removes expired keys and leases.
+        /// Removes keys and leases that have expired.
         Expire = 19 "expire" {
-            /// Maximum number of rows.
+            /// Maximum number of rows of the expiry index to process.
             max: u32,
         },
-        /// Forgets stale rows.
+        /// Removes stale rows of the expiry index: rows whose key or lease no longer has the deadline or lease in the
+        /// row.
         Forget = 20 "forget rows" {
-            /// Keys of the rows in the state.
+            /// Keys of the index rows in the state.
             rows: List<'a, &'a [u8]> as StaleRows,
         },
     }
@@ -133,7 +137,7 @@ fn check_lease_ttl(ttl: Duration) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Appends the command that grants a lease. Without an id the state machine chooses one.
+/// Appends the encoded command that grants a lease. If `id` is `None`, the state machine chooses an id.
 pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration) -> Result<(), CommandError> {
     check_lease_ttl(ttl)?;
     if id == Some(LeaseId::ZERO) {
@@ -143,24 +147,24 @@ pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration)
     Ok(())
 }
 
-/// Appends the command that keeps a lease alive for another TTL.
+/// Appends the encoded command that keeps a lease alive for another time to live.
 pub fn encode_keep_lease(out: &mut Vec<u8>, id: LeaseId) {
     put_checked(out, &TimeCommand::Keep { id });
 }
 
-/// Appends the command that ends a lease and removes its keys.
+/// Appends the encoded command that ends a lease and removes its keys.
 pub fn encode_revoke_lease(out: &mut Vec<u8>, id: LeaseId) {
     put_checked(out, &TimeCommand::Revoke { id });
 }
 
-/// Appends the command that removes at most `max` expired rows.
+/// Appends the encoded command that removes at most `max` expired rows.
 pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
     put_checked(out, &TimeCommand::Expire { max });
 }
 
-/// Appends the command that forgets rows if they are stale. It takes at most [`MAX_STALE_ROWS`] rows, stops once it
-/// has [`MAX_STALE_BYTES`] bytes of them, and leaves out the others. No row may be longer than
-/// [`MAX_STALE_ROW_BYTES`].
+/// Appends the encoded command that removes the given rows of the expiry index if they are stale. The command takes at
+/// most [`MAX_STALE_ROWS`] rows and stops once it has [`MAX_STALE_BYTES`] bytes of them; the rows left over are
+/// ignored. No row may be longer than [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
     let mut bytes = 4;
     let fits = |row: &&[u8]| {

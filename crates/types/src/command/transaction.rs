@@ -1,7 +1,7 @@
-//! Transactions: conditions that choose between two lists of operations.
+//! Transactions: commands with conditions that choose which one of two lists of operations is carried out.
 //!
-//! The writes of a commit are blind once its conditions hold. In contrast, a transaction's operations may read its own
-//! earlier writes and everything before it. All its changes share one revision.
+//! The writes of a commit return nothing that they have read. In contrast, the operations of a transaction may read the
+//! state, including the transaction's own earlier writes. All changes of a transaction share one revision.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ use crate::{
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
 };
 
-/// Kind of the command.
+/// First byte of an encoded transaction, which identifies the kind of command.
 pub(super) const TRANSACTION: u8 = 8;
 
 by_hand! {
@@ -27,7 +27,7 @@ by_hand! {
         conditions condition_count × condition, then then_count × operation, else else_count × operation"
 }
 
-/// Builder of a transaction.
+/// Builder of a transaction: conditions, and the two lists of operations between which they choose.
 #[derive(Clone, Debug, Default)]
 pub struct TransactionBuilder {
     conditions: Vec<u8>,
@@ -37,13 +37,14 @@ pub struct TransactionBuilder {
 }
 
 impl TransactionBuilder {
-    /// Creates a transaction without conditions and operations. Without conditions, `then` is carried out.
+    /// Creates a transaction without conditions and operations. A transaction without conditions carries out the list
+    /// `then`.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a condition.
+    /// Adds a condition on a key to the transaction.
     pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect<'_>) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let condition = Condition { keyspace, key, expect };
@@ -56,23 +57,24 @@ impl TransactionBuilder {
         Ok(self)
     }
 
-    /// Operations that are carried out if all conditions hold.
+    /// Returns the list of operations that are carried out if all conditions hold.
     pub fn then(&mut self) -> &mut Operations {
         &mut self.then
     }
 
-    /// Operations that are carried out if a condition does not hold.
+    /// Returns the list of operations that are carried out if a condition does not hold.
     pub fn otherwise(&mut self) -> &mut Operations {
         &mut self.otherwise
     }
 
-    /// Returns true if an operation adds data. On a full disk the server accepts only transactions that do not.
+    /// Returns true if one of the operations adds data. While the disk is full, the server accepts only transactions
+    /// that add no data.
     #[must_use]
     pub fn brings_data(&self) -> bool {
         self.then.brings_data() || self.otherwise.brings_data()
     }
 
-    /// Appends the encoded command.
+    /// Appends the encoded transaction to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let bytes = self.conditions.len() + self.then.bytes().len() + self.otherwise.bytes().len();
         let count = self.condition_count as usize + (self.then.count() + self.otherwise.count()) as usize;
@@ -90,7 +92,7 @@ impl TransactionBuilder {
     }
 }
 
-/// The contents of a transaction.
+/// A decoded transaction: conditions and two lists of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction<'a> {
     bytes: &'a [u8],
@@ -108,14 +110,14 @@ impl<'a> Transaction<'a> {
         Ok(Self { bytes: reader.whole(), conditions_at: reader.position(), conditions, then, otherwise })
     }
 
-    /// Iterates over the conditions in order.
+    /// Iterates over the conditions of the transaction in order.
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         (0..self.conditions).map(move |_| Condition::decode(&mut reader))
     }
 
-    /// Returns both lists of operations; the first one is for the case that all conditions hold. Everything in them
-    /// decodes.
+    /// Returns both lists of operations: first the list for the case that all conditions hold, then the other one. All
+    /// operations in the returned lists are known to decode.
     pub fn branches(&self) -> Result<[Writes<'a>; 2], Malformed> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         for _ in 0..self.conditions {
@@ -130,25 +132,25 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Outcome of a transaction.
+/// Outcome of a transaction of which one list of operations was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transacted {
     /// First condition that did not hold, with its key's revision; `None` if all held.
     pub failed: Option<FailedCondition>,
-    /// Revision of the space afterwards: the transaction's own revision if it wrote.
+    /// Revision of the space after the transaction: the transaction's own revision if it changed something.
     pub revision: Revision,
-    /// True if the transaction wrote. Otherwise it uses no revision.
+    /// True if the transaction changed something. A transaction that changed nothing uses no revision.
     pub wrote: bool,
-    /// Results of the operations that were carried out, in order.
+    /// Results of the operations that were carried out, in the order of the operations.
     pub results: Vec<OperationResult>,
 }
 
-/// A condition that did not hold.
+/// A condition of a transaction that did not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCondition {
     /// Index of the condition, from 0.
     pub condition: u32,
-    /// Present revision of the key; `None` if it has no value.
+    /// Present revision of the condition's key; `None` if the key has no value.
     pub actual: Option<Revision>,
 }
 
@@ -162,14 +164,14 @@ pub enum OperationResult {
         /// True if the key had a value.
         existed: bool,
     },
-    /// The records were appended.
+    /// The records were appended at this position of their stream.
     Appended(AppendedAt),
-    /// The counter was changed.
+    /// The counter was changed by the addition.
     Added {
         /// Value of the counter after the addition.
         value: i64,
     },
-    /// The key's deadline was changed, if the key exists.
+    /// The key's deadline was changed, if the key has a value.
     Touched {
         /// True if the key has a value.
         existed: bool,
@@ -179,18 +181,19 @@ pub enum OperationResult {
         /// Number of deleted keys; `None` if there were too many to count within the command.
         keys: Option<u64>,
     },
-    /// Records of a consumer group were acked or returned to it.
+    /// Records of a consumer group were acked or nacked.
     Settled {
-        /// Number of records.
+        /// Number of records acked or nacked.
         records: u32,
     },
-    /// The value of the key after the operations before this one; `None` if it has no value.
+    /// Value of the key that the operation read, as the operations before this one left it; `None` if the key has no
+    /// value.
     Got(Option<Got>),
-    /// Pairs after the operations before this one.
+    /// Page of pairs of key and value that the operation read, as the operations before this one left them.
     Scanned(ScanPage),
 }
 
-/// A key that a transaction read.
+/// Revision and value of a key that a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
     /// Revision at which the value was written.
@@ -199,16 +202,17 @@ pub struct Got {
     pub value: Bytes,
 }
 
-/// A page of pairs that a transaction read.
+/// A page of pairs of key and value that a scan in a transaction read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Pairs in the requested order.
+    /// Pairs of key and value, in the requested order.
     pub items: Vec<ScannedItem>,
-    /// Last key read, if the page ended before the range did. The next scan continues after it.
+    /// Last key of the page, if the page ended before the range did; the next scan must continue after this key. `None`
+    /// if the page contains the end of the range.
     pub after: Option<Bytes>,
 }
 
-/// A pair that a transaction read.
+/// A pair of key and value that a scan in a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedItem {
     /// Key of the pair.
@@ -219,27 +223,27 @@ pub struct ScannedItem {
     pub value: Option<Bytes>,
 }
 
-/// Reason why an operation could not be carried out. Nothing of its transaction happens.
+/// Reason why an operation of a transaction could not be carried out. The whole transaction then changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
     /// The value at the counter's key is not a number.
     #[error("the value is not a whole number in decimal digits between -2^63 and 2^63-1")]
     NotANumber,
-    /// The key holds a hash or a stream of Redis clients.
+    /// The key holds a Redis hash or a Redis stream, which Redis commands created, and not a plain value.
     #[error("the key holds a hash or a stream: read it with a Redis client")]
     HoldsCollection,
     /// The sum does not fit into 64 bits.
     #[error("the sum {value} + {delta} does not fit into 64 bits")]
     Overflow {
-        /// Present value of the counter.
+        /// Present value of the counter, to which the operation tried to add.
         value: i64,
-        /// Amount to add.
+        /// Amount that the operation tried to add.
         delta: i64,
     },
-    /// The reads of the transaction return more than a reply may hold.
+    /// The reads of the transaction would return more bytes than a reply may have.
     #[error("the transaction reads more than {limit} bytes: read less in one transaction")]
     ResultTooLarge {
-        /// Maximum number of bytes.
+        /// Maximum number of bytes that the reads of a transaction may return.
         limit: usize,
     },
 }

@@ -1,7 +1,8 @@
-//! Versions of the state machine that commands need.
+//! Versions of the state machine: the version that must be in force before a command can be carried out.
 //!
-//! Owns: the wrapper of commands that need a version above the first. Does not own the version in force, nor the
-//! treatment of commands that need another one: see `crates/state/src/machine/upgrade.rs`.
+//! Owns: the wrapper around commands that need a later version than the first. Does not own the version in force, nor
+//! the treatment of commands that need another version than the one in force: see
+//! `crates/state/src/machine/upgrade.rs`.
 //!
 //! ```text
 //! command := 0xfe | version u16 | command      needs this version, 2 or above; the inner command is of another kind
@@ -9,15 +10,16 @@
 //! Invariant: each command has one encoding. A wrapper of version 0 or 1, an empty wrapper, and a wrapper around
 //! another one are malformed for every version.
 
-/// Kind of the wrapper.
+/// First byte of an encoded version wrapper, which identifies it among the kinds of commands.
 const WRAPPED: u8 = 0xfe;
-/// Kind of the command that raises the version in force.
+/// First byte of the command that raises the version of the state machine in force.
 pub(super) const RAISE_VERSION: u8 = 27;
 
 /// Version of the state machine in a new space. Commands without a wrapper need this version.
 pub const FIRST_VERSION: u16 = 1;
 
-/// Appends the command that `encode` writes, wrapped for `version`. The first version needs no wrapper.
+/// Appends the command that `encode` writes, in a wrapper for state machine version `version`. Commands for the first
+/// version get no wrapper.
 pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mut Vec<u8>)) {
     if version > FIRST_VERSION {
         out.push(WRAPPED);
@@ -26,16 +28,17 @@ pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mu
     encode(out);
 }
 
-/// A command without its wrapper.
+/// A command whose version wrapper, if it has one, was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwrapped<'a> {
-    /// Version that the command needs.
+    /// Version of the state machine that the command needs.
     pub version: u16,
-    /// Bytes of the inner command, or all bytes if they have no well-formed wrapper.
+    /// Bytes of the inner command, or all bytes of the command if it has no well-formed wrapper.
     pub bytes: &'a [u8],
 }
 
-/// Removes the wrapper of a command. Bytes with a malformed wrapper stay unchanged and decode as an unknown kind.
+/// Removes the version wrapper of a command. Bytes with a malformed wrapper are returned unchanged, and decode as an
+/// unknown kind of command.
 #[inline]
 #[must_use]
 pub fn unwrap(bytes: &[u8]) -> Unwrapped<'_> {
@@ -53,8 +56,8 @@ fn unwrap_inner<'a>(bytes: &'a [u8], version: u16, inner: &'a [u8]) -> Unwrapped
     Unwrapped { version: FIRST_VERSION, bytes }
 }
 
-/// Returns the version of the state machine that a command needs. For the command that raises the version in force it
-/// is the new version: a node that does not know that version could not go on.
+/// Returns the version of the state machine that a command needs. The command that raises the version in force needs
+/// the new version, because a node that does not know the new version could not continue.
 #[inline]
 #[must_use]
 pub fn version_needed(bytes: &[u8]) -> u16 {

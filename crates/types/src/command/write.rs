@@ -1,8 +1,9 @@
 //! Writes of commits, and operations of transactions.
 //!
 //! Their codec is written by hand, because it is on the path of every put and append: a decoded write borrows its key,
-//! value and batch, and knows at which byte they begin. [`WRITES`] and [`OPERATIONS`] describe the bytes in the notation
-//! of `docs/formats/command.md`; a test compares them with that document, and builds commands from it.
+//! value and batch of records, and contains the byte offset at which the value or batch begins. [`WRITES`] and
+//! [`OPERATIONS`] describe the bytes in the notation of `docs/formats/command.md`; a test compares them with that
+//! document, and builds commands from it.
 
 use std::ops::Bound;
 
@@ -18,7 +19,7 @@ use crate::{
     record::RecordBatch,
 };
 
-/// Kind of a put.
+/// First byte of an encoded put, which identifies the kind of write.
 pub(super) const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const APPEND: u8 = 3;
@@ -48,7 +49,7 @@ pub(super) const WRITES: &str = "\
 pub(super) const OPERATIONS: &str = "write, 4 add (keyspace u32, delta i64, key bytes), \
     6 delete prefix (keyspace u32, prefix bytes), 7 get (keyspace u32, key bytes), 8 scan (keyspace u32, scan scan)";
 
-/// Name of the end of a command in errors.
+/// Name, in decoding errors, of the position after the last byte of a command.
 const END: &str = "end of the command";
 
 const REVERSE: u8 = 1;
@@ -56,25 +57,25 @@ const KEYS_ONLY: u8 = 2;
 const HAS_START: u8 = 4;
 const HAS_END: u8 = 8;
 
-/// Range and options of a scan within a transaction.
+/// Range and options of a scan (a read of a range of pairs of key and value) within a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanOperation<'a> {
-    /// Prefix of all keys to return.
+    /// Prefix that every returned key must have.
     pub prefix: &'a [u8],
-    /// Lowest key to return, in either direction.
+    /// Inclusive lower bound of the keys to return, in both directions of the scan.
     pub start: Option<&'a [u8]>,
-    /// Exclusive upper bound of the keys to return, in either direction.
+    /// Exclusive upper bound of the keys to return, in both directions of the scan.
     pub end: Option<&'a [u8]>,
-    /// Return the highest key first.
+    /// True if the scan returns the highest key first.
     pub reverse: bool,
-    /// Return keys without values.
+    /// True if the scan returns only keys, without values.
     pub keys_only: bool,
-    /// Maximum number of pairs.
+    /// Maximum number of pairs to return.
     pub limit: u32,
 }
 
 impl<'a> ScanOperation<'a> {
-    /// Returns the range of keys as bounds.
+    /// Returns `start` and `end` as a lower and an upper bound of the keys. The prefix is not part of these bounds.
     #[must_use]
     pub fn bounds(&self) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
         (self.start.map_or(Bound::Unbounded, Bound::Included), self.end.map_or(Bound::Unbounded, Bound::Excluded))
@@ -109,12 +110,12 @@ impl<'a> ScanOperation<'a> {
     }
 }
 
-/// A write of a commit, or an operation of a transaction. `at` fields are byte offsets in the decoded slice.
-/// [`Add`](Self::Add), [`DeletePrefix`](Self::DeletePrefix), [`Get`](Self::Get) and [`Scan`](Self::Scan) read the
-/// state and are malformed in a commit.
+/// A write of a commit, or an operation of a transaction. Fields whose names end with `_at` are byte offsets in the
+/// decoded slice. [`Add`](Self::Add), [`DeletePrefix`](Self::DeletePrefix), [`Get`](Self::Get) and [`Scan`](Self::Scan)
+/// read the state and are malformed in a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
-    /// Sets a key.
+    /// Sets a key to a value.
     Put {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
@@ -122,7 +123,7 @@ pub enum Write<'a> {
         key: &'a [u8],
         /// Value to set.
         value: &'a [u8],
-        /// Byte offset of the value.
+        /// Byte offset of the value in the decoded slice.
         value_at: usize,
     },
     /// Removes a key.
@@ -132,7 +133,7 @@ pub enum Write<'a> {
         /// Key to remove.
         key: &'a [u8],
     },
-    /// Sets a key that lives until a deadline.
+    /// Sets a key to a value, until a deadline.
     PutUntil {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
@@ -140,44 +141,45 @@ pub enum Write<'a> {
         key: &'a [u8],
         /// Value to set.
         value: &'a [u8],
-        /// Byte offset of the value.
+        /// Byte offset of the value in the decoded slice.
         value_at: usize,
         /// Deadline of the key.
         deadline: Deadline,
         /// Lease that the key is attached to: the key lives at most as long as the lease.
         lease: Option<LeaseId>,
     },
-    /// Gives a key another deadline.
+    /// Gives a key another deadline, without changing its value.
     Touch {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// Key to touch.
+        /// Key whose deadline changes.
         key: &'a [u8],
-        /// New deadline of the key.
+        /// New deadline of the key, at which it expires.
         deadline: Deadline,
     },
-    /// Appends records.
+    /// Appends records to a stream.
     Append {
         /// Id of the stream.
         stream: StreamId,
-        /// Offset that the stream's next offset must equal; otherwise the commit fails.
+        /// Offset that the stream's next offset must equal, otherwise the commit fails; `None` for any offset.
         expected: Option<Offset>,
-        /// Stamp of the producer, which makes the append happen once however often it is sent.
+        /// Stamp (identity and sequence number) of the producer: with it the stream executes the append only once,
+        /// however often the producer sends it.
         producer: Option<EncodedStamp<'a>>,
-        /// Number of records.
+        /// Number of appended records.
         count: u32,
-        /// Encoded batch.
+        /// Encoded batch of the records to append.
         batch: &'a [u8],
-        /// Byte offset of the batch.
+        /// Byte offset of the batch in the decoded slice.
         batch_at: usize,
     },
-    /// Adds to a counter.
+    /// Adds an amount to a counter.
     Add {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
         /// Key of the counter.
         key: &'a [u8],
-        /// Amount to add.
+        /// Amount to add to the counter; negative amounts subtract.
         delta: i64,
     },
     /// Removes all keys with a prefix.
@@ -187,21 +189,22 @@ pub enum Write<'a> {
         /// Prefix of the keys to remove.
         prefix: &'a [u8],
     },
-    /// Reads a key.
+    /// Reads the value of a key.
     Get {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
         /// Key to read.
         key: &'a [u8],
     },
-    /// Reads a range of pairs.
+    /// Reads a range of pairs of key and value.
     Scan {
         /// Keyspace of the pairs.
         keyspace: KeyspaceId,
         /// Range and options of the scan.
         scan: ScanOperation<'a>,
     },
-    /// Acks or nacks records that a consumer group delivered. The commit fails if an attempt has lapsed.
+    /// Acks or nacks records that a consumer group delivered. The commit fails if one of the attempts (deliveries) no
+    /// longer holds its records.
     Settle(Settle<'a>),
 }
 
@@ -210,7 +213,7 @@ pub enum Write<'a> {
 pub struct Writes<'a> {
     reader: Reader<'a>,
     left: u32,
-    /// True if the command ends with this list.
+    /// True if the command ends with this list of writes, so that bytes after the list are an error.
     is_last: bool,
 }
 
@@ -251,7 +254,7 @@ impl<'a> Iterator for Writes<'a> {
     }
 }
 
-/// Appends a put.
+/// Appends an encoded put (a write that sets a key) to `out`.
 pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
     encode_target(out, PUT, keyspace);
     put_u32(out, key.len());
@@ -260,7 +263,7 @@ pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u
     out.extend_from_slice(value);
 }
 
-/// Appends a put that lives until a deadline.
+/// Appends an encoded put whose key lives until a deadline to `out`.
 pub(super) fn encode_put_until_write(
     out: &mut Vec<u8>,
     keyspace: KeyspaceId,
@@ -278,7 +281,7 @@ pub(super) fn encode_put_until_write(
     out.extend_from_slice(value);
 }
 
-/// Appends a touch.
+/// Appends an encoded touch (a write that changes only a key's deadline) to `out`.
 pub(super) fn encode_touch_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) {
     encode_target(out, TOUCH, keyspace);
     put_u32(out, key.len());
@@ -286,38 +289,38 @@ pub(super) fn encode_touch_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &
     out.extend_from_slice(key);
 }
 
-/// Appends a delete.
+/// Appends an encoded delete of a key to `out`.
 pub(super) fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
     encode_target(out, DELETE, keyspace);
     put_bytes(out, key);
 }
 
-/// Appends an addition to a counter.
+/// Appends an encoded addition to a counter to `out`.
 pub(super) fn encode_add(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], delta: i64) {
     encode_target(out, ADD, keyspace);
     put_checked(out, &delta);
     put_bytes(out, key);
 }
 
-/// Appends the removal of all keys with a prefix.
+/// Appends an encoded removal of all keys with a prefix to `out`.
 pub(super) fn encode_delete_prefix(out: &mut Vec<u8>, keyspace: KeyspaceId, prefix: &[u8]) {
     encode_target(out, DELETE_PREFIX, keyspace);
     put_bytes(out, prefix);
 }
 
-/// Appends a read of a key.
+/// Appends an encoded read of a key to `out`.
 pub(super) fn encode_get(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
     encode_target(out, GET, keyspace);
     put_bytes(out, key);
 }
 
-/// Appends a read of a range of pairs.
+/// Appends an encoded read of a range of pairs to `out`.
 pub(super) fn encode_scan(out: &mut Vec<u8>, keyspace: KeyspaceId, scan: &ScanOperation<'_>) {
     encode_target(out, SCAN, keyspace);
     scan.encode(out);
 }
 
-/// Appends an append. On error `out` is unchanged.
+/// Appends an encoded append of records to a stream to `out`. On error `out` is unchanged.
 pub(super) fn encode_append_write(
     out: &mut Vec<u8>,
     stream: StreamId,
@@ -336,7 +339,7 @@ pub(super) fn encode_append_write(
     Ok(())
 }
 
-/// Appends an ack or a nack. On error `out` is unchanged.
+/// Appends an encoded ack or nack of records to `out`. On error `out` is unchanged.
 pub(super) fn encode_settle(
     out: &mut Vec<u8>,
     group: GroupId,

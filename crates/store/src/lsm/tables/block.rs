@@ -1,7 +1,7 @@
-//! A data block of a table, indexed for reading in place.
+//! A data block of a table on disk, indexed in memory so that pairs are read without copying.
 //!
-//! Owns: finding pairs in one block, without copies and without touching unrelated memory. Does not own: loading
-//! the block, or checking its checksum (done when it is read from disk).
+//! Owns: finding pairs in one block, without copies and without touching unrelated memory. Does not own: loading the
+//! block, or checking its checksum (done when the block is read from disk).
 //!
 //! ```text
 //! block   := item* | 255 | offset of each item, u16 or u32 | hash bucket u8* | trailer
@@ -10,9 +10,10 @@
 //! ```
 //! This is the format of the LSM crate at restart interval 1 (the leading 1 of the trailer), where every item is
 //! complete. Deletes have no value. When a block is loaded, its items are decoded once into two small arrays: the
-//! position of each key, and four bytes of it. The cost of a read is its cache misses. These arrays are a tenth of
-//! the block, and a search touches only them and the one item that it finds. The block's own offsets and hash
-//! buckets are not used (with twice as many buckets as keys, four in ten keys collide).
+//! position of each key, and four bytes of each key. The cost of a read is mainly that of its processor cache misses.
+//! These arrays have a tenth of the block's size, and a search touches only the arrays and the one item that it finds.
+//! The block's own offsets and hash buckets are not used (with twice as many buckets as keys, four in ten keys
+//! collide).
 //!
 //! Invariant: after construction, all positions are within the bytes and in order, so that reads cannot fail.
 
@@ -30,33 +31,33 @@ const TRAILER_BYTES: usize = 31;
 const END_OF_ITEMS: u8 = 255;
 const TYPE_VALUE: u8 = 0;
 const TYPE_DELETE: u8 = 1;
-/// Maximum number of heads that are all compared instead of bisected: this needs no branches, and the cache misses
-/// overlap.
+/// Maximum number of key heads (four bytes of a key) that are all compared with the wanted key instead of bisected.
+/// Comparing all needs no branches, and the cache misses overlap.
 const HEADS_AT_ONCE: usize = 128;
 
 /// Error returned when a block's bytes don't follow the format.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// A decoded data block; see the [module](self).
+/// A data block with its decoded index; see the [module](self).
 pub(super) struct DataBlock {
     data: Bytes,
-    /// Length in bytes of the prefix that all keys of the block share.
+    /// Length in bytes of the prefix that all keys of the block have in common.
     common_len: usize,
-    /// The four bytes after the common prefix, for each key.
+    /// Head of each key: the four bytes after the common prefix, as a number.
     heads: Box<[i32]>,
-    /// Position of each item, and of the end of the items.
+    /// Byte position of each item in the block, and of the end of the last item.
     places: Box<[ItemPosition]>,
     was_read_again: AtomicBool,
 }
 
-/// Position of an item. Its value ends at the beginning of the next item.
+/// Position of one item in a data block. The value of the item ends at the beginning of the next item.
 struct ItemPosition {
     key_at: u32,
     key_len: u16,
-    /// Bytes of the item before its key.
+    /// Number of bytes of the item in front of its key.
     before_key: u8,
-    /// Bytes between the item's key and value; 0 for a delete.
+    /// Number of bytes between the item's key and its value; 0 for a delete.
     before_value: u8,
 }
 
@@ -81,13 +82,13 @@ impl DataBlock {
         Ok(block)
     }
 
-    /// Returns the bytes of memory that the block uses.
+    /// Returns the number of bytes of memory that the block uses, with its index.
     pub(super) fn memory_bytes(&self) -> u64 {
         let index = size_of_val(&*self.heads) + size_of_val(&*self.places);
         (size_of::<Self>() + self.data.len() + index) as u64
     }
 
-    /// Records that the block was read while it was already in memory.
+    /// Marks the block as read while it was already in the cache.
     #[inline]
     pub(super) fn mark_read_again(&self) {
         // Storing only once keeps the cache line shared among cores.
@@ -96,30 +97,30 @@ impl DataBlock {
         }
     }
 
-    /// Returns true if the block was read again since the last call, and resets the mark.
+    /// Returns true if the block was marked as read again since the last call, and resets the mark.
     pub(super) fn was_read_again(&self) -> bool {
         self.was_read_again.swap(false, Memory::Relaxed)
     }
 
-    /// Returns the number of items.
+    /// Returns the number of items in the block.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Returns the bytes that keys and values borrow from.
+    /// Returns the bytes of the block, from which keys and values are borrowed.
     pub(super) fn data(&self) -> &Bytes {
         &self.data
     }
 
-    /// Returns the key of an item.
+    /// Returns the key of the item with this index.
     #[inline]
     pub(super) fn key(&self, number: usize) -> &[u8] {
         let place = &self.places[number];
         &self.data[place.key_at as usize..][..usize::from(place.key_len)]
     }
 
-    /// Returns the value of an item; `None` for a delete.
+    /// Returns the value of the item with this index; `None` for a delete.
     #[inline]
     pub(super) fn value(&self, number: usize) -> Option<&[u8]> {
         let (place, next) = (&self.places[number], &self.places[number + 1]);
@@ -127,7 +128,7 @@ impl DataBlock {
         (place.before_value > 0).then(|| &self.data[from..next.key_at as usize - usize::from(next.before_key)])
     }
 
-    /// Visits the pairs in a range of items, in a direction. Skips deletes.
+    /// Calls `visit` with the pairs of a range of items, in the given direction. Skips deletes.
     pub(super) fn visit(&self, items: Range<usize>, direction: Direction, visit: &mut Visit<'_>) -> ControlFlow<()> {
         // Each item with the next one, at which its value ends.
         let mut pairs = self.places[items.start..=items.end].windows(2);
@@ -146,7 +147,7 @@ impl DataBlock {
         }
     }
 
-    /// Returns the number of items whose keys are less than `key` or, if `inclusive`, equal to it.
+    /// Returns the number of items in the block whose keys are less than `key` or, if `inclusive`, equal to `key`.
     pub(super) fn rank(&self, key: &[u8], inclusive: bool) -> usize {
         let shared = &self.key(0)[..self.common_len];
         let alike = match key.get(..self.common_len).unwrap_or(key).cmp(shared) {
@@ -158,7 +159,7 @@ impl DataBlock {
         self.first_where_not(alike, is_before)
     }
 
-    /// Returns the index of the item whose key equals `key`.
+    /// Returns the index of the item whose key equals `key`; `None` if the block has no such item.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         if key.len() < self.common_len {
@@ -171,7 +172,8 @@ impl DataBlock {
         (!alike.is_empty() && self.key(alike.start) == key).then_some(alike.start)
     }
 
-    /// Returns the items whose heads equal that of `key`, which must be at least as long as the common prefix.
+    /// Returns the range of items whose key heads equal the head of `key`. The `key` must be at least as long as the
+    /// block's common prefix.
     #[inline]
     fn equal_heads(&self, key: &[u8]) -> Range<usize> {
         let head = head(&key[self.common_len..]);
@@ -199,7 +201,7 @@ impl DataBlock {
     }
 }
 
-/// Decodes the items, which fill `data` exactly.
+/// Decodes the positions of all items, which fill `data` exactly.
 fn places(data: &[u8], items: usize) -> Result<Box<[ItemPosition]>, Malformed> {
     // An item has at least four bytes.
     let mut places = Vec::with_capacity(items.min(data.len() / 4) + 1);
@@ -236,7 +238,7 @@ fn places(data: &[u8], items: usize) -> Result<Box<[ItemPosition]>, Malformed> {
     Ok(places.into())
 }
 
-/// Returns the number of ascending heads that are less than `head`.
+/// Returns the number of entries in `heads` (ascending key heads) that are less than `head`.
 #[inline]
 fn count_less(mut heads: &[i32], head: i32) -> usize {
     let mut before = 0;
@@ -252,8 +254,8 @@ fn count_less(mut heads: &[i32], head: i32) -> usize {
     before + heads.iter().map(|other| i32::from(*other < head)).sum::<i32>() as usize
 }
 
-/// Returns the first four bytes as a number with the same order. It is signed, because vector units compare signed
-/// numbers.
+/// Returns the first four bytes as a number with the same order as the bytes. The number is signed, because the
+/// processor's vector instructions compare signed numbers.
 #[inline]
 fn head(bytes: &[u8]) -> i32 {
     let head = match bytes.first_chunk::<4>() {
@@ -272,7 +274,7 @@ fn u32_at(data: &[u8], at: usize) -> usize {
     u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]) as usize
 }
 
-/// Decodes a length of at most 32 bits at `at`. Returns it with the position after it.
+/// Decodes a variable-length number of at most 32 bits at byte `at`. Returns the number and the position after it.
 fn varint(data: &[u8], mut at: usize) -> Result<(usize, usize), Malformed> {
     let mut value = 0;
     for shift in [0, 7, 14, 21, 28] {
@@ -328,7 +330,7 @@ pub(super) mod tests {
         DataBlock::new(bytes_of(pairs).into()).unwrap()
     }
 
-    /// Checks that every key is found, and that ranks of keys and of their neighbours equal those of a plain
+    /// Checks that every key is found, and that the ranks of keys and of neighbouring keys equal those of a plain
     /// search.
     fn check(keys: &[Vec<u8>]) {
         let value = |number: usize| (!number.is_multiple_of(3)).then(|| &b"some value"[..number % 7]);

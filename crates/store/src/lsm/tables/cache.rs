@@ -1,15 +1,16 @@
-//! A cache of blocks in memory.
+//! A cache of table blocks in memory.
 //!
 //! Owns: the choice of blocks of the open tables that stay in memory, bounded in bytes. Reading a cached block
 //! costs a load from an array: no hash, no lock, no counter that readers share.
 //! Does not own: reading blocks from files.
 //!
-//! Each table has a slot for each block. All cached blocks are in one queue, oldest first. When the bytes exceed
-//! the bound, the oldest block is evicted, unless it was read again since it was last at the front: then it moves
-//! to the back once more. So a walk over much data does not evict blocks that are read repeatedly.
+//! Each table has a slot for each block. All cached blocks are in one queue, oldest first. When the bytes exceed the
+//! bound, the oldest block is evicted, unless the block was read again since it was last at the front; in this case it
+//! moves to the back of the queue. So a walk over much data does not evict blocks that are read repeatedly.
 //!
-//! Invariants, with the queue locked: a slot is full exactly if its table and number are in the queue, and each is
-//! there once; `bytes` is the sum over the queue. Tables are removed from the queue before they are dropped.
+//! Invariants, with the queue locked: a slot contains a block exactly if the slot's table and block number are in the
+//! queue, and the queue contains each pair once; `bytes` is the total size of the blocks in the queue. Tables are
+//! removed from the queue before they are dropped.
 
 use std::{
     collections::VecDeque,
@@ -20,14 +21,14 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::block::DataBlock;
 
-/// Maximum number of blocks that one insertion spares because they were read again. More makes the order more
-/// accurate, and the longest insertion longer.
+/// Maximum number of blocks that one insertion keeps in the cache because they were read again. A larger number makes
+/// evictions more accurate, and the longest insertion longer.
 const MAX_SPARED: usize = 32;
 
-/// Bytes that reading ahead leaves free for blocks that readers load.
+/// Number of bytes of the cache that reading ahead leaves free, for blocks that readers load.
 pub(super) const ROOM_LEFT_BYTES: u64 = 1 << 20;
 
-/// A bounded cache of blocks; see the [module](self).
+/// A cache of table blocks with bounded size; see the [module](self).
 pub(super) struct BlockCache {
     capacity_bytes: u64,
     queue: Mutex<Queue>,
@@ -39,7 +40,7 @@ struct Queue {
     bytes: u64,
 }
 
-/// Cached blocks of one table, by their number.
+/// Slots for the cached blocks of one table, indexed by the number of the block.
 pub(super) struct Slots(Box<[ArcSwapOption<DataBlock>]>);
 
 impl Slots {
@@ -47,7 +48,7 @@ impl Slots {
         Self((0..blocks).map(|_| ArcSwapOption::empty()).collect())
     }
 
-    /// Returns the block with this number if it is in memory.
+    /// Returns the block with this number if it is in the cache, and marks it as read again.
     #[inline]
     pub(super) fn get(&self, number: usize) -> Guard<Option<Arc<DataBlock>>> {
         let block = self.0[number].load();
@@ -57,12 +58,12 @@ impl Slots {
         block
     }
 
-    /// Returns the block with this number if it is in memory; does not count as a read.
+    /// Returns the block with this number if it is in the cache. Does not mark the block as read again.
     pub(super) fn peek(&self, number: usize) -> Option<Arc<DataBlock>> {
         self.0[number].load_full()
     }
 
-    /// Returns true if the block with this number is in memory; does not count as a read.
+    /// Returns true if the block with this number is in the cache. Does not mark the block as read again.
     pub(super) fn holds(&self, number: usize) -> bool {
         self.0[number].load().is_some()
     }
@@ -73,18 +74,18 @@ impl BlockCache {
         Self { capacity_bytes, queue: Mutex::default() }
     }
 
-    /// Returns the bytes of all cached blocks.
+    /// Returns the total bytes of memory of all cached blocks.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
 
-    /// Returns true if `bytes` more would evict no block.
+    /// Returns true if reading ahead may insert `bytes` more bytes of blocks without causing an eviction.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.lock().bytes + bytes + ROOM_LEFT_BYTES <= self.capacity_bytes
     }
 
-    /// Inserts a block, and evicts older ones to make room. If another thread has inserted the block first, its
-    /// copy stays.
+    /// Inserts a block into the cache, and evicts older blocks if there is not enough room. If another thread has
+    /// inserted the same block before, that copy stays.
     pub(super) fn insert(&self, slots: &Arc<Slots>, number: usize, block: &Arc<DataBlock>) {
         let mut queue = self.lock();
         if slots.0[number].load().is_some() {
@@ -96,7 +97,7 @@ impl BlockCache {
         queue.shrink_to(self.capacity_bytes);
     }
 
-    /// Removes all blocks of a table that is about to be dropped.
+    /// Removes all blocks of a table from the cache. Called when the table is about to be dropped.
     pub(super) fn forget(&self, slots: &Arc<Slots>) {
         let mut queue = self.lock();
         let Queue { entries, bytes } = &mut *queue;

@@ -1,4 +1,4 @@
-//! A cursor over a run of tables, in either direction.
+//! A cursor over a sorted run of tables, in either direction.
 //!
 //! Owns: [`RunCursor`], which finds the first pair within bounds and moves from pair to pair, one block at a time.
 //! Keys and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
@@ -14,22 +14,23 @@ use crate::{
     span::Span,
 };
 
-/// A position in a run. It is on a pair until [`advance`](Cursor::advance) returns false.
+/// A position in a sorted run of tables. Until [`advance`](Cursor::advance) returns false, the cursor is positioned on
+/// a pair.
 pub struct RunCursor<'a> {
     tables: &'a [Arc<Table>],
     span: Span<'a>,
-    /// Index of the current block's table, and number of the block within it.
+    /// Index of the table of the current block in the run, followed by the number of the block within this table.
     table: usize,
     number: usize,
     block: Arc<DataBlock>,
-    /// Remaining items of the current block within the span, including the current one.
+    /// Items of the current block that are within the span and not visited yet, including the current item.
     left: std::ops::Range<usize>,
-    /// True if the span ends within the current block.
+    /// True if the span ends within the current block, so that no further block is needed.
     is_last: bool,
 }
 
 impl<'a> RunCursor<'a> {
-    /// Opens a cursor on the first pair within the span; returns `None` if there is none.
+    /// Opens a cursor on the first pair within the span; returns `None` if the span contains no pair.
     pub fn open(tables: &'a [Arc<Table>], span: Span<'a>) -> Result<Option<Self>, BackendError> {
         let Some((table, number)) = first_block(tables, &span) else { return Ok(None) };
         let block = tables[table].block(number, span.reads)?;
@@ -46,8 +47,8 @@ impl<'a> RunCursor<'a> {
         }
     }
 
-    /// Ensures that the current pair is within the span, loading further blocks while the current one has no items
-    /// left.
+    /// Loads further blocks until the current block has an item within the span. Returns false if the span has no more
+    /// items.
     fn settle(&mut self) -> Result<bool, BackendError> {
         while self.left.is_empty() {
             if self.is_last || !self.next_block() {
@@ -59,7 +60,7 @@ impl<'a> RunCursor<'a> {
         Ok(true)
     }
 
-    /// Determines the items of the current block that are within the span.
+    /// Determines which items of the current block are within the span.
     fn enter_block(&mut self) {
         let table = &*self.tables[self.table];
         let index = table.index();
@@ -121,7 +122,7 @@ impl Cursor for RunCursor<'_> {
         if self.left.is_empty() { self.settle() } else { Ok(true) }
     }
 
-    /// Visits a block at a time, which is cheaper than advancing to each pair.
+    /// Visits the remaining pairs one block at a time, which is cheaper than advancing to each pair.
     fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         loop {
             if self.block.visit(self.left.clone(), self.span.direction, visit).is_break() {
@@ -135,7 +136,8 @@ impl Cursor for RunCursor<'_> {
     }
 }
 
-/// Returns the block with the span's first pair in its direction, or the block from which the search must begin.
+/// Returns the block that contains the span's first pair, in the span's direction, or the block at which the search for
+/// this pair must begin.
 fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)> {
     match span.direction {
         Direction::Forward => {

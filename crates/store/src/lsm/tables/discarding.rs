@@ -4,11 +4,12 @@
 //! of a table, which the LSM crate does when no version uses it any more.
 //!
 //! If the file system reports free blocks to the disk (discard), deleting a large file in one step stalls the disk.
-//! While a file of 64 MiB is deleted, a sync takes 10 to 19 ms; while it is truncated by 1 MiB at a time, with
-//! pauses, 1 to 2 ms. A deleted file exists as long as it is open, so it stays open for that.
+//! While a file of 64 MiB is deleted, a sync of another file takes 10 to 19 ms; while the file is truncated by 1 MiB at
+//! a time, with pauses, such a sync takes 1 to 2 ms. A deleted file exists as long as it is open, so this module keeps
+//! a deleted file open until it is truncated.
 //!
-//! Bound: at most [`MAX_WAITING`] tables wait; further ones are released immediately. Tables that wait when the
-//! process ends are also released immediately.
+//! Bound: at most [`MAX_WAITING`] deleted tables wait to be truncated; the disk blocks of further tables are released
+//! immediately. When the process ends, the disk blocks of waiting tables are also released immediately.
 
 use std::{
     fs::File,
@@ -20,20 +21,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes by which a file is truncated at a time.
+/// Number of bytes by which a deleted file is truncated in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum pause after a truncation. The thread pauses for as long as the truncation took, so that the disk can
-/// serve others.
+/// Maximum pause after each truncation of a deleted file. The thread pauses for as long as the truncation took, so that
+/// the disk can serve other requests.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Maximum number of waiting tables.
+/// Maximum number of deleted tables that wait to be truncated.
 const MAX_WAITING: usize = 256;
 
-/// Queue of deleted table files.
+/// Sender of deleted table files to the thread that truncates them.
 #[derive(Clone, Debug)]
 pub(super) struct Discarding(SyncSender<File>);
 
 impl Discarding {
-    /// Starts the thread. It ends when all queues and tables are dropped and the waiting files are truncated.
+    /// Starts the thread that truncates deleted files. The thread ends when all senders and tables are dropped and the
+    /// waiting files are truncated.
     pub(super) fn start() -> io::Result<Self> {
         let (send, files) = sync_channel(MAX_WAITING);
         thread::Builder::new().name("thalweg-discard".to_owned()).spawn(move || run(&files))?;
@@ -59,16 +61,17 @@ fn truncate_stepwise(file: &File, mut rest: impl FnMut(Duration)) -> io::Result<
     Ok(())
 }
 
-/// An open table file. If the table was deleted before the drop, its disk blocks are released in steps.
+/// An open table file. If the table is deleted before this handle is dropped, the disk blocks of the file are released
+/// in steps.
 #[derive(Debug)]
 pub(super) struct TableFile {
-    /// The open file; `None` during drop.
+    /// The open file; `None` only while the handle is being dropped.
     file: Option<File>,
     discarding: Discarding,
 }
 
 impl TableFile {
-    /// Opens the file for reading, and, if the permissions allow, for truncating it in the end.
+    /// Opens the file for reading and, if the permissions allow, for truncating it after its deletion.
     pub(super) fn open(path: &Path, discarding: &Discarding) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path))?;
         Ok(Self { file: Some(file), discarding: discarding.clone() })

@@ -1,9 +1,9 @@
 //! A table's bloom filter, read in place.
 //!
-//! Owns: the check if a table may contain a key. A read of a missing key checks every run, and a read of a present key
-//! checks every run above its own, so the cost is kept to a few cycles per probe: the header is read once, and the
-//! division by the number of bits is a multiplication.
-//! Does not own: building filters; the LSM crate does that.
+//! Owns: the check whether a table may contain a key. A read of a missing key checks a filter of every run, and a read
+//! of a present key checks a filter of every newer run. So the cost is kept to a few processor cycles per probe of a
+//! bit: the header is read once, and the division by the number of bits is a multiplication. Does not own: building
+//! filters; the LSM crate does that.
 //!
 //! ```text
 //! filter := magic, 4 bytes | 0 u8 | 0 u8 | bits u64 | probes u64 | bit array
@@ -21,7 +21,8 @@ const HASH: u8 = 0;
 pub(super) struct Filter {
     array: Bytes,
     bits: u64,
-    /// The largest number whose product with `bits` is below 2^64.
+    /// The largest number whose product with `bits` is below 2^64. It replaces a division by `bits` with a
+    /// multiplication.
     reciprocal: u64,
     probes: u64,
 }
@@ -38,7 +39,7 @@ impl Filter {
         Ok(Self { array: block.slice_ref(array), bits, reciprocal: u64::MAX / bits, probes })
     }
 
-    /// Returns false only if the table contains no key with this hash.
+    /// Returns false only if the table certainly contains no key with this hash.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let mut place = hash;
@@ -53,8 +54,9 @@ impl Filter {
         true
     }
 
-    /// Checks the first two probes only, without a branch between them. A caller can check several filters this way
-    /// and wait for their memory once.
+    /// Checks only the first two bits for this hash, without a branch between the two checks. A caller can check
+    /// several filters this way and wait for their memory once. Returns false only if the table certainly contains no
+    /// key with this hash.
     #[inline]
     pub(super) fn may_contain_at_first_sight(&self, hash: u64) -> bool {
         self.probes < 2 || self.bit(hash) & self.bit(hash.wrapping_add(second_hash(hash)))
@@ -66,7 +68,8 @@ impl Filter {
         self.array[(bit / 8) as usize] & (0x80 >> (bit % 8)) != 0
     }
 
-    /// Returns `value % bits`. The estimate of the quotient is never too large, and at most two too small.
+    /// Returns `value % bits`, by an estimate of the quotient. The estimate is never too large, and at most two too
+    /// small.
     #[inline]
     fn remainder(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.reciprocal)) >> 64) as u64;

@@ -1,8 +1,8 @@
 //! Sorted tables on disk.
 //!
 //! Owns: all code that depends on the LSM crate. Other parts of the backend see [`TableStore`] (write, compact),
-//! [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans). Another table format would
-//! replace only this module.
+//! [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans). To use another table format, only
+//! this module would have to be replaced.
 
 mod block;
 mod cache;

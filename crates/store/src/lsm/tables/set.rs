@@ -1,24 +1,24 @@
 //! The tables of one version of the state.
 //!
-//! Owns: [`TableSet`], the runs of tables, newest data first, and point reads over them. Immutable; a set keeps its
-//! files on disk while it exists. Does not own: the replacement of one set by the next.
+//! Owns: [`TableSet`], the sorted runs of tables, newest data first, and reads of single keys in them. A set is
+//! immutable, and keeps its files on disk while it exists. Does not own: the replacement of one set by the next.
 
 use std::sync::Arc;
 
 use super::table::{Table, TableEntry, key_hash};
 use crate::backend::BackendError;
 
-/// Number of runs whose filters are checked together.
+/// Number of runs whose bloom filters a read checks in one step.
 const RUNS_AT_A_TIME: usize = 8;
 
-/// First and last key, both inclusive.
+/// First key and last key of a table, both inclusive.
 type KeyRange = (Box<[u8]>, Box<[u8]>);
 
-/// Tables that don't overlap, in ascending order. At least one.
+/// A sorted run: one or more tables in ascending order whose key ranges don't overlap.
 #[derive(Debug)]
 pub struct Run {
     tables: Vec<Arc<Table>>,
-    /// First and last key of each table, stored contiguously because every read compares them.
+    /// First and last key of each table of the run, stored contiguously because every read compares them.
     ranges: Vec<KeyRange>,
 }
 
@@ -28,13 +28,13 @@ impl Run {
         Self { tables, ranges }
     }
 
-    /// Returns the run's tables.
+    /// Returns the tables of the run in ascending order.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
     }
 
-    /// Returns the only table that can contain a key.
+    /// Returns the only table of the run that can contain a key; `None` if none can.
     #[inline]
     fn table_for(&self, key: &[u8]) -> Option<&Table> {
         let candidate = self.ranges.partition_point(|(_, last)| **last < *key);
@@ -43,65 +43,65 @@ impl Run {
     }
 }
 
-/// An immutable set of runs; see the [module](self). Invariant: of two runs that contain a key, the one with the
-/// newer change comes first.
+/// An immutable set of sorted runs of tables; see the [module](self). Invariant: of two runs that contain a key, the
+/// run with the newer change of the key comes first.
 #[derive(Debug, Default)]
 pub struct TableSet {
     pub(super) runs: Vec<Run>,
-    /// Number of runs on level 0.
+    /// Number of sorted runs on level 0.
     pub(super) level_0_runs: usize,
     pub(super) tables_per_level: Vec<u64>,
 }
 
 impl TableSet {
-    /// Returns true if there are no tables.
+    /// Returns true if the set has no tables.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Returns the runs, newest first.
+    /// Returns the sorted runs of the set, newest first.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Returns the number of runs on level 0. A read searches up to this many more tables than it would if
-    /// compaction had caught up.
+    /// Returns the number of sorted runs on level 0. A read searches up to this many more tables than it would search
+    /// if compaction had caught up.
     #[must_use]
     pub fn level_0_runs(&self) -> usize {
         self.level_0_runs
     }
 
-    /// Returns the number of tables on each level.
+    /// Returns the number of tables on each level, level 0 first.
     #[must_use]
     pub fn tables_per_level(&self) -> &[u64] {
         &self.tables_per_level
     }
 
-    /// Iterates over the tables of all runs.
+    /// Iterates over the tables of all sorted runs.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs.iter().flat_map(Run::tables)
     }
 
-    /// Iterates over the tables that a compaction has written or moved.
+    /// Iterates over the tables below level 0, which compactions have written or moved there.
     pub(super) fn tables_below_level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
     }
 
-    /// Returns the bytes of all files.
+    /// Returns the total size of all table files in bytes.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         self.tables().map(|table| table.file_bytes()).sum()
     }
 
-    /// Returns the number of items, including those hidden by newer ones.
+    /// Returns the number of items in all tables, including items hidden by newer ones.
     #[must_use]
     pub fn item_count(&self) -> u64 {
         self.tables().map(|table| table.item_count()).sum()
     }
 
-    /// Returns the newest entry of a key in the tables.
+    /// Returns the newest entry of a key in the tables; `None` if no table contains the key.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<TableEntry>, BackendError> {
         if self.runs.is_empty() {

@@ -1,11 +1,11 @@
 //! All tables of the state on disk.
 //!
-//! Owns: [`TableStore`], the only code that writes through the LSM crate: creating tables from a memtable,
-//! compaction, and the set of current tables. Does not own: the time of each, or the log barrier that must come
-//! before a flush.
+//! Owns: [`TableStore`], the only code that writes through the LSM crate: creating tables from a memtable, compaction,
+//! and the set of current tables. Does not own: the decision when to flush or compact, or the log barrier that must
+//! come before a flush.
 //!
-//! Use of the crate, with reasons:
-//! * Its memtables, its reads and its snapshots are not used. A [`TableSet`] pins its tables, so all data that a
+//! Use of the LSM crate, with reasons:
+//! * The memtables, reads and snapshots of the crate are not used. A [`TableSet`] pins its tables, so all data that a
 //!   reader can see stays on disk without the crate tracking readers. So compactions may drop every hidden version,
 //!   and old manifests can be deleted immediately.
 //! * A flush writes each key once. All items of a flush have one seqno, and seqnos increase from flush to flush.
@@ -43,30 +43,30 @@ use crate::{
     files::io_error,
 };
 
-/// Lower bound of the keys reserved for the backend.
+/// Lowest of the keys that the backend reserves for itself; user keys sort below it.
 pub const RESERVED: &[u8] = &[0xff];
-/// Key of the applied position, which each flush writes.
+/// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
 const FIRST_SEQNO: u64 = 1 << 32;
-/// Seqno above those of all items and below the values that the crate's counters reject.
+/// Sequence number above those of all items, and below the values that the LSM crate's counters reject.
 const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
 const FILTER_BITS_PER_KEY: f32 = 10.0;
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
-/// Number of flushes on level 0 that starts a compaction into the next level.
+/// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;
 
-/// Options of the tables on disk.
+/// Options of the LSM tree's tables on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
-    /// Bytes of blocks kept in memory.
+    /// Maximum bytes of table blocks kept in the cache.
     pub cache_bytes: u64,
-    /// Bytes at which a compaction begins the next table.
+    /// Size in bytes at which a compaction begins a new table.
     pub table_bytes: u64,
 }
 
-/// The tables in a directory; see the [module](self). Any thread may call the methods.
+/// All tables in a directory; see the [module](self). Any thread may call the methods.
 pub struct TableStore {
     tree: Tree,
     cache: Arc<BlockCache>,
@@ -74,17 +74,17 @@ pub struct TableStore {
     pace: Arc<Throttle>,
     discarding: Discarding,
     table_bytes: u64,
-    /// The newest set and the seqno of the next flush. Locked while a set is read from the crate, so that an older
-    /// set never replaces a newer one.
+    /// The newest set of tables and the sequence number of the next flush. Locked while a set is read from the LSM
+    /// crate, so that an older set never replaces a newer one.
     newest: Mutex<Newest>,
 }
 
-/// Origin of a table.
+/// Origin of a table: found at open, or written since.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// The table existed at open.
+    /// The table existed when the store was opened.
     Found,
-    /// This process wrote the table.
+    /// This process wrote the table after it opened the store.
     Written,
 }
 
@@ -94,7 +94,7 @@ struct Newest {
 }
 
 impl TableStore {
-    /// Opens the tables in a directory, which is created if missing.
+    /// Opens the tables in a directory. Creates the directory if it is missing.
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
@@ -116,17 +116,17 @@ impl TableStore {
         Ok(store)
     }
 
-    /// Returns the throttling of flushes and compactions.
+    /// Returns the object that throttles flushes and compactions.
     pub fn pace(&self) -> &Throttle {
         &self.pace
     }
 
-    /// Returns the newest set of tables.
+    /// Returns the newest set of tables, which reads should use.
     pub fn newest(&self) -> Arc<TableSet> {
         Arc::clone(&self.lock().set)
     }
 
-    /// Returns the applied position of the newest tables.
+    /// Returns the applied position that is stored in the newest tables; `None` if there are no tables.
     pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
         let corrupt = |message| BackendError::corrupt(self.tree.config.path.display(), message);
@@ -139,8 +139,8 @@ impl TableStore {
         }
     }
 
-    /// Writes the changes of a memtable to tables and makes them current, durably. The changes are in ascending
-    /// order, one for each key. Returns the bytes written.
+    /// Writes the changes of a memtable to new tables and makes these tables current, durably. The changes are in
+    /// ascending order of their keys, one for each key. Returns the number of bytes written.
     pub fn flush<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let seqno = {
             let mut newest = self.lock();
@@ -166,7 +166,7 @@ impl TableStore {
         Ok(written_bytes)
     }
 
-    /// Runs the most urgent compaction. Returns the bytes written; `None` if none was due.
+    /// Runs the most urgent compaction. Returns the number of bytes written; `None` if no compaction was necessary.
     pub fn compact(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
@@ -174,7 +174,8 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Merges all tables into one run. Returns the bytes written; `None` if there was nothing to merge.
+    /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if there was nothing to
+    /// merge.
     pub fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         // Deleted pairs are dropped only when they are merged into the last level.
@@ -185,7 +186,8 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Makes the tables that a compaction left current. Returns the bytes it wrote; `None` if it changed no table.
+    /// Publishes the set of tables that a compaction has left; `before` is the set before the compaction. Returns the
+    /// number of bytes that the compaction wrote; `None` if it changed no table.
     fn compacted_since(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
         let set = self.refresh(&mut self.lock(), Origin::Written)?;
         // A flush may have finished in the meantime; it only adds to level 0.
@@ -198,9 +200,9 @@ impl TableStore {
         Ok((!same).then_some(written_bytes))
     }
 
-    /// Reads blocks of tables written since open into memory, newest data first, while the cache has room. Newly
-    /// written data is likely to be read soon, and its pages are still in the kernel's memory. Returns false only
-    /// if `go_on` returned false and ended it early.
+    /// Reads blocks of tables that were written since the store was opened into the cache, newest data first, while the
+    /// cache has room. Newly written data is likely to be read soon, and its pages are still in the kernel's memory.
+    /// Returns false only if `go_on` returned false and so ended the reading early.
     pub fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         for table in self.newest().tables() {
             if !table.warm(go_on)? {
@@ -211,7 +213,7 @@ impl TableStore {
         Ok(true)
     }
 
-    /// Returns the bytes of blocks in memory.
+    /// Returns the bytes of table blocks in the cache.
     pub fn cached_bytes(&self) -> u64 {
         self.cache.bytes()
     }
@@ -228,7 +230,7 @@ impl TableStore {
         })
     }
 
-    /// Reads the current tables from the crate and opens new ones.
+    /// Reads the set of current tables from the LSM crate, and opens the new ones among them.
     fn refresh(&self, newest: &mut Newest, origin: Origin) -> Result<Arc<TableSet>, BackendError> {
         let known: HashMap<u64, &Arc<Table>> = newest.set.tables().map(|table| (table.id(), table)).collect();
         let mut set = TableSet::default();
@@ -274,7 +276,8 @@ fn config(dir: &Path) -> Config {
         .index_block_partitioning_policy(PartitioningPolicy::all(false))
 }
 
-/// Runs a call into the crate. The crate panics on some damage; the panic becomes an error of corruption.
+/// Runs a call into the LSM crate. The crate panics on some kinds of damage; such a panic is returned as an error of
+/// corruption.
 fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
     match caught(call) {
         Ok(Ok(value)) => Ok(value),
@@ -296,7 +299,7 @@ mod tests {
         span::{Reads, Span},
     };
 
-    /// Opens a store in `dir` and flushes 1 MiB of pairs to it.
+    /// Opens a store in `dir` and flushes 1 MiB of pairs to its tables.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
         let store = TableStore::open(dir, TableOptions { cache_bytes, table_bytes: 64 << 20 }).unwrap();
         let (memtable, mut writer) = Memtable::create(4 << 20);

@@ -1,10 +1,10 @@
-//! One table on disk, with our own reader.
+//! One sorted table on disk, with a reader of our own.
 //!
 //! Owns: [`Table`], which has an open file, its block index in a form that is fast to search, and point reads
 //! through filter, index and block cache. Does not own: writing tables, or the set of tables.
 //!
-//! The crate's own reader costs about three times as much per read, because it uses boxed iterators and
-//! materialises every key and value. So only its file format and its filter are used here.
+//! The reader of the LSM crate costs about three times as much per read, because it uses boxed iterators and
+//! materialises every key and value. So only the file format and the filters of that crate are used here.
 
 use std::{
     cmp::Ordering,
@@ -29,30 +29,30 @@ use super::{
 };
 use crate::{backend::BackendError, files::io_error, span::Reads};
 
-/// Maximum bytes of a value that is copied out of its block. Longer values share the block's memory. Short ones are
-/// copied, so that a caller that keeps many small values does not keep a block alive for each.
+/// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Shorter
+/// values are copied, so that a caller that keeps many small values does not keep a block alive for each of them.
 const MAX_COPIED_BYTES: usize = 1024;
 
-/// Entry of a key in a table or in a set of tables.
+/// Entry of a key in a table or in a set of tables: its value, or a delete.
 pub enum TableEntry {
-    /// The key has this value.
+    /// The table has this value for the key.
     Value(Bytes),
-    /// The key was deleted.
+    /// The table has a delete of the key.
     Deleted,
 }
 
-/// An open table; see the [module](self).
+/// An open table file with its index and filter; see the [module](self).
 pub struct Table {
-    /// The crate's handle, which keeps the file from being deleted. Dropped before `file`, which detects the
-    /// deletion.
+    /// The LSM crate's handle of the table, which keeps the file from being deleted. It is dropped before `file`, which
+    /// detects the deletion.
     inner: lsm_tree::Table,
     file: TableFile,
     cache: Arc<BlockCache>,
-    /// Cached blocks of this table.
+    /// Slots with the cached blocks of this table.
     slots: Arc<Slots>,
     index: BlockIndex,
     filter: Option<Filter>,
-    /// Number of blocks that [`warm`](Self::warm) has already handled.
+    /// Number of blocks of the table that [`warm`](Self::warm) has already read or skipped.
     warmed: AtomicUsize,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Table {
     }
 }
 
-/// Returns the hash of a key that filters use.
+/// Returns the hash of a key that the bloom filters of tables use.
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {
     Builder::get_hash(key)
@@ -125,20 +125,20 @@ impl Table {
         &self.index
     }
 
-    /// Returns false only if the table contains no key with this hash. Cheaper and less precise than
-    /// [`may_hold`](Self::may_hold).
+    /// Returns false only if the table certainly contains no key with this hash. This check is cheaper and less precise
+    /// than [`may_hold`](Self::may_hold).
     #[inline]
     pub(super) fn may_hold_at_first_sight(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain_at_first_sight(hash))
     }
 
-    /// Returns false only if the table contains no key with this hash.
+    /// Returns false only if the table certainly contains no key with this hash, by its bloom filter.
     #[inline]
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
-    /// Returns the entry of a key in this table. Checks the filter only to save a read of the file.
+    /// Returns the entry of a key in this table. Checks the bloom filter only if this can save a read of the file.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<TableEntry>, BackendError> {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
@@ -151,7 +151,7 @@ impl Table {
         Ok(found(&*self.load_block(number)?, key))
     }
 
-    /// Returns a block by its number, from memory or from the file.
+    /// Returns the block of the table with this number, from the cache or from the file.
     #[inline]
     pub(super) fn block(&self, number: usize, reads: Reads) -> Result<Arc<DataBlock>, BackendError> {
         if reads == Reads::Once {
@@ -163,8 +163,8 @@ impl Table {
         }
     }
 
-    /// Reads blocks into memory, continuing after the last call, while the cache has room and `go_on` returns true.
-    /// Returns true if no blocks are left.
+    /// Reads blocks of the table into the cache, from where the last call ended, while the cache has room and `go_on`
+    /// returns true. Returns true if no blocks are left to read.
     pub(super) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         loop {
             let number = self.warmed.load(Relaxed);
@@ -181,13 +181,13 @@ impl Table {
         }
     }
 
-    /// Excludes the table's blocks from reading ahead.
+    /// Marks all blocks of the table as handled, so that [`warm`](Self::warm) reads none of them.
     pub(super) fn without_warming(self) -> Self {
         self.warmed.store(self.index.len(), Relaxed);
         self
     }
 
-    /// Reads a block from the file and caches it.
+    /// Reads a block of the table from the file and puts it into the cache.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let block = self.read_block(number)?;
@@ -235,15 +235,16 @@ fn corrupt(table: &lsm_tree::Table, message: impl Display) -> BackendError {
     BackendError::corrupt(table.path.display(), message)
 }
 
-/// Position and last key of each block of a table. Most keys of a table share a prefix; the eight bytes after it
-/// decide most comparisons without touching the keys.
+/// Index of the blocks of a table: the position and the last key of each block. Most keys of a table share a prefix;
+/// the eight bytes after the prefix decide most comparisons without reading the keys themselves.
 pub(super) struct BlockIndex {
-    /// Prefix of most end keys. Not of all, because the backend's reserved keys sort before or after all data.
+    /// Prefix that most end keys (last keys of blocks) share. The backend's reserved keys do not have the prefix,
+    /// because they sort before or after all data.
     common: Box<[u8]>,
-    /// Head of each end key, in the same order; see [`head`](Self::head).
+    /// Head (eight bytes after the prefix) of each end key, in the order of the blocks; see [`head`](Self::head).
     heads: Vec<u64>,
     places: Vec<BlockPosition>,
-    /// The end keys, concatenated.
+    /// The end keys (last keys of the blocks), concatenated.
     keys: Vec<u8>,
 }
 
@@ -282,13 +283,13 @@ impl BlockIndex {
         Some(self)
     }
 
-    /// Returns the number of blocks.
+    /// Returns the number of blocks in the index.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Returns the last key of a block.
+    /// Returns the last key of the block with this number.
     #[inline]
     pub(super) fn end_key(&self, number: usize) -> &[u8] {
         let place = &self.places[number];
@@ -300,19 +301,20 @@ impl BlockIndex {
         (place.offset, place.size)
     }
 
-    /// Returns the only block that can contain `key`, which is also the first that can contain later keys.
+    /// Returns the number of the only block that can contain `key`. It is also the first block that can contain later
+    /// keys.
     #[inline]
     pub(super) fn first_ending_at_or_after(&self, key: &[u8]) -> Option<usize> {
         self.first_where(key, |end| end >= key)
     }
 
-    /// Returns the first block that ends after `key`.
+    /// Returns the number of the first block whose last key is above `key`.
     pub(super) fn first_ending_after(&self, key: &[u8]) -> Option<usize> {
         self.first_where(key, |end| end > key)
     }
 
-    /// Returns a number that is monotone in the key: the eight bytes after the common prefix, or the minimum or
-    /// maximum for keys without that prefix.
+    /// Returns a number for a key that never decreases when the key increases: the eight bytes after the common prefix,
+    /// or the minimum or maximum number for keys without this prefix.
     #[inline]
     fn head(&self, key: &[u8]) -> u64 {
         let begin = key.get(..self.common.len()).unwrap_or(key);
@@ -323,8 +325,9 @@ impl BlockIndex {
         }
     }
 
-    /// Returns the first block whose end key satisfies `reached`, which must be monotone and depend only on the
-    /// comparison of the end key with `key`.
+    /// Returns the number of the first block whose end key satisfies `reached`. The result of `reached` must depend
+    /// only on the comparison of the end key with `key`, and must be true for all blocks after the first one for which
+    /// it is true.
     #[inline]
     fn first_where(&self, key: &[u8], reached: impl Fn(&[u8]) -> bool) -> Option<usize> {
         // Blocks with a lesser head end before the key, blocks with a greater one after it.
@@ -347,7 +350,7 @@ impl BlockIndex {
     }
 }
 
-/// Returns the first eight bytes as a number with the same order.
+/// Returns the first eight bytes of a slice as a number with the same order as the bytes.
 #[inline]
 fn head(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {

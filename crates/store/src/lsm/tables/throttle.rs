@@ -1,13 +1,13 @@
 //! Throttling of flushes and compactions while clients write.
 //!
-//! Owns: [`Throttle`], which tracks writes and the backlog, and [`WorkThrottle`], with which one flush or compaction decides
-//! if it should throttle itself. Does not own: stalling writers, or the written data.
+//! Owns: [`Throttle`], which tracks writes and the backlog, and [`WorkThrottle`], with which one flush or compaction
+//! decides whether to slow itself down. Does not own: stalling writers, or the written data.
 //!
-//! While clients write and the work is *calm*, it is written to disk in small pieces with pauses between them. With
-//! consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to 4.5 ms; with pieces of
-//! 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: while a caller waits for it, while a second
-//! memtable waits for a flush, or from [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these come before writers
-//! are slowed down.
+//! While clients write, a flush or compaction that is *calm* (not urgent) writes its data to disk in small pieces, with
+//! pauses between them. With consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to
+//! 4.5 ms; with pieces of 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: a flush or compaction is
+//! urgent while a caller waits for it; a flush also while a second memtable waits; a compaction also from
+//! [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these conditions become true before writers are slowed down.
 
 use std::{
     sync::{
@@ -18,30 +18,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum pause. If the disk takes longer for a piece, a longer pause would gain nothing.
+/// Maximum pause of a throttled flush or compaction after writing a piece. If the disk takes longer for a piece, a
+/// longer pause would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Time after a write during which clients count as still writing.
+/// Time after the last write of a client during which clients count as still writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Runs on level 0 from which compactions are urgent.
+/// Number of runs on level 0 from which compactions are urgent and are not throttled.
 pub const URGENT_LEVEL_0_RUNS: usize = 7;
 
-/// Kind of work of a background thread.
+/// Kind of work that a background thread of the LSM tree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
-    /// A flush, which makes room for writers.
+    /// A flush of a memtable to disk, which makes room for writers.
     Flush,
-    /// A compaction, which keeps reads fast and disk usage small.
+    /// A compaction of tables, which keeps reads fast and disk usage small.
     Compaction,
 }
 
-/// Amount of pending background work.
+/// Amount of pending background work: waiting callers, memtables and tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
-    /// True if a caller waits for the work.
+    /// True if a caller waits for the background work.
     pub is_awaited: bool,
-    /// Number of memtables that wait for a flush, including the one being flushed.
+    /// Number of memtables that wait for a flush, including the memtable that is being flushed.
     pub sealed: usize,
-    /// Number of runs on level 0.
+    /// Number of sorted runs of tables on level 0.
     pub level_0_runs: usize,
 }
 
@@ -55,10 +56,11 @@ impl Backlog {
     }
 }
 
-/// Shared state of the throttling; see the [module](self). Work is urgent until a backlog is reported.
+/// State of the throttling that clients and background threads share; see the [module](self). Background work counts as
+/// urgent until a backlog is reported.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// Number of writes so far.
+    /// Number of writes of clients so far.
     writes: AtomicU64,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
@@ -71,14 +73,14 @@ impl Throttle {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reports the current backlog.
+    /// Stores the current backlog, which decides whether work is urgent.
     pub fn report(&self, backlog: Backlog) {
         for chore in [WorkKind::Flush, WorkKind::Compaction] {
             self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
         }
     }
 
-    /// Begins a flush or compaction.
+    /// Creates the throttling state for a flush or compaction that begins now.
     pub fn begin_work(self: &Arc<Self>, chore: WorkKind) -> WorkThrottle {
         WorkThrottle { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
     }
@@ -91,18 +93,19 @@ impl Throttle {
     }
 }
 
-/// State of the throttling in one flush or compaction.
+/// State of the throttling of one flush or compaction.
 #[derive(Debug)]
 pub struct WorkThrottle {
     pace: Arc<Throttle>,
     chore: WorkKind,
-    /// Number of writes at the last check, and the time at which a check last saw an increase.
+    /// Number of client writes at the last check, followed by the time of the last check that saw new writes.
     writes: u64,
     written: Option<Instant>,
 }
 
 impl WorkThrottle {
-    /// Returns true if the work is calm and clients have written recently, so that it should be throttled.
+    /// Returns true if this flush or compaction should be throttled: it is not urgent, and clients have written
+    /// recently.
     pub fn should_throttle(&mut self, now: Instant) -> bool {
         let writes = self.pace.writes.load(Ordering::Relaxed);
         if writes != self.writes {
@@ -113,7 +116,7 @@ impl WorkThrottle {
     }
 }
 
-/// Leaves the disk to others for as long as it was used.
+/// Pauses for as long as the disk was used for the last piece, so that other threads can use the disk.
 pub fn pause_after(took: Duration) {
     thread::sleep(took.min(MAX_REST));
 }

@@ -1,14 +1,16 @@
 //! Incremental writeback of tables while they are written.
 //!
-//! Owns: [`WritebackTracker`], the set of tables being written, and [`Writeback`], with which a flush or compaction sends its
-//! output to the disk, one piece at a time. Does not own: writing and syncing the tables, which the LSM crate does.
+//! Owns: [`WritebackTracker`], the set of tables being written, and [`Writeback`], with which a flush or compaction
+//! makes the kernel write its output to the disk, one piece at a time. Does not own: writing and syncing the tables,
+//! which the LSM crate does.
 //!
-//! The crate syncs a table once, when it is complete. While a disk writes 64 MiB at once, all other syncs wait for
-//! it: those of the log took up to 66 ms. While clients write, pieces are small, and each is followed by a pause as
-//! long as the piece took, unless the work is urgent (`pace`).
+//! The LSM crate syncs a table once, when the table is complete. While a disk writes 64 MiB in one piece, all other
+//! syncs wait for this write: syncs of the log took up to 66 ms. So tables are written in pieces. While clients write,
+//! the pieces are small, and a pause follows each piece, as long as the piece took, unless the work is urgent (see
+//! `throttle`).
 //!
-//! The crate does not report which file it writes. But it numbers files consecutively, so a file with the next
-//! number is one being written; the first thread that sees it handles it. Correctness does not depend on this
+//! The crate does not report which file it writes. But the crate numbers files consecutively, so a file with the next
+//! number is a table being written; the first thread that sees the file handles it. Correctness does not depend on this
 //! guess, or on the result of a piece: the final sync reports every failure again.
 
 use std::{
@@ -27,14 +29,14 @@ use thalweg_disk::write_out;
 
 use super::throttle::{Throttle, WorkKind, WorkThrottle, pause_after};
 
-/// Bytes of a piece while no client writes, or if the work is urgent.
+/// Size in bytes of a piece of written data that is sent to the disk while no client writes, or if the work is urgent.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Bytes of a piece while clients write.
+/// Size in bytes of a piece of written data that is sent to the disk while clients write.
 const SMALL_PIECE_BYTES: u64 = 128 << 10;
-/// Maximum gap in file numbers; tables that turn out to be empty leave gaps.
+/// Maximum gap in the numbers of table files; tables that turn out to be empty leave such gaps.
 const MAX_MISSING: u64 = 16;
 
-/// The tables of a directory that are being written.
+/// Tracker of the table files that are being written in a directory.
 #[derive(Clone, Debug)]
 pub(super) struct WritebackTracker(Arc<Shared>);
 
@@ -42,37 +44,37 @@ pub(super) struct WritebackTracker(Arc<Shared>);
 struct Shared {
     tables: PathBuf,
     pace: Arc<Throttle>,
-    /// Number of the next file. Files below it are complete, or some thread handles them.
+    /// Number of the next table file to be written. Files with lower numbers are complete, or a thread handles them.
     next: AtomicU64,
 }
 
 impl WritebackTracker {
-    /// Tracks the tables in the crate's directory `dir`.
+    /// Creates a tracker of the tables in the LSM crate's directory `dir`.
     pub(super) fn of(dir: &Path, pace: &Arc<Throttle>) -> Self {
         let next = AtomicU64::new(u64::MAX);
         Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), next }))
     }
 
-    /// Starts tracking. `next` is the number of the crate's next table.
+    /// Starts the tracking of new table files. `next` is the number that the LSM crate will give to its next table.
     pub(super) fn begin(&self, next: u64) {
         self.0.next.store(next, Ordering::Relaxed);
     }
 
-    /// Creates the handle of one flush or compaction.
+    /// Creates the writeback handle of one flush or compaction.
     pub(super) fn watch(&self, chore: WorkKind) -> Writeback {
         let (shared, stint) = (Arc::clone(&self.0), self.0.pace.begin_work(chore));
         Writeback { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
     }
 }
 
-/// Writeback of one flush or compaction; see [`WritebackTracker`].
+/// Handle with which one flush or compaction writes its tables back to the disk in pieces; see [`WritebackTracker`].
 #[derive(Debug)]
 pub(super) struct Writeback {
     shared: Arc<Shared>,
     stint: WorkThrottle,
-    /// Bytes passed to the crate since the last search for new files.
+    /// Number of bytes passed to the LSM crate since the last search for new files.
     bytes: u64,
-    /// Bytes passed to the crate since the last writeback.
+    /// Number of bytes passed to the LSM crate since the last writeback.
     small_bytes: u64,
     files: Vec<Table>,
 }
@@ -80,13 +82,13 @@ pub(super) struct Writeback {
 #[derive(Debug)]
 struct Table {
     file: File,
-    /// Length in bytes at the last check.
+    /// Length of the table file in bytes at the last check.
     len: u64,
     written_out: u64,
 }
 
 impl Writeback {
-    /// Counts bytes that are about to be written, and writes back when a piece is complete.
+    /// Counts `bytes` that the LSM crate is about to write, and writes a piece back to the disk when it is complete.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.small_bytes += bytes as u64;
@@ -125,8 +127,8 @@ impl Writeback {
 }
 
 impl Table {
-    /// Returns true if the file has grown since the last call. Otherwise it is complete, or another thread writes
-    /// it.
+    /// Returns true if the table file has grown since the last call. If it has not grown, the file is complete or
+    /// another thread writes it.
     fn has_grown(&mut self) -> bool {
         let Ok(metadata) = self.file.metadata() else { return false };
         let has_grown = metadata.len() > self.len || metadata.len() == 0;
@@ -134,7 +136,7 @@ impl Table {
         has_grown
     }
 
-    /// Writes back complete pieces, and calls `rest` with the duration of each.
+    /// Writes the complete pieces of the file to the disk, and calls `rest` with the duration of each write.
     fn write_out(&mut self, piece_bytes: u64, rest: impl Fn(Duration)) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.written_out + piece_bytes <= len {
@@ -147,7 +149,7 @@ impl Table {
     }
 }
 
-/// Compaction filters that keep all items, and observe the bytes that compactions write.
+/// Creates compaction filters, which keep all items and count the bytes that compactions write.
 impl Factory for WritebackTracker {
     fn name(&self) -> &'static str {
         "write out"
