@@ -62,7 +62,7 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 
-/// Number of entries of a stream, and the part name of its first entry.
+/// Returns the number of entries of a stream, and the name of the row that stores its first entry.
 pub(crate) fn entries_of(stream: &Collection) -> Result<(u64, Vec<u8>), StoreError> {
     let meta = layout::Meta::decode(&stream.meta)?;
     Ok((meta.len, layout::entry(meta.first_id).to_vec()))
