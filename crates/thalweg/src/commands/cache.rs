@@ -16,7 +16,7 @@ use crate::{
     span::parse_bytes,
 };
 
-/// Number of keys requested per page.
+/// Number of keys that one request for a page of keys asks for.
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]
@@ -142,7 +142,7 @@ pub struct Put {
 }
 
 impl Cache {
-    /// Returns the server, which each subcommand names.
+    /// Returns the options that name the server. Each subcommand has these options.
     pub fn place(&self) -> &ServerArgs {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,

@@ -30,9 +30,9 @@ use crate::{
     span::parse_span,
 };
 
-/// Interval of the checks that the hold is not lost.
+/// Interval at which the process checks that it still holds the lock, the slot or the leadership.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time between SIGTERM and SIGKILL for a command whose hold is lost.
+/// Time between SIGTERM and SIGKILL for a command that must end because its lock, slot or leadership is lost.
 const GRACE: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -200,7 +200,8 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
     }
 }
 
-/// Acquires, runs the command, releases, and returns the command's result. `what` names the lock in messages.
+/// Acquires a lock, a slot or the leadership, runs the user's command, and releases what it acquired. Ends with the
+/// exit code of the command. `what` names the lock in messages.
 fn run_holding(
     run: &HoldArgs,
     keyspace: &str,
@@ -231,7 +232,7 @@ fn run_holding(
     }
 }
 
-/// Event while a command runs.
+/// Event that occurs while the user's command runs.
 enum Event {
     Ended(std::io::Result<ExitStatus>),
     /// This process received SIGTERM.
@@ -265,7 +266,7 @@ fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsStrin
         .then("another client may hold it already; check what the command has done before you run it again"))
 }
 
-/// Ends a command with SIGTERM, and with SIGKILL if it continues after [`GRACE`].
+/// Ends the user's command with SIGTERM, and with SIGKILL if the command continues for longer than [`GRACE`].
 fn end(pid: Pid, events: &Receiver<Event>) {
     send_signal(pid, Signal::TERM);
     let ended = |patience| loop {
@@ -281,7 +282,7 @@ fn end(pid: Pid, events: &Receiver<Event>) {
     }
 }
 
-/// Sends a signal. A process that has already ended needs none, so errors are ignored.
+/// Sends a signal to a process. Errors are ignored, because a process that has already ended needs no signal.
 fn send_signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
@@ -292,8 +293,9 @@ fn wait_for(mut child: Child, send: Sender<Event>) {
     });
 }
 
-/// Passes SIGTERM on to the command from now on. The terminal sends SIGINT to both processes, and the command decides
-/// how to handle it. In either case this process releases its hold and ends after the command.
+/// Passes SIGTERM on to the user's command from now on. The terminal sends SIGINT to both processes, and the
+/// command decides how to handle the signal. In either case this process releases its lock, slot or leadership, and
+/// ends after the command.
 fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

@@ -190,7 +190,8 @@ pub enum GroupAction {
 }
 
 impl Groups {
-    /// Returns the server or directory, which the subcommand or the command itself may name.
+    /// Returns the options that name the server or the directory. The user can pass them to the command or to its
+    /// subcommand.
     pub fn place(&self) -> &TargetArgs {
         match &self.action {
             None => &self.place,
@@ -209,7 +210,7 @@ impl Groups {
     }
 }
 
-/// Parses `start`, `end` or an offset into the API's form.
+/// Parses `start`, `end` or an offset into the JSON that the HTTP API expects.
 fn parse_place(text: &str) -> Result<Value, String> {
     match text {
         "start" | "end" => Ok(json!(text)),
@@ -220,7 +221,8 @@ fn parse_place(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Parses `7` or `7:0-4,9` into the API's form.
+/// Parses an attempt such as `7`, or an attempt with offsets such as `7:0-4,9`, into the JSON that the HTTP API
+/// expects.
 fn parse_attempt(text: &str) -> Result<Value, String> {
     let expected = || "use an attempt, or an attempt with offsets: 7 or 7:0-4,9".to_owned();
     let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
@@ -330,7 +332,8 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     lapsed(&settled["lapsed"])
 }
 
-/// Fails with a conflict if some deliveries could not be settled.
+/// Returns a failure if deliveries could not be acked, nacked or extended, because that was done before or because
+/// their ack deadline has passed.
 fn lapsed(lapsed: &Value) -> Result<(), Failure> {
     match lapsed.as_array() {
         Some(lapsed) if !lapsed.is_empty() => {

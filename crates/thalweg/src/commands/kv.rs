@@ -235,7 +235,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
     })
 }
 
-/// Formats a pair as one JSON object.
+/// Formats a key, its value and its revision as one JSON object.
 pub fn pair_json(pair: Pair<'_>) -> String {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "key", pair.key);

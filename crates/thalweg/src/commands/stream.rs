@@ -74,8 +74,9 @@ pub fn append(args: &Append) -> Result<(), Failure> {
     })
 }
 
-/// Returns the producer's stamp. Batches of lines from stdin depend on timing, while a repeated append of a producer
-/// must have the same records; so a producer can't append stdin.
+/// Returns the producer's id, epoch and sequence number for an append; `None` without `--producer`. Fails if the
+/// records come from stdin: their batches depend on timing, but a producer that repeats an append must send the
+/// same records.
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
     if args.file.is_none() && args.records.is_empty() && !args.tombstone {
@@ -84,7 +85,7 @@ fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
 }
 
-/// Appends the lines of stdin, batch by batch.
+/// Appends the lines of stdin to the stream, batch by batch.
 fn append_stdin(session: &Session, args: &Append, record: &dyn Fn(Vec<u8>) -> Record) -> Result<(), Failure> {
     let (mut input, mut expect) = (input::Lines::new(), args.expect);
     loop {

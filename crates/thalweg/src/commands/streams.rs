@@ -99,7 +99,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Returns the configuration in the API's form.
+    /// Returns the configuration that the user requests, as JSON for the HTTP API.
     fn config(&self) -> Value {
         json!({
             "max_age_seconds": self.max_age.map(|age| age.as_secs_f64()),
@@ -202,7 +202,7 @@ fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), 
     render::line(&render::table(&["producer", "epoch", "next sequence", "last append"], shown))
 }
 
-/// Formats the limits of a stream.
+/// Formats the limits on what a stream keeps: age, bytes, number of records, compaction.
 fn keeps(config: &Value) -> String {
     let age = config["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok());
     let limits = [

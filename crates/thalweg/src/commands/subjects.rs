@@ -163,7 +163,7 @@ pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
     })
 }
 
-/// Calls `each` with every message, up to `limit` messages.
+/// Subscribes to a pattern of subjects and calls `each` with every message. Ends after `limit` messages.
 fn follow(
     place: &ServerArgs,
     query: &SubscribeQuery,
@@ -196,7 +196,7 @@ fn message_text(message: &Message) -> String {
     format!("{}\t{}", render::one_line(&message.subject), record::text(&message.record))
 }
 
-/// Formats a message like the API.
+/// Formats a message as JSON, as the HTTP API does.
 fn message_json(message: &Message) -> Value {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "subject", &message.subject);
@@ -288,7 +288,7 @@ pub fn reply(args: &Reply) -> Result<(), Failure> {
     })
 }
 
-/// Runs a command with a message on stdin. Returns its output.
+/// Runs a command that gets a message on stdin. Returns the output of the command.
 fn run_command(command: &str, message: &Message) -> Result<Result<Vec<u8>, std::process::ExitStatus>, Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).env("MESSAGE_SUBJECT", render::one_line(&message.subject)).env_remove("MESSAGE_KEY");

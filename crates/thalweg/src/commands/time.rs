@@ -79,7 +79,7 @@ pub struct LeaseArgs {
 }
 
 impl Lease {
-    /// Returns the server or directory, which each subcommand names.
+    /// Returns the options that name the server or the directory. Each subcommand has these options.
     pub fn place(&self) -> &TargetArgs {
         match self {
             Self::Grant { place, .. } => place,
@@ -89,7 +89,7 @@ impl Lease {
     }
 }
 
-/// Parses a span, `never`, `default` or `keep`.
+/// Parses the lifetime of a key: a span of time, `never`, `default` or `keep`.
 pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
     match text {
         "never" => Ok(Deadline::Never),
