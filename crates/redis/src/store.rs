@@ -9,7 +9,7 @@
 //! Invariants:
 //! * A key past its deadline does not exist, for reads and for writes.
 //! * Ids of collections are never reused. The store removes the parts of collections without a key at some
-//!   later time; a command that overwrites, deletes or expires the key does nothing else.
+//!   later time; a command that overwrites, deletes or expires the key does not remove them.
 //! * The version of a key changes with every write that changes the key or its deadline, and with every
 //!   [`Store::put`]. Commands that change a part of a collection also put the key's meta, even if it is
 //!   unchanged. Changes that `WATCH` ignores, such as those of a stream's groups, use [`Store::put_meta`],

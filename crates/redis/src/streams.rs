@@ -5,8 +5,8 @@
 //! to wait.
 //!
 //! Invariants:
-//! * `XADD` writes one meta and one part. The cost of other commands is bounded by the number of rows they
-//!   return or remove, which `types::limits` bounds.
+//! * `XADD` writes one meta (the value of the stream's key) and one part (the row of the new entry). The cost of
+//!   other commands is bounded by the number of rows they return or remove, which `types::limits` bounds.
 //! * Malformed bytes in the store cause a [`StoreError`], never a panic.
 
 mod arguments;

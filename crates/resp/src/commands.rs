@@ -1,4 +1,5 @@
-//! Commands kept with their arguments in one buffer: of a transaction, or on their way to the log.
+//! List of commands with their arguments in one buffer, for the queued commands of a transaction and for commands
+//! on their way to the log.
 
 use thalweg_redis::Command;
 

@@ -1,6 +1,7 @@
 //! Commands of the connection: protocol version, authentication, database selection, queries about the server.
 //!
-//! Owns: the dispatch of these commands, and the small ones. The large ones have modules of their own.
+//! Owns: the dispatch of these commands, and the implementation of the small ones. The large ones have modules of
+//! their own.
 
 use std::{
     sync::atomic::Ordering,

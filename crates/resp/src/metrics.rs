@@ -1,7 +1,7 @@
 //! Metrics of Redis clients.
 //!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
-//! of a turn, cost a few relaxed additions.
+//! of a round of commands, cost a few relaxed additions.
 
 use std::{
     fmt,

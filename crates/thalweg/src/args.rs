@@ -118,9 +118,9 @@ impl KeyFormat {
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
-    /// The key
+    /// Key within the keyspace
     pub key: String,
     /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]

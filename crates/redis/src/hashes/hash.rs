@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariants:
-//! * `meta` contains the number of parts. It is never 0: a hash without fields does not exist.
-//! * A command that changes a field also puts the key, so that its version changes.
+//! * `meta` contains the number of fields. The number is never 0: a hash without fields does not exist.
+//! * A command that changes a field also writes the key, so that the version of the key changes.
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_KEY_BYTES;

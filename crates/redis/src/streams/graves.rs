@@ -1,7 +1,7 @@
 //! Leftovers of destroyed groups: their consumers and pending entries.
 //!
-//! A few rows are removed together with the group. If more are left, a grave row records that, and later
-//! changes of the stream remove a few more each. So no single command pays for a large group.
+//! A few rows are removed together with the group. If rows are left, a *grave* row records that, and
+//! each later change of the stream removes a few more rows. So no single command pays for a large group.
 
 use std::ops::{Bound, ControlFlow};
 

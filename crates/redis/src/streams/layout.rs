@@ -17,7 +17,7 @@
 //! Invariants:
 //! * Integers in names are big-endian, those in values little-endian.
 //! * Groups and consumers have numbers from one counter of the stream, which are never reused.
-//! * Each row 5 has exactly one row 6, of the consumer it names, and vice versa.
+//! * For each row 5 (a pending entry) there is exactly one row 6, of the consumer that row 5 names, and vice versa.
 
 use std::error::Error;
 

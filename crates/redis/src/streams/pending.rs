@@ -1,7 +1,8 @@
 //! Pending lists of groups and consumers: entries that were delivered but not acknowledged. `XACK` and
 //! `XPENDING`.
 //!
-//! Owns: the consistency of rows 5 and 6 with the counters of groups and consumers.
+//! Owns: the consistency of the rows of pending entries (rows 5 and 6 of the layout) with the counters of groups
+//! and consumers.
 
 use std::{
     collections::BTreeMap,

@@ -31,7 +31,7 @@ pub(super) struct Reading<'a> {
     pub ids: Vec<&'a [u8]>,
 }
 
-/// Id after which a command reads one of its streams.
+/// Start of a read of one stream: after an id, or at the first entry that the group has not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadStart {
     /// Reads entries after this id. A command that reads for a group returns only entries that are already pending

@@ -2,10 +2,10 @@
 //!
 //! Owns: the receive buffer, the boundaries of requests, the limits of announced sizes.
 //!
-//! Invariants: announced bytes are not allocated before they arrive. The buffer has room for at most the
-//! received bytes a second time, plus [`READ_BYTES`]; the same applies to the positions of arguments. However
-//! the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the start
-//! of the next request is unknown, and every later call returns the same error.
+//! Invariants: announced bytes are not allocated before they arrive. The capacity of the buffer is at most twice
+//! the received bytes, plus [`READ_BYTES`]; the memory for positions of arguments has a bound of the same form.
+//! However the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the
+//! start of the next request is unknown, and every later call returns the same error.
 
 use std::borrow::Cow;
 

@@ -53,7 +53,7 @@ pub struct Backup {
     /// A new file, or a directory of backups: an existing one, or a name that ends with /
     #[arg(long, value_name = "PATH")]
     pub to: Option<PathBuf>,
-    /// Only the changes since the newest backup in the directory; all data if there is none
+    /// Back up only the changes since the newest backup in the directory; all data if there is none
     #[arg(long)]
     pub incremental: bool,
     /// Compression: zstd, lz4 or none
@@ -78,7 +78,7 @@ pub struct BackupSources {
     /// Files, or directories of backups
     #[arg(required = true, value_name = "FROM")]
     pub from: Vec<PathBuf>,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -56,9 +56,9 @@ pub enum Acks {
                   Ends with 1 if a command of --exec failed."
 )]
 pub struct Consume {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// The consumer group
+    /// Name of the consumer group
     #[arg(long, short, value_name = "NAME")]
     pub group: String,
     /// The name of this member, shown by `thalweg groups show`

@@ -1,8 +1,8 @@
 //! `lock`, `semaphore`, `elect`, `leader`: run a command while holding a lock, a slot or the leadership.
 //!
-//! The command gets the fencing token in its environment. If the hold is lost, this process ends the command, but
-//! ending it takes a moment, and a process may be paused before it notices. Work that must not overlap with the next
-//! holder's needs fencing.
+//! The command gets the fencing token in its environment. If the lock, slot or leadership (the *hold*) is lost,
+//! this process ends the command, but ending it takes a moment, and a process may be paused before it notices. Work
+//! that must not overlap with the next holder's needs fencing.
 //!
 //! A process that is killed while it waits leaves its lease, which keeps its position in the queue until the TTL ends.
 //! If this process is killed with SIGKILL, the command continues without it.
@@ -72,7 +72,7 @@ pub struct HoldArgs {
 pub struct Lock {
     /// Name of the lock
     pub name: String,
-    /// The keyspace that stores the locks
+    /// Name of the keyspace that stores the locks
     #[arg(long, value_name = "KEYSPACE", default_value = "locks")]
     pub keyspace: String,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub struct Semaphore {
     /// Maximum number of holders; every user must pass the same number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: u32,
-    /// The keyspace that stores the semaphores
+    /// Name of the keyspace that stores the semaphores
     #[arg(long, value_name = "KEYSPACE", default_value = "semaphores")]
     pub keyspace: String,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub struct Elect {
     /// Value that shows the leader to others
     #[arg(long, value_name = "VALUE")]
     pub value: String,
-    /// The keyspace that stores the elections
+    /// Name of the keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub struct Leader {
     /// Continue, and print each new leader; `-` while there is none
     #[arg(long)]
     pub follow: bool,
-    /// The keyspace that stores the elections
+    /// Name of the keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]

@@ -29,9 +29,9 @@ pub struct Groups {
 /// A group of a stream.
 #[derive(Args, Clone, Debug)]
 pub struct GroupArgs {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// The consumer group
+    /// Name of the consumer group
     pub group: String,
 }
 
@@ -62,7 +62,7 @@ pub struct DeliveryArgs {
     /// Stream to which dead letters are appended; without one they are dropped and counted
     #[arg(long, value_name = "STREAM", conflicts_with = "no_dead_letters")]
     pub dead_letters: Option<String>,
-    /// Drop dead letters
+    /// Drop dead letters instead of appending them to a stream
     #[arg(long)]
     pub no_dead_letters: bool,
 }
@@ -71,10 +71,11 @@ pub struct DeliveryArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
 pub struct StreamPosition {
-    /// `start`, `end`, or an offset
+    /// Position in the stream: `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
-    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Position at the first record since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds
+    /// since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
 }
@@ -83,7 +84,7 @@ pub struct StreamPosition {
 pub enum GroupAction {
     /// List the groups of a stream, or of all streams
     List {
-        /// Only groups of this stream
+        /// List only groups of this stream
         stream: Option<String>,
         #[command(flatten)]
         place: TargetArgs,
@@ -104,10 +105,11 @@ pub enum GroupAction {
         order: GroupOrder,
         #[command(flatten)]
         delivering: DeliveryArgs,
-        /// First position: `start`, `end`, or an offset [default: start]
+        /// First position to deliver: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
-        /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+        /// Deliver records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since
+        /// 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]
@@ -146,7 +148,7 @@ pub enum GroupAction {
     Ack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts; offsets after a colon select some of their records
+        /// Attempts to ack, by number; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         #[command(flatten)]
@@ -156,7 +158,7 @@ pub enum GroupAction {
     Nack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts; offsets after a colon select some of their records
+        /// Attempts to return, by number; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         /// Time until the next delivery [default: immediately]
@@ -178,7 +180,7 @@ pub enum GroupAction {
     Extend {
         #[command(flatten)]
         of: GroupArgs,
-        /// The attempts
+        /// Numbers of the attempts to extend
         #[arg(required = true)]
         attempts: Vec<u64>,
         /// Time from now until the new deadline

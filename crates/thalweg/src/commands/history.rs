@@ -21,10 +21,10 @@ const PAGE: u64 = 100;
 pub struct History {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Maximum number of versions
+    /// Maximum number of versions to list
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Only versions before this revision
+    /// List only versions before this revision
     #[arg(long, value_name = "REVISION")]
     pub before: Option<u64>,
     #[command(flatten)]

@@ -39,7 +39,7 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
                         zcat log.gz | thalweg import - --stream log --format lines"
 )]
 pub struct Import {
-    /// The file; `-` is stdin
+    /// File to import; `-` is stdin
     pub file: PathBuf,
     /// Append to this stream
     #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
@@ -50,7 +50,7 @@ pub struct Import {
     /// Format of the file
     #[arg(long, value_enum)]
     pub format: FileFormat,
-    /// Column or field with the key
+    /// Column or field of the file that contains the key
     #[arg(long, value_name = "COLUMN")]
     pub key: Option<String>,
     /// Skip this number of records first, to continue an import

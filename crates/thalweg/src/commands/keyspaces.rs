@@ -40,7 +40,7 @@ pub enum KeyspaceAction {
 /// A keyspace.
 #[derive(Args, Debug)]
 pub struct Named {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
     #[command(flatten)]
     pub place: TargetArgs,
@@ -49,7 +49,7 @@ pub struct Named {
 /// A keyspace with settings.
 #[derive(Args, Debug)]
 pub struct Configured {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
     /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]

@@ -47,7 +47,7 @@ pub struct LogArgs {
     /// The node's directory; no server may have it open
     #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
     pub data: PathBuf,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -56,10 +56,10 @@ pub struct LogArgs {
 pub struct LogDump {
     #[command(flatten)]
     pub log: LogArgs,
-    /// First LSN [default: the oldest retained one]
+    /// First LSN to print [default: the oldest retained one]
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
-    /// Maximum number of records
+    /// Maximum number of records to print
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }

@@ -32,7 +32,7 @@ pub struct Ttl {
 pub struct Touch {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// New lifetime from now on: a span such as 30s, never, or default (that of the keyspace)
+    /// New lifetime of the key from now on: a span such as 30s, never, or default (that of the keyspace)
     #[arg(value_name = "TTL", value_parser = parse_touch)]
     pub ttl: Deadline,
     #[command(flatten)]

@@ -150,7 +150,8 @@ impl Session {
         })
     }
 
-    /// Returns the offset of the first record whose time is at or after `micros`, in microseconds since 1970.
+    /// Returns the offset of the first record whose time is at or after `micros`, in microseconds since 1970. Without
+    /// such a record, returns the offset that the next record will get.
     pub fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
         let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
         let mut found = None;

@@ -1,4 +1,4 @@
-//! Watches of keys.
+//! Watches of keys: requests that report changes of keys as they happen.
 
 use std::{cell::Cell, ops::ControlFlow};
 
