@@ -61,7 +61,7 @@ pub const COMMANDS: &[Command] = &[
     pub_sub("unsubscribe", -1, SUBSCRIBING, Keys::NONE),
 ];
 
-/// Returns the subject of the node that represents a Redis channel.
+/// Returns the subject to which messages of a Redis channel are published.
 pub fn subject_of(channel: &[u8]) -> Result<Cow<'_, [u8]>, ChannelTooLong> {
     if is_plain(channel) {
         return Ok(Cow::Borrowed(channel));

@@ -1,4 +1,4 @@
-//! `PUBLISH`: messages of one read for one channel form one batch.
+//! `PUBLISH`: messages to one channel that arrive in one read from a client form one batch.
 //!
 //! Owns: the *run*, which is the messages gathered for one channel, and the batch that waits for room in a
 //! subscriber's queue. Does not own the choice of receivers.
