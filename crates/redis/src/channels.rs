@@ -10,9 +10,9 @@
 //!                                 and the empty name is a single %
 //! ```
 //! Invariants: two channels never share a subject, and every escaped name can be unescaped. A channel whose
-//! name begins with the mark is escaped too, so an escaped subject is never the plain name of another
-//! channel. A native client can publish to a subject that begins with the mark but is not a valid escape.
-//! Such a subject is a channel with that exact name, which only pattern subscriptions receive.
+//! name begins with `$redis.` is escaped too, so an escaped subject is never the plain name of another
+//! channel. A native client can publish to a subject that begins with `$redis.` but is not a valid escape.
+//! Such a subject is a channel with that exact name, whose messages only pattern subscriptions receive.
 //!
 //! Limit: a name whose subject would exceed [`MAX_SUBJECT_BYTES`] is rejected.
 
@@ -25,7 +25,7 @@ use crate::{
     flags::Flags,
 };
 
-/// Prefix of all escaped names, a separate token.
+/// Prefix of the subjects of all escaped channel names. The prefix ends with a dot, so it is a token of its own.
 const MARK: &[u8] = b"$redis.";
 
 /// Error returned for a channel name whose subject would be too long.
@@ -61,7 +61,7 @@ pub const COMMANDS: &[Command] = &[
     pub_sub("unsubscribe", -1, SUBSCRIBING, Keys::NONE),
 ];
 
-/// Returns the subject of a channel.
+/// Returns the subject to which messages of a Redis channel are published.
 pub fn subject_of(channel: &[u8]) -> Result<Cow<'_, [u8]>, ChannelTooLong> {
     if is_plain(channel) {
         return Ok(Cow::Borrowed(channel));
@@ -87,7 +87,7 @@ pub fn subject_of(channel: &[u8]) -> Result<Cow<'_, [u8]>, ChannelTooLong> {
     Ok(Cow::Owned(subject))
 }
 
-/// Returns the channel of a subject.
+/// Returns the Redis channel that a subject of the node represents.
 #[must_use]
 pub fn channel_of(subject: &[u8]) -> Cow<'_, [u8]> {
     match subject.strip_prefix(MARK).and_then(unescape) {
@@ -122,7 +122,7 @@ fn add<'a>(channel: &mut Vec<u8>, byte: u8, rest: &'a [u8]) -> &'a [u8] {
     rest
 }
 
-/// Returns true if a channel's name is its own subject: a valid subject without the mark.
+/// Returns true if a channel's name can itself be the subject: a valid subject that does not begin with `$redis.`.
 fn is_plain(channel: &[u8]) -> bool {
     let tokens = || channel.split(|byte| *byte == b'.');
     channel.len() <= MAX_SUBJECT_BYTES
@@ -136,9 +136,9 @@ fn is_plain(channel: &[u8]) -> bool {
 #[error("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")]
 pub struct GlobTooLong;
 
-/// Returns patterns of subjects that together match every channel that the glob may match. They match no
-/// subject twice, but also match other channels. So the receiver of a delivery must check its channel with
-/// [`glob::matches`](crate::glob::matches).
+/// Returns patterns of subjects that together match every channel that the glob may match. No subject matches two
+/// of the patterns. The patterns can also match channels that the glob does not match, so the receiver of a message
+/// must check its channel with [`glob::matches`](crate::glob::matches).
 pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     if glob.len() > MAX_REDIS_PATTERN_BYTES {
         return Err(GlobTooLong);
@@ -169,7 +169,7 @@ pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     })
 }
 
-/// Returns the literal prefix of a glob's matches, and true if the glob has no further part.
+/// Returns the bytes of a glob before its first wildcard, unescaped, and true if the glob has no wildcard.
 fn literal_prefix(glob: &[u8]) -> (Vec<u8>, bool) {
     let (mut literal, mut rest) = (Vec::new(), glob);
     loop {
@@ -191,7 +191,7 @@ mod tests {
         subject_of(channel).unwrap().into_owned()
     }
 
-    /// Matches like the broker does.
+    /// Returns true if a pattern matches a subject, by the same rules as the broker.
     fn has(pattern: &[u8], subject: &[u8]) -> bool {
         let (mut wanted, mut given) = (pattern.split(|byte| *byte == b'.'), subject.split(|byte| *byte == b'.'));
         loop {
@@ -204,7 +204,8 @@ mod tests {
         }
     }
 
-    /// All names of up to `longest` of the relevant bytes.
+    /// Returns all names of up to `longest` bytes that consist of bytes with a meaning in subjects, globs or
+    /// escapes.
     fn names(longest: usize) -> Vec<Vec<u8>> {
         let mut all = vec![Vec::new()];
         let mut last = all.clone();

@@ -18,21 +18,23 @@ pub enum Run {
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
     /// A function that may write.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
-    /// The session implements it: transactions, subscriptions, settings.
+    /// The client's session implements the command, for example a command on transactions, subscriptions or
+    /// settings.
     Session,
 }
 
-/// Positions of the keys among the arguments, as `COMMAND` reports them: from `first` to `last` (negative:
-/// from the end) by `step`.
+/// Positions of the keys among the arguments, as the command `COMMAND` reports them: from `first` to `last` in
+/// steps of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Position of the first key, from 1; 0 if there are no keys or `behind` applies.
+    /// Position of the first key, counted from 1; 0 if no argument is a key, or if `behind` is set.
     pub first: i16,
-    /// Position of the last key.
+    /// Position of the last key; a negative position counts from the last argument, which is -1.
     pub last: i16,
     /// Distance from one key to the next, in arguments.
     pub step: i16,
-    /// Word that precedes the keys, if there is one. The keys are the first half of the arguments after it.
+    /// Word that precedes the keys, such as `STREAMS`. The first half of the arguments after the word are keys.
+    /// `None` if the keys have fixed positions.
     pub behind: Option<&'static str>,
 }
 
@@ -43,11 +45,11 @@ impl Keys {
     pub const ONE: Self = Self { first: 1, last: 1, step: 1, behind: None };
     /// All arguments are keys.
     pub const ALL: Self = Self { first: 1, last: -1, step: 1, behind: None };
-    /// Every second argument is a key, from the first on.
+    /// Every second argument is a key, starting with the first argument.
     pub const PAIRS: Self = Self { first: 1, last: -1, step: 2, behind: None };
     /// The first two arguments are keys.
     pub const TWO: Self = Self { first: 1, last: 2, step: 1, behind: None };
-    /// The first argument of a subcommand.
+    /// The argument after the name of the subcommand is the key.
     pub const SECOND: Self = Self { first: 2, last: 2, step: 1, behind: None };
 
     /// The first half of the arguments after `STREAMS` are keys.
@@ -79,11 +81,12 @@ fn behind<'a, 'k>(word: &str, args: &'a [&'k [u8]]) -> &'a [&'k [u8]] {
 /// A subcommand of a container command, selected by the container's first argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Subcommand {
-    /// Name with the container's name, in lower case: `xgroup|create`.
+    /// Names of the container and of the subcommand, in lower case: `xgroup|create`.
     pub name: &'static str,
-    /// Number of arguments including both names; negative for a minimum.
+    /// Number of arguments, including the names of the container and of the subcommand; a negative number is a
+    /// minimum.
     pub arity: i16,
-    /// Flags that `COMMAND` reports.
+    /// Flags of the subcommand, as the command `COMMAND` reports them.
     pub flags: Flags,
     /// Positions of the keys among the arguments.
     pub keys: Keys,
@@ -105,7 +108,7 @@ impl Subcommand {
         Self::new(name, 2, category.and(Flags::LOADING).and(Flags::STALE))
     }
 
-    /// Name without the container's name.
+    /// Returns the subcommand's name without the container's name: `create` for `xgroup|create`.
     #[must_use]
     pub fn own_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, own)| own)
@@ -117,20 +120,20 @@ fn fits(arity: i16, arguments: usize) -> bool {
     if arity >= 0 { arguments == wanted } else { arguments >= wanted }
 }
 
-/// A command of the table.
+/// Description of a Redis command: its name, its arguments and its implementation.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// Name of the command in lower case.
     pub name: &'static str,
-    /// Number of arguments including the name; negative for a minimum.
+    /// Number of arguments, including the name of the command; a negative number is a minimum.
     pub arity: i16,
-    /// Flags that `COMMAND` reports.
+    /// Flags of the command, as the command `COMMAND` reports them.
     pub flags: Flags,
     /// Positions of the keys among the arguments.
     pub keys: Keys,
     /// Implementation of the command.
     pub run: Run,
-    /// Subcommands of a container; empty for other commands.
+    /// Subcommands, if the command is a container such as `XGROUP`; empty for other commands.
     pub subcommands: &'static [Subcommand],
 }
 
@@ -157,7 +160,7 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Write(run), subcommands: &[] }
     }
 
-    /// Creates a command that the session implements.
+    /// Creates a command that the client's session implements, because the command needs more than the store.
     pub(crate) const fn session(
         name: &'static str,
         arity: i16,
@@ -168,7 +171,7 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Session, subcommands }
     }
 
-    /// Turns the command into a container with these subcommands.
+    /// Turns the command into a container: a command whose first argument selects one of these subcommands.
     pub(crate) const fn with(self, subcommands: &'static [Subcommand]) -> Self {
         Self { subcommands, ..self }
     }
@@ -194,7 +197,7 @@ impl Command {
         if fits(found.arity, args.len()) { Ok(Some(found)) } else { Err(wrong_arity(found.name)) }
     }
 
-    /// Returns the keys among checked arguments.
+    /// Returns the keys among the command's arguments. The caller has checked the number of arguments.
     pub fn keys_of<'a, 'k>(&self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let keys = match self.subcommand(args) {
             Ok(Some(subcommand)) => subcommand.keys,
@@ -203,21 +206,24 @@ impl Command {
         keys.keys_in(args)
     }
 
-    /// Returns the flags of the command, or of the subcommand that checked arguments select.
+    /// Returns the flags of the command, or of the subcommand that the arguments select. The caller has checked the
+    /// arguments.
     #[must_use]
     pub fn flags_of(&self, args: &[&[u8]]) -> Flags {
         self.subcommand(args).ok().flatten().map_or(self.flags, |subcommand| subcommand.flags)
     }
 }
 
-/// Creates the reply to `HELP` of a container, from the lines about its other subcommands.
+/// Creates the reply to the subcommand `HELP` of a container command. `lines` describe the container's other
+/// subcommands.
 #[must_use]
 pub fn help(lines: &[&'static str]) -> Reply {
     let lines = lines.iter().chain(&["HELP", "    Prints this help."]);
     Reply::Array(lines.map(|line| Reply::Simple(line)).collect())
 }
 
-/// Returns the own name of the subcommand that checked arguments select; empty if there is none.
+/// Returns the name of the subcommand that the arguments select, without the container's name; empty if the
+/// arguments select none. The caller has checked the arguments.
 pub(crate) fn chosen(subcommands: &'static [Subcommand], args: &[&[u8]]) -> &'static str {
     let mut names = subcommands.iter().map(Subcommand::own_name);
     names.find(|name| args.get(1).is_some_and(|arg| arg.eq_ignore_ascii_case(name.as_bytes()))).unwrap_or("")

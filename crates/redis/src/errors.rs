@@ -1,6 +1,6 @@
 //! Early ends of commands, and error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
 //!
-//! Thalweg's own errors report limits that Redis does not have, or has in another place; `docs/redis.md`
+//! Thalweg's own errors report limits that Redis does not have, or that Redis checks elsewhere; `docs/redis.md`
 //! lists them.
 
 use std::borrow::Cow;
@@ -9,10 +9,10 @@ use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{Reply, store::StoreError};
 
-/// Reason why a command ends early.
+/// Reason why a command ends without its normal reply.
 #[derive(Debug)]
 pub enum CommandEnd {
-    /// The client made a mistake; contains the error reply.
+    /// The client made a mistake; contains the error reply for the client.
     Refused(Reply),
     /// The store failed, so the command has no reply.
     Failed(StoreError),
@@ -40,29 +40,30 @@ impl From<Reply> for CommandEnd {
     }
 }
 
-/// Result of a command's function.
+/// Result of executing a command: its reply, or the reason why the command ended early.
 pub type Answer = Result<Reply, CommandEnd>;
 
-/// A key holds another kind of value than the command is for.
+/// Error text: the key holds another kind of value than the command works on.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-/// Options are unknown, incomplete, or exclude each other.
+/// Error text: options are unknown, incomplete, or exclude each other.
 pub const SYNTAX: &str = "ERR syntax error";
-/// An argument or a value is not an integer.
+/// Error text: an argument or a stored value is not an integer.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-/// An argument or a value is not a number.
+/// Error text: an argument or a stored value is not a number.
 pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
-/// The result of an increment exceeds the range of a 64-bit integer.
+/// Error text: the result of an increment exceeds the range of a 64-bit integer.
 pub const OVERFLOW: &str = "ERR increment or decrement would overflow";
-/// The result of an increment is not a finite number.
+/// Error text: the result of an increment is not a finite number.
 pub const NOT_FINITE: &str = "ERR increment would produce NaN or Infinity";
-/// A value is above [`MAX_VALUE_BYTES`](thalweg_types::limits::MAX_VALUE_BYTES).
+/// Error text: a value would be longer than [`MAX_VALUE_BYTES`](thalweg_types::limits::MAX_VALUE_BYTES).
 pub const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
-/// The key must exist, but does not.
+/// Error text: the key must exist, but does not.
 pub const NO_SUCH_KEY: &str = "ERR no such key";
-/// A command on a hash or stream was sent to a cache. Thalweg's own error.
+/// Error text: the client sent a command on hashes or streams to a cache, which stores only strings. Redis has no
+/// such error.
 pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds strings only: use a keyspace instead";
-/// The reply would exceed [`MAX_REDIS_REPLY_BYTES`](thalweg_types::limits::MAX_REDIS_REPLY_BYTES). Thalweg's
-/// own error.
+/// Error text: the reply would exceed [`MAX_REDIS_REPLY_BYTES`](thalweg_types::limits::MAX_REDIS_REPLY_BYTES).
+/// Redis has no such error.
 pub const REPLY_TOO_LARGE: &str =
     "ERR the reply would be too large: request fewer items at a time, for example with SCAN, HSCAN or ranges";
 
@@ -71,36 +72,37 @@ pub(crate) fn refused(text: &'static str) -> CommandEnd {
     CommandEnd::Refused(Reply::Error(Cow::Borrowed(text)))
 }
 
-/// A key or field exceeds [`MAX_KEY_BYTES`]. Thalweg's own error.
+/// Error reply: a key or the name of a field exceeds [`MAX_KEY_BYTES`]. Redis has no such error.
 pub(crate) fn key_too_long() -> Reply {
     Reply::error(format!("ERR keys and fields are at most {MAX_KEY_BYTES} bytes long"))
 }
 
-/// The number of arguments is wrong.
+/// Error reply: the number of arguments of a command is wrong.
 #[must_use]
 pub fn wrong_arity(command: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{command}' command"))
 }
 
-/// A time to live is not positive, or its deadline is too late to represent.
+/// Error reply: a time to live is not positive, or its deadline is too late to represent. `args` is the command.
 pub(crate) fn bad_expire_time(args: &[&[u8]]) -> CommandEnd {
     CommandEnd::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
 }
 
-/// An option or a pair of arguments is incomplete.
+/// Error reply: an option or a pair of arguments is incomplete. `args` is the command.
 pub(crate) fn incomplete(args: &[&[u8]]) -> CommandEnd {
     wrong_arity(&own_name(args)).into()
 }
 
-/// Name of the command with these arguments, in lower case like in its table.
+/// Returns the name of the command with these arguments, in lower case, as in the table of commands.
 fn own_name(args: &[&[u8]]) -> String {
     args.first().map_or(String::new(), |name| String::from_utf8_lossy(name).to_ascii_lowercase())
 }
 
-/// Maximum bytes of a name that an error repeats, and maximum bytes of all arguments in "unknown command".
+/// Maximum bytes of a name that an error reply repeats, and maximum bytes of all arguments repeated in "unknown
+/// command".
 const MAX_REPEATED_BYTES: usize = 128;
 
-/// The command does not exist.
+/// Error reply: the command does not exist.
 #[must_use]
 pub fn unknown_command(args: &[&[u8]]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
@@ -120,7 +122,7 @@ pub fn unknown_command(args: &[&[u8]]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
-/// The subcommand does not exist.
+/// Error reply: the command has no such subcommand.
 #[must_use]
 pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let mut text = b"unknown subcommand '".to_vec();
@@ -129,26 +131,28 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
-/// A subcommand has options that it does not support.
+/// Error reply: a subcommand has an option that the subcommand does not support.
 #[must_use]
 pub fn wrong_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let subcommand = printable(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
 }
 
-/// An option of `HELLO` is unknown or incomplete. Redis repeats an option of any length.
+/// Error reply: an option of `HELLO` is unknown or incomplete. Redis repeats an option of any length; this reply
+/// truncates the option.
 #[must_use]
 pub fn hello_option(option: &[u8]) -> Reply {
     let option = printable(c_string(cut(option, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR Syntax error in HELLO option '{option}'"))
 }
 
-/// Converts a client's bytes for use in an error: to text, without line breaks, which would end the error.
+/// Converts bytes of a client to text for an error reply. Line breaks become spaces, because a line break would end
+/// the error.
 pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
 }
 
-/// Returns the bytes up to the first zero byte.
+/// Returns the bytes before the first zero byte, or all bytes if there is none.
 pub(crate) fn c_string(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -29,8 +29,8 @@ pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
     }
 }
 
-/// Executes a command that [`admit`] returned for these arguments. Rejects commands of the connection, which
-/// need a session.
+/// Executes a command that [`admit`] returned for these arguments. Rejects commands that the client's session must
+/// implement.
 pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) -> Result<Reply, StoreError> {
     reply_of(match command.run {
         Run::Read(read) => read(&*store, args),

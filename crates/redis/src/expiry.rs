@@ -6,7 +6,7 @@ use crate::{
     store::MAX_DEADLINE_MILLIS,
 };
 
-/// Unit of a time argument.
+/// Unit of a time argument, such as the one of EXPIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,
@@ -14,7 +14,8 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Converts a time argument to milliseconds since the epoch; `None` if that exceeds the range.
+    /// Converts a time argument to a deadline in milliseconds since the Unix epoch; `None` if the deadline exceeds
+    /// the range of `i64`.
     pub(crate) fn millis(self, given: i64, since: Since, now: i64) -> Option<i64> {
         let millis = match self {
             Self::Milliseconds => given,
@@ -24,15 +25,15 @@ impl Unit {
     }
 }
 
-/// Origin of a time argument.
+/// Time from which a time argument counts: the current time for a time to live, or the Unix epoch for a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
     Now,
     Epoch,
 }
 
-/// Returns the deadline of a key that the command `args` writes with such an option. The argument must be a positive
-/// number.
+/// Returns the deadline, in milliseconds since the Unix epoch, that a time option such as `EX 10` requests. The
+/// argument of the option must be a positive number. `args` is the whole command, for the error reply.
 pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args: &[&[u8]]) -> Result<u64, CommandEnd> {
     let (given, now) = (integer(argument)?, i64::try_from(now).unwrap_or(i64::MAX));
     match unit.millis(given, since, now) {
@@ -41,12 +42,13 @@ pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args
     }
 }
 
-/// Limits a deadline to the last representable one.
+/// Returns the deadline, or the last representable deadline if that is earlier.
 pub(crate) fn bounded(deadline: u64) -> u64 {
     deadline.min(MAX_DEADLINE_MILLIS)
 }
 
-/// Returns true if an argument is that option, in any case. As in Redis, the argument ends at a zero byte.
+/// Returns true if an argument is the named option, in upper or lower case. As in Redis, a zero byte ends the
+/// argument.
 pub(crate) fn is(argument: &[u8], option: &str) -> bool {
     match argument.split_at_checked(option.len()) {
         Some((begin, rest)) => matches!(rest, [] | [0, ..]) && begin.eq_ignore_ascii_case(option.as_bytes()),

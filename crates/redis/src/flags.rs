@@ -9,7 +9,7 @@
 pub struct Flags(u32);
 
 impl Flags {
-    /// The empty set, used for containers.
+    /// The empty set. Container commands have no flags of their own; their subcommands have flags.
     pub const NONE: Self = Self(0);
 
     // ----- flags
@@ -18,7 +18,7 @@ impl Flags {
     pub const WRITE: Self = Self(1);
     /// The command only reads.
     pub const READ_ONLY: Self = Self(1 << 1);
-    /// The command adds data, and is rejected while there is no room.
+    /// The command may add data. Redis rejects such commands while its memory is full.
     pub const DENY_OOM: Self = Self(1 << 2);
     /// The command is for administrators.
     pub const ADMIN: Self = Self(1 << 3);
@@ -59,7 +59,7 @@ impl Flags {
     pub const TRANSACTION: Self = Self(1 << 21);
     /// Category of commands that should not be open to every user.
     pub const DANGEROUS: Self = Self(1 << 22);
-    /// Category of commands for administrators on which [`Self::ADMIN`] is not set.
+    /// Category of commands for administrators that do not have the flag [`Self::ADMIN`].
     pub const FOR_ADMINS: Self = Self(1 << 23);
     /// Commands without [`Self::FAST`]. No table sets this flag.
     const SLOW: Self = Self(1 << 24);
@@ -76,12 +76,12 @@ impl Flags {
         self.0 & those.0 == those.0
     }
 
-    /// Names of the flags, in Redis's order.
+    /// Returns the names of the flags in this set, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         FLAGS.iter().filter(move |(_, flag)| self.contains(*flag)).map(|(name, _)| *name)
     }
 
-    /// Names of the categories, in Redis's order.
+    /// Returns the names of the categories of a command with these flags, in Redis's order.
     pub fn categories(self) -> impl Iterator<Item = &'static str> {
         let speed = if self.contains(Self::FAST) { Self::NONE } else { Self::SLOW };
         let set = self.and(speed);
@@ -106,7 +106,7 @@ const FLAGS: [(&str, Flags); 14] = [
     ("movablekeys", Flags::MOVABLE_KEYS),
 ];
 
-/// Each category with the flags of which any puts a command into it.
+/// Name of each category, with a set of flags. A command with at least one of these flags belongs to the category.
 const CATEGORIES: [(&str, Flags); 14] = [
     ("@keyspace", Flags::KEYSPACE),
     ("@read", Flags::READ_ONLY),

@@ -9,7 +9,7 @@ use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
 
 use crate::errors::CommandEnd;
 
-/// Rejects a pattern whose matching could take too long.
+/// Returns an error for a pattern longer than [`MAX_REDIS_PATTERN_BYTES`], because matching it could take too long.
 pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     if pattern.len() > MAX_REDIS_PATTERN_BYTES {
         return Err(CommandEnd::error(format!("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")));
@@ -51,7 +51,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns the pattern after its first part, which is not a star, if that part matches the byte.
+/// Matches the first element of a pattern (a byte, `?`, a class or an escape, but not `*`) against a byte. Returns
+/// the pattern after that element, or `None` if the element does not match.
 fn one(pattern: &[u8], byte: Option<u8>) -> Option<&[u8]> {
     let byte = byte?;
     match pattern {
@@ -66,7 +67,7 @@ fn one(pattern: &[u8], byte: Option<u8>) -> Option<&[u8]> {
     }
 }
 
-/// Returns true if the byte is in the class, and the pattern after the class.
+/// Returns true if a byte is in a class such as `[a-z]`, and the pattern after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut rest) = match class {
         [b'^', rest @ ..] => (true, rest),
@@ -98,7 +99,7 @@ fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
 mod tests {
     use super::*;
 
-    /// Matches by definition: each star tries every length.
+    /// Reference implementation of glob matching for tests: tries every length of text for each `*`.
     fn reference(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),

@@ -44,13 +44,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("hscan", -3, READ_SLOW, Keys::ONE, lists::hscan),
 ];
 
-/// Reads a field of a hash that may not exist.
+/// Reads the value of a field; `None` if the hash or the field does not exist.
 fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, CommandEnd> {
     check_field(args[2])?;
     Hash::find(read, args[1])?.map_or(Ok(None), |hash| hash.get(read, args[2]))
 }
 
-/// Sets all fields. Returns the number of new ones.
+/// Sets the fields of HSET or HMSET to their values. Returns the number of fields that did not exist before.
 fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, CommandEnd> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {

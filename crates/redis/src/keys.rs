@@ -80,8 +80,8 @@ fn dbsize(read: &dyn Read, _: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(read.len()?).unwrap_or(i64::MAX)))
 }
 
-/// Clears one database, also for FLUSHALL: the others are separate keyspaces and caches, which no single
-/// commit covers.
+/// Clears the client's database, even for FLUSHALL: the other databases are separate keyspaces and caches, which no
+/// single commit covers.
 fn flush<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match args[1..] {
         [] => {}

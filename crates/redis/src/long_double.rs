@@ -13,8 +13,8 @@ use crate::errors::{CommandEnd, NOT_A_FLOAT, refused};
 
 /// Maximum bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
-/// Limit to which exponents are clamped. With the digits that a text can have, larger exponents give infinity or
-/// zero anyway.
+/// Limit to which a parsed exponent is clamped. With the digits that a text can have, larger exponents give
+/// infinity or zero anyway.
 const MAX_EXPONENT: i64 = 100_000;
 /// Maximum number of digits written after the decimal point.
 const DECIMALS: usize = 17;
@@ -29,7 +29,7 @@ pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
 }
 
 impl LongDouble {
-    /// Zero.
+    /// The number zero.
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
     /// Parses decimal or hexadecimal digits with decimal point and exponent, or an infinity. Returns `None`
@@ -52,7 +52,7 @@ impl LongDouble {
         Some(Self(if negative { -magnitude } else { magnitude }))
     }
 
-    /// Returns the sum.
+    /// Returns the sum of both numbers.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)
@@ -115,7 +115,7 @@ fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     (number.is_finite() && number.is_non_zero()).then_some(number)
 }
 
-/// Parses the number after `e` or `p`.
+/// Parses the exponent of a number: the digits after `e` or `p`.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),

@@ -14,12 +14,12 @@ use crate::store::{
     Collection, CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
 };
 
-/// A store in memory.
+/// A store that keeps all keys in memory, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// Time that [`Read::now`] returns.
+    /// Current time in milliseconds since the Unix epoch, as [`Read::now`] returns it.
     pub now: u64,
-    /// Keys by name.
+    /// Stored keys with their values, by name.
     keys: BTreeMap<Vec<u8>, KeyValue>,
     parts: BTreeMap<(CollectionId, Vec<u8>), Bytes>,
     last_version: u64,
@@ -27,7 +27,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Creates an empty store with the given time.
+    /// Creates an empty store whose clock shows `now`, in milliseconds since the Unix epoch.
     #[must_use]
     pub fn at(now: u64) -> Self {
         Self { now, ..Self::default() }

@@ -30,12 +30,12 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// Parses an argument that must be an integer.
+/// Parses an argument that must be an integer; otherwise returns the error reply.
 pub(crate) fn integer(argument: &[u8]) -> Result<i64, CommandEnd> {
     parse_integer(argument).ok_or_else(|| refused(NOT_AN_INTEGER))
 }
 
-/// Parses an argument that must be an integer between two inclusive bounds.
+/// Parses an argument that must be an integer between two inclusive bounds; otherwise returns the error reply.
 pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64, CommandEnd> {
     let value = integer(argument)?;
     if (min..=max).contains(&value) {
@@ -45,8 +45,8 @@ pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64
     }
 }
 
-/// Writes a number's digits at the end of `place`, which must have room for [`MAX_DIGITS`]. Returns the
-/// position of the first digit.
+/// Writes the decimal digits of a number at the end of the buffer `place`, which must have room for [`MAX_DIGITS`]
+/// bytes. Returns the position of the first digit in the buffer.
 #[inline]
 pub(crate) fn put_digits(place: &mut [u8], mut number: u64) -> usize {
     let mut begin = place.len();

@@ -1,6 +1,6 @@
 //! Pages of SCAN and HSCAN: their options, and the position of the next page.
 //!
-//! A cursor in this crate is a *position*: the last name visited, or empty for the beginning and the end. The
+//! A cursor in this crate is a *position*: the last key or field visited, or empty for the beginning and the end. The
 //! server maps positions to the decimal cursors of Redis clients. An empty name never ends a page, because
 //! its position would mean the end.
 
@@ -17,22 +17,22 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// Default number of names that a page visits.
+/// Number of names that a page visits if the client does not send the option COUNT.
 const DEFAULT_COUNT: usize = 10;
 
-/// Command of a page. Only `Keys` has the option TYPE.
+/// Command that returns a page: SCAN (keys) or HSCAN (fields of a hash). Only SCAN has the option TYPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageCommand {
     Keys,
     Fields,
 }
 
-/// Parsed options of a page.
+/// Parsed options of SCAN or HSCAN, which determine the names on a page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     count: usize,
     pattern: Option<&'a [u8]>,
-    /// Requested kind of keys; `None` for all kinds.
+    /// Kind of value that a key must have to be on the page; `None` for keys of all kinds.
     pub(crate) kind: Option<&'a [u8]>,
 }
 
@@ -69,7 +69,7 @@ fn count(argument: &[u8]) -> Result<usize, CommandEnd> {
     }
 }
 
-/// A page that is being filled.
+/// A page of SCAN or HSCAN that is being filled with names.
 #[derive(Debug)]
 pub(crate) struct PageBuilder<'a> {
     page: Page<'a>,
@@ -92,8 +92,8 @@ impl<'a> PageBuilder<'a> {
         }
     }
 
-    /// Visits the next name. Adds it to the page, with its value if there is one, if it is `wanted` and
-    /// matches.
+    /// Visits the next name: a key for SCAN, a field for HSCAN. Adds the name, with its value if `value` is given,
+    /// if the name is `wanted` and matches the pattern. Returns `Break` if the page is full.
     pub(crate) fn visit(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
         let full = self.looked >= self.page.count && !self.last.is_empty();
         let matched = !full && wanted && self.page.matches(name);
@@ -113,14 +113,15 @@ impl<'a> PageBuilder<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Returns the position after the page, and the page.
+    /// Returns the reply of SCAN or HSCAN: the position at which the next page begins (empty if this page is the
+    /// last), and the names on this page.
     pub(crate) fn finish(self) -> Reply {
         let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };
         Reply::Array(vec![position, Reply::Array(self.replies)])
     }
 }
 
-/// Returns the name after which a page begins, or `None` for the first page.
+/// Returns the name after which a page begins, given the client's position; `None` for the first page.
 pub(crate) fn after(position: &[u8]) -> Option<&[u8]> {
     (!position.is_empty()).then_some(position)
 }

@@ -1,6 +1,6 @@
 //! Random choices from a seed that the store provides.
 
-/// SplitMix64, sufficient for random choices.
+/// Pseudorandom number generator SplitMix64. Not secure, but sufficient for random choices.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -9,7 +9,7 @@
 //! Invariants:
 //! * A key past its deadline does not exist, for reads and for writes.
 //! * Ids of collections are never reused. The store removes the parts of collections without a key at some
-//!   later time; a command that overwrites, deletes or expires the key does nothing else.
+//!   later time; a command that overwrites, deletes or expires the key does not remove them.
 //! * The version of a key changes with every write that changes the key or its deadline, and with every
 //!   [`Store::put`]. Commands that change a part of a collection also put the key's meta, even if it is
 //!   unchanged. Changes that `WATCH` ignores, such as those of a stream's groups, use [`Store::put_meta`],
@@ -26,14 +26,14 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
-/// Last representable deadline, in milliseconds since the Unix epoch: in microseconds it still fits an `i64`.
-/// It is in the year 294,247. Commands use it instead of a later one.
+/// Last representable deadline of a key, in milliseconds since the Unix epoch; commands store this deadline instead
+/// of a later one. The same time in microseconds still fits an `i64`. The deadline is in the year 294,247.
 pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
 
 /// Error returned by a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store rejects the operation because of a limit or a missing feature. The command ends with this
+    /// The store rejects the operation because of a limit or a missing feature. The command ends with the contained
     /// reply.
     #[error("the store rejected the operation: {0:?}")]
     Refused(Reply),
@@ -42,7 +42,8 @@ pub enum StoreError {
     Failed(Box<dyn Error + Send + Sync>),
 }
 
-/// Number of a collection, from 1; never reused.
+/// Number that identifies a collection: the value of a key that holds a hash or a stream. Counts from 1; never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CollectionId(pub u64);
 
@@ -58,7 +59,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Name that `TYPE` returns.
+    /// Name of the kind, as the command `TYPE` returns it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,27 +70,30 @@ impl Kind {
     }
 }
 
-/// A key's properties without its value.
+/// Properties of a key, without the bytes of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
     /// Kind of the value.
     pub kind: Kind,
     /// Deadline in milliseconds since the Unix epoch; `None` without one.
     pub deadline: Option<u64>,
-    /// Version of the key, which differs after each change.
+    /// Version of the key: a number that differs after each change of the key.
     pub version: u64,
-    /// Bytes of the string, or of the collection's meta.
+    /// Length in bytes of the string, or of the collection's meta (the small value that a hash or a stream stores
+    /// with its key).
     pub len: usize,
 }
 
-/// The value of a key that holds a collection.
+/// The value of a key that holds a hash or a stream. The fields of a hash, and the entries and groups of a stream,
+/// are its *parts*: rows of the store that are separate from the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Number under which its parts are stored.
+    /// Number of the collection, under which its parts (fields of a hash, entries of a stream) are stored.
     pub id: CollectionId,
     /// Kind of the collection; never [`Kind::String`].
     pub kind: Kind,
-    /// Data that the collection's commands store with the key.
+    /// Small value stored with the key, such as the number of fields of a hash. The commands on that kind of
+    /// collection encode it.
     pub meta: Bytes,
 }
 
@@ -102,47 +106,49 @@ pub enum Value {
     Collection(Collection),
 }
 
-/// An existing key with its value and deadline.
+/// An existing key with its value, deadline and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {
     /// Value of the key.
     pub value: Value,
     /// Deadline in milliseconds since the Unix epoch; `None` without one.
     pub deadline: Option<u64>,
-    /// Version of the key, which differs after each change.
+    /// Version of the key: a number that differs after each change of the key.
     pub version: u64,
 }
 
 /// A value to write.
 #[derive(Clone, Debug)]
 pub enum NewValue<'a> {
-    /// A string. Borrowed bytes are from an argument, and a store may keep them by reference.
+    /// A string. Borrowed bytes are an argument of the command, and a store may keep a reference to them instead of
+    /// a copy.
     String(Cow<'a, [u8]>),
-    /// A hash or a stream: its meta, and the id of its parts.
+    /// A hash or a stream: its meta, and the id under which its parts (fields or entries) are stored.
     Collection(Collection),
 }
 
-/// Visitor of rows (name, value); `Break` ends the visit.
+/// Function that receives the name and the value of each visited part of a collection; `Break` ends the visit.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
-/// Visitor of keys; `Break` ends the visit.
+/// Function that receives the name and the properties of each visited key; `Break` ends the visit.
 pub type VisitKeys<'v> = dyn FnMut(&[u8], &KeyInfo) -> ControlFlow<()> + 'v;
 
-/// Operations that reading commands need. Object-safe.
+/// Operations on stored keys that reading commands need. The trait is object-safe.
 pub trait Read {
     /// Current time for deadlines, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
-    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), different on each call where possible. For a
-    /// command in the log it comes from a counter of the space, so that every node chooses the same.
+    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), different on each call where possible. For a command
+    /// that is executed from the log, the seed comes from a counter in the replicated state, so that every node
+    /// chooses the same.
     fn seed(&self) -> u64 {
         self.now()
     }
-    /// Returns true if keys of this store can hold collections. Keys of a cache cannot.
+    /// Returns true if keys of this store can hold collections (hashes and streams). A cache stores only strings.
     fn has_collections(&self) -> bool {
         true
     }
-    /// Returns a key's properties without its value; `None` if it does not exist.
+    /// Returns a key's properties without its value; `None` if the key does not exist.
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError>;
-    /// Returns a key with its value; `None` if it does not exist.
+    /// Returns a key with its value; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
     /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
@@ -150,11 +156,14 @@ pub trait Read {
     fn is_empty(&self) -> Result<bool, StoreError> {
         Ok(self.len()? == 0)
     }
-    /// Visits keys in the store's order, starting after `after`. The order is the same for every call.
+    /// Visits the keys that follow the key `after`, or all keys for `None`. The order is that of the store, and the
+    /// same for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
-    /// Returns a part of a collection.
+    /// Returns the value of a part of a collection (a field of a hash, an entry of a stream); `None` if there is no
+    /// part of that name.
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError>;
-    /// Visits parts in ascending or descending byte order of their names.
+    /// Visits the parts of a collection (fields of a hash, entries of a stream) whose names are within two bounds,
+    /// in ascending or descending byte order of their names.
     fn parts(
         &self,
         id: CollectionId,
@@ -165,27 +174,28 @@ pub trait Read {
     ) -> Result<(), StoreError>;
 }
 
-/// Operations that writing commands need. Later reads see earlier writes. `'a` is the lifetime of the
-/// commands' arguments.
+/// Operations on stored keys that writing commands need. Later reads see earlier writes. `'a` is the lifetime of
+/// the commands' arguments.
 pub trait Store<'a>: Read {
     /// Writes a key's value and deadline. A deadline in the past deletes the key.
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError>;
-    /// Replaces the meta of a key that holds this collection, and keeps its version: `WATCH` ignores this
-    /// change.
+    /// Replaces the meta of a key that already holds this collection. The key keeps its version, because `WATCH`
+    /// ignores such a change.
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError>;
     /// Changes or removes the deadline of an existing key, and keeps its value. A deadline in the past
     /// deletes the key.
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError>;
     /// Deletes a key. Returns true if it existed.
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError>;
-    /// Moves an existing key's value and deadline to another key; a collection keeps its parts.
+    /// Moves an existing key's value and deadline to another key. If the value is a collection, its parts (fields
+    /// or entries) stay where they are and now belong to the new key.
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError>;
-    /// Returns an id for a new collection without parts.
+    /// Returns the id of a new collection without parts (fields or entries).
     fn new_collection(&mut self) -> Result<CollectionId, StoreError>;
-    /// Writes a part of a collection.
+    /// Writes the value of a part of a collection: a field of a hash, or a row of a stream.
     fn put_part(&mut self, id: CollectionId, name: &[u8], value: &[u8]) -> Result<(), StoreError>;
-    /// Deletes a part of a collection.
+    /// Deletes a part of a collection: a field of a hash, or a row of a stream.
     fn delete_part(&mut self, id: CollectionId, name: &[u8]) -> Result<(), StoreError>;
-    /// Deletes all keys.
+    /// Deletes all keys of the store.
     fn clear(&mut self) -> Result<(), StoreError>;
 }

@@ -5,8 +5,8 @@
 //! to wait.
 //!
 //! Invariants:
-//! * `XADD` writes one meta and one part. The cost of other commands is bounded by the number of rows they
-//!   return or remove, which `types::limits` bounds.
+//! * `XADD` writes one meta (the value of the stream's key) and one part (the row of the new entry). The cost of
+//!   other commands is bounded by the number of rows they return or remove, which `types::limits` bounds.
 //! * Malformed bytes in the store cause a [`StoreError`], never a panic.
 
 mod arguments;
@@ -62,7 +62,7 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 
-/// Number of entries of a stream, and the part name of its first entry.
+/// Returns the number of entries of a stream, and the name of the row that stores its first entry.
 pub(crate) fn entries_of(stream: &Collection) -> Result<(u64, Vec<u8>), StoreError> {
     let meta = layout::Meta::decode(&stream.meta)?;
     Ok((meta.len, layout::entry(meta.first_id).to_vec()))

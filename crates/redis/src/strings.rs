@@ -86,7 +86,7 @@ fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Returns the keys and values of MSET, after checking all of them.
+/// Returns the keys and values of MSET or MSETNX, after checking that no value is missing or too long.
 fn pairs<'s, 'a>(args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, CommandEnd> {
     let pairs = args[1..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
@@ -153,7 +153,8 @@ fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {
     }))
 }
 
-/// Converts two inclusive indices into a half-open range; negative indices count from the end.
+/// Converts two inclusive byte indices into a string of `len` bytes to a half-open range; negative indices count
+/// from the end. `None` if the range is empty.
 fn range(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
     if first < 0 && last < 0 && first > last {
         return None;
@@ -188,7 +189,7 @@ fn setrange<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(length(len))
 }
 
-/// Returns a length as a reply.
+/// Returns a length in bytes as an integer reply.
 fn length(bytes: usize) -> Reply {
     Reply::Integer(bytes as i64)
 }

@@ -23,7 +23,8 @@ pub fn all() -> impl Iterator<Item = &'static Command> {
 /// Number of slots in the hash table of commands; a power of two, several times the number of commands.
 const PLACES: usize = 1024;
 
-/// Commands by name. Each is in the first free slot at or after its hash.
+/// Hash table of all commands by name. Each command is in the first free slot at or after the slot of its name's
+/// hash.
 static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::new(|| {
     let mut places = Box::new([None; PLACES]);
     for command in all() {
@@ -36,13 +37,14 @@ static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::ne
     places
 });
 
-/// Hashes a name, ignoring case. A few other characters collide too, which costs only a comparison.
+/// Returns the slot for a command's name, ignoring case. Names that differ only in a few other characters also
+/// share a slot, which costs only a comparison.
 fn place_of(name: &[u8]) -> usize {
     let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
     (hash ^ hash >> 10) % PLACES
 }
 
-/// Finds a command by the name in `COMMAND INFO`, and its subcommand if the name contains one
+/// Finds a command by the name that `COMMAND INFO` accepts, and its subcommand if the name contains one
 /// (`xgroup|create`).
 #[must_use]
 pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subcommand>)> {
@@ -52,7 +54,7 @@ pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subco
     Some((command, Some(subcommand)))
 }
 
-/// Finds a command by its name in any case.
+/// Finds a command by its name, in upper or lower case.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     // Longer than every command's name, so it need not be hashed.

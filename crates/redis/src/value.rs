@@ -11,7 +11,8 @@ use crate::{
     store::{KeyInfo, Kind, NewValue, Read, Store, Value},
 };
 
-/// Reads a string with its deadline. Returns `None` for a missing key; rejects a key of another kind.
+/// Reads the string of a key, and the key's deadline in milliseconds since the Unix epoch. Returns `None` for a
+/// missing key, and an error for a key that holds a hash or a stream.
 pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>, CommandEnd> {
     match read.get(key)? {
         None => Ok(None),
@@ -22,8 +23,8 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
     }
 }
 
-/// Reads a string's properties without its bytes. Returns `None` for a missing key; rejects a key of another
-/// kind.
+/// Reads the properties of a key that must hold a string, without the bytes of the string. Returns `None` for a
+/// missing key, and an error for a key that holds a hash or a stream.
 pub(crate) fn string_info(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<KeyInfo>, CommandEnd> {
     match read.look(key)? {
         Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
@@ -31,17 +32,18 @@ pub(crate) fn string_info(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Opt
     }
 }
 
-/// Returns a string that [`string`] read, as a reply.
+/// Returns the result of [`string`] as a reply: the bytes of the string, or null for a missing key.
 pub(crate) fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
     found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
 }
 
-/// Rejects a value longer than the maximum.
+/// Returns an error if a value of this many bytes exceeds the maximum size of a value.
 pub(crate) fn check_value(bytes: usize) -> Result<(), CommandEnd> {
     if bytes > MAX_VALUE_BYTES { Err(refused(TOO_LARGE)) } else { Ok(()) }
 }
 
-/// Writes an argument as a string.
+/// Writes an argument of the command as the string of a key. The store can keep a reference to the argument instead
+/// of a copy.
 pub(crate) fn put_argument<'a>(
     store: &mut dyn Store<'a>,
     key: &'a [u8],
@@ -52,7 +54,7 @@ pub(crate) fn put_argument<'a>(
     Ok(store.put(key, NewValue::String(Cow::Borrowed(value)), deadline)?)
 }
 
-/// Writes computed bytes as a string.
+/// Writes bytes that a command has computed as the string of a key.
 pub(crate) fn put_computed<'a>(
     store: &mut dyn Store<'a>,
     key: &'a [u8],
@@ -63,26 +65,27 @@ pub(crate) fn put_computed<'a>(
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
 
-/// Bytes of [`MAX_REDIS_REPLY_BYTES`] that a reply has used.
+/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
 }
 
 impl ReplyBudget {
-    /// Counts a value of `bytes` bytes. Returns true if it still fits.
+    /// Counts a value of `bytes` bytes. Returns true if the reply is still within its limit.
     pub(crate) fn fits(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
         !self.is_exceeded()
     }
 
-    /// Counts a value, and returns an error if it no longer fits.
+    /// Counts a value of `bytes` bytes. Returns an error if the reply now exceeds its limit.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), CommandEnd> {
         self.fits(bytes);
         self.check()
     }
 
-    /// Counts a part of the reply with all its values. Returns true if it still fits.
+    /// Counts an element of the reply, including nested values. Returns true if the reply is still within its
+    /// limit.
     pub(crate) fn fits_part(&mut self, part: &Reply) -> bool {
         match part {
             Reply::Array(parts) => {
@@ -97,12 +100,12 @@ impl ReplyBudget {
         }
     }
 
-    /// Returns true if a value did not fit.
+    /// Returns true if the counted values exceed the limit of a reply.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.taken_bytes > MAX_REDIS_REPLY_BYTES
     }
 
-    /// Returns an error if a value did not fit.
+    /// Returns an error if the counted values exceed the limit of a reply.
     pub(crate) fn check(&self) -> Result<(), CommandEnd> {
         if self.is_exceeded() { Err(refused(REPLY_TOO_LARGE)) } else { Ok(()) }
     }

@@ -34,12 +34,14 @@ use super::{
     wait::Wait,
 };
 
-/// Interval at which a reader of a group checks whether its stream has expired, or a client of another protocol has
-/// overwritten or removed it. Redis clients notify immediately. Each check costs one lookup of a key and of a group.
+/// Interval at which a client that waits for entries of a consumer group checks whether the stream still exists: it
+/// may have expired, or a client of another protocol may have overwritten or removed it. Changes by Redis clients
+/// are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Runs a reading command that may block. Returns `None` if it does not block.
+    /// Runs an `XREAD` or `XREADGROUP` command that has the option `BLOCK`. Returns `None` if the command can't
+    /// block; the caller then runs it like any other command.
     pub(super) fn blocking_command(
         &mut self,
         command: &'static Command,
@@ -82,7 +84,7 @@ impl Session {
         }
     }
 
-    /// Runs the command, and waits if it finds nothing.
+    /// Runs a blocking read once. If the read finds no entry, the client begins to wait.
     fn try_to_read(
         &mut self,
         command: &'static Command,
@@ -112,7 +114,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Polls a blocked read. Returns true if there was progress.
+    /// Continues the client's blocked read after an unblock request, a change of one of its keys, or its timeout.
+    /// Returns true if there was progress.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
@@ -142,7 +145,7 @@ impl Session {
         is_over
     }
 
-    /// Ends the wait if the stream or group no longer exists.
+    /// Ends the client's blocked read with an error if its stream or its group no longer exists.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         let reply = match self.store().read(|read| wait.blocked.poll(read)) {
@@ -185,7 +188,7 @@ impl Session {
     }
 }
 
-/// Returns the reply to a read ended by `CLIENT UNBLOCK`.
+/// Returns the reply to a blocking read that `CLIENT UNBLOCK` has ended.
 fn unblocked_reply(why: Unblock) -> Reply {
     match why {
         Unblock::Timeout => Reply::NullArray,

@@ -1,4 +1,4 @@
-//! Commands to be committed together, and the order of their replies.
+//! A burst: the commands of one client that are committed together, and the order of their replies.
 //!
 //! Owns: the order of replies. A burst begins with a command that writes to a batched database. All later commands of
 //! the same read join it, including reads, which must see the earlier writes. Commands that need no database (`PING`)
@@ -9,44 +9,48 @@
 //!   Outcome  Outcome  Held  Held    Held   Group(1) Outcome
 //! ```
 //!
-//! Limits: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]. Further requests wait in the receive buffer for the next burst.
+//! Limits: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]. Further requests wait in the receive buffer for the next
+//! burst.
 
 use thalweg_types::limits::MAX_REDIS_COMMANDS;
 
 use super::{commands::Commands, database::Watched};
 
-/// Size of the commands in bytes from which no more join a burst. One command may exceed it.
+/// Total size in bytes of a burst's commands from which no more commands join the burst. A single command may be
+/// larger.
 const MAX_BURST_BYTES: usize = 1024 * 1024;
-/// Number of replies from which no more commands join a burst.
+/// Number of replies of a burst from which no more commands join the burst.
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
-/// Source of one reply of a burst.
+/// Source of one reply to a burst: to the commands of a client that are committed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// The next reply of the database; the cursor in a scan's reply needs translation.
+    /// The next reply that the database returns. If the command is a scan, the cursor in its reply must be
+    /// translated.
     Outcome {
-        /// True if the command is a scan.
+        /// True if the command is SCAN or HSCAN.
         is_scan: bool,
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// This number of bytes already encoded in `held`.
+    /// Replies that are already encoded: the next bytes of [`Burst::held`], as many as this number.
     Held(u32),
-    /// Begin of the reply of `EXEC`.
+    /// Head of the reply to `EXEC`, which is an array of the replies in the following slots.
     Group {
-        /// Number of following slots that belong to the reply.
+        /// Number of following slots that belong to the reply to `EXEC`.
         len: u32,
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// An error reply to a rejected command.
+    /// An error reply to a command that was rejected before it reached the database.
     Refused {
         /// Text of the error reply.
         error: &'static str,
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// A command of the connection within a transaction, which runs when its reply is due.
+    /// A command within a transaction that the session implements, not the database. The command runs when its
+    /// reply is due.
     Session {
         /// Arguments of the command, its name first.
         arguments: Box<[Box<[u8]>]>,
@@ -55,25 +59,27 @@ pub(crate) enum Slot {
     },
 }
 
-/// Commands and reply slots of one burst; see the module's documentation.
+/// Commands of one client that are committed together, and the sources of their replies in order.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
-    /// Index of the database that the burst is for.
+    /// Index of the database to which the commands go.
     pub database: usize,
-    /// Commands to propose to the database.
+    /// Commands that go to the database in one proposal.
     pub commands: Commands,
-    /// Keys that must be unchanged. If there are any, the burst consists of one transaction.
+    /// Keys that the client watches with `WATCH`, and that must be unchanged when the commands are applied. If
+    /// there are any, the burst consists of one transaction.
     pub watched: Vec<Watched>,
-    /// Reply slots in order.
+    /// Sources of the replies, in the order in which the client gets the replies.
     pub slots: Vec<Slot>,
     /// Bytes of all [`Slot::Held`], concatenated.
     pub held: Vec<u8>,
-    /// Keys whose waiting readers are notified once the burst is applied.
+    /// Keys that the commands may change. Once the commands are applied, clients that wait for these keys in
+    /// blocking reads are notified.
     pub touched: super::waiting::TouchedKeys,
 }
 
 impl Burst {
-    /// Returns true if the burst has no reply slots.
+    /// Returns true if the burst contains nothing that needs a reply.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -88,7 +94,7 @@ impl Burst {
                 && self.slots.len() + commands < MAX_SLOTS)
     }
 
-    /// Adds a slot for a reply of `bytes` bytes that was appended to `held`.
+    /// Adds a reply of `bytes` bytes, whose encoding the caller has appended to `held`.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self.slots.last_mut() {
             // The total stays below 4 GiB: replies are small, and their number is bounded.
@@ -102,7 +108,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// Creates a burst with this number of commands, whose arguments have `bytes` bytes in total.
+    /// Creates a burst with this number of commands. Their arguments have `bytes` bytes in total.
     fn burst(commands: usize, bytes: usize) -> Burst {
         let mut burst = Burst::default();
         let append = thalweg_redis::find(b"append").unwrap();

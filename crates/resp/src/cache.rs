@@ -1,7 +1,7 @@
 //! A cache as a database of Redis clients: strings only, in memory, with deadlines.
 //!
-//! Owns: [`CacheDatabase`], a view of one of the node's caches. Does not own the cache: other protocols read and write the
-//! same entries, and a full cache evicts the least recently used ones.
+//! Owns: [`CacheDatabase`], a view of one of the node's caches. Does not own the cache: other protocols read and
+//! write the same entries, and a full cache evicts the least recently used ones.
 //!
 //! A read locks one shard of the cache per key. A writing Redis client locks the database against other writing Redis
 //! clients, so none of them changes a key between the read and the write of a command or transaction. Readers may see
@@ -35,20 +35,22 @@ use thalweg_types::limits::MAX_CACHE_SCAN_KEYS;
 
 /// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
 const MAX_COPIED_BYTES: usize = 4096;
-/// Number of keys that a scan first reads from the cache; each page has twice as many as the previous one.
+/// Number of keys that a scan reads from the cache in its first page; each further page has twice as many as the
+/// previous one.
 const FIRST_PAGE_KEYS: usize = 256;
-/// Bytes of keys in a page.
+/// Maximum total bytes of the keys that a scan reads from the cache in one page.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Difference in nanoseconds from which the wall clock counts as set.
+/// Change of the distance between wall clock and monotonic clock, in nanoseconds, above which the wall clock counts
+/// as set to another time.
 const MAX_DRIFT_NANOS: u64 = 500_000_000;
 
-/// A cache that serves as a database; see the module's documentation.
+/// A cache of the node that serves Redis clients as a database; see the module's documentation.
 pub struct CacheDatabase {
     cache: Arc<Cache>,
     now: Box<dyn Fn() -> Moment + Send + Sync>,
-    /// Lock that serializes writing Redis clients.
+    /// Lock that lets only one Redis client write to the cache at a time.
     writing: Mutex<()>,
-    /// Wall-clock time of the start of the cache's clock, in nanoseconds.
+    /// Wall-clock time at which the cache's monotonic clock was zero, in nanoseconds since the Unix epoch.
     began: AtomicU64,
     seeds: AtomicU64,
 }
@@ -65,14 +67,16 @@ fn wall_nanos() -> u64 {
 }
 
 impl CacheDatabase {
-    /// Creates a database over a cache, whose clock `now` reads. `seed` starts the sequence of random seeds.
+    /// Creates a database over a cache. `now` returns the time of the cache's clock. `seed` determines the sequence
+    /// of random seeds.
     pub fn new(cache: Arc<Cache>, now: impl Fn() -> Moment + Send + Sync + 'static, seed: u64) -> Self {
         let began = wall_nanos().saturating_sub(now().nanos());
         let (began, seeds) = (AtomicU64::new(began), AtomicU64::new(seed));
         Self { cache, now: Box::new(now), writing: Mutex::default(), began, seeds }
     }
 
-    /// Returns the wall-clock time of the start of the cache's clock.
+    /// Returns the wall-clock time at which the cache's monotonic clock was zero, in nanoseconds since the Unix
+    /// epoch. Measures the time again if the wall clock was set.
     fn began(&self, now: Moment) -> u64 {
         let (known, measured) = (self.began.load(Ordering::Relaxed), wall_nanos().saturating_sub(now.nanos()));
         if known.abs_diff(measured) <= MAX_DRIFT_NANOS {
@@ -86,12 +90,12 @@ impl CacheDatabase {
         CacheView { cached: self, now: (self.now)(), began: OnceCell::new() }
     }
 
-    /// Passes a view for reading to `act`.
+    /// Calls `act` with a view of the cache for reading.
     pub fn read<R>(&self, act: impl FnOnce(&dyn Read) -> R) -> R {
         act(&self.view())
     }
 
-    /// Passes a view for writing to `act`, with other writers locked out.
+    /// Calls `act` with a view of the cache for writing. No other Redis client writes to the cache in the meantime.
     pub fn write<'a, R>(&self, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
         // A panicking command leaves nothing half done, since each of its changes is one change of the cache.
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,11 +105,12 @@ impl CacheDatabase {
     }
 }
 
-/// View of the database at one point in time.
+/// Access to the cache for one command or transaction, with a fixed current time.
 struct CacheView<'c> {
     cached: &'c CacheDatabase,
     now: Moment,
-    /// Start of the cache's clock, computed at the first use.
+    /// Wall-clock time at which the cache's clock was zero, in nanoseconds since the Unix epoch; computed at the
+    /// first use.
     began: OnceCell<u64>,
 }
 
@@ -119,7 +124,8 @@ impl CacheView<'_> {
         (moment != Moment::NEVER).then(|| moment.nanos().saturating_add(self.began()).div_ceil(1_000_000))
     }
 
-    /// Converts a deadline; returns `None` if it has passed.
+    /// Converts a deadline in milliseconds since the Unix epoch to an expiry on the cache's clock. Returns `None`
+    /// if the deadline has passed.
     fn expiry(&self, deadline: Option<u64>) -> Option<Expiry> {
         let Some(deadline) = deadline else { return Some(Expiry::Never) };
         if deadline <= self.now() {
@@ -135,7 +141,8 @@ impl CacheView<'_> {
         KeyInfo { kind: Kind::String, deadline, version: entry.version.0, len: entry.value.len() }
     }
 
-    /// Looks at a key without counting it as used.
+    /// Returns a key's properties without counting the access as a use of the key; `None` if the key does not
+    /// exist.
     fn peek(&self, key: &[u8]) -> Option<KeyInfo> {
         let look = |entry: Option<&CacheEntry>| (Update::Keep, entry.map(|entry| self.look_of(entry)));
         self.cached.cache.update(self.now, key, look).ok()?.1
@@ -300,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a database over a cache, with its clock.
+    /// Creates a database over a new cache. Also returns the cache's clock, in nanoseconds, for the test to change.
     fn cached(max_bytes: u64) -> (Arc<CacheDatabase>, Arc<AtomicU64>) {
         let clock = Arc::new(AtomicU64::new(1_000_000_000));
         let of = Arc::clone(&clock);

@@ -1,7 +1,7 @@
 //! Connected clients, as `CLIENT LIST` shows them and `CLIENT KILL` ends them.
 //!
-//! Owns: the table of clients by id, the data about each, and the request to end one. Does not own connections. Bounded
-//! by the server's limit on connections, and by [`MAX_NAME_BYTES`] for the names that a client sets.
+//! Owns: the table of clients by id, the data about each, and the request to end one. Does not own connections.
+//! Bounded by the server's limit on connections, and by [`MAX_NAME_BYTES`] for the names that a client sets.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,8 @@ use std::{
 
 use super::waiting::Bell;
 
-/// States of [`Client::blocked`].
+/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other constants are its values for
+/// a blocked read, and for a read that is to end like after a timeout or with an error.
 const LISTENING: u8 = 0;
 const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;
@@ -25,10 +26,10 @@ const GIVEN_UP: u8 = 3;
 /// Maximum size in bytes of a client's name, library name and library version.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// Outcome of a blocking read that `CLIENT UNBLOCK` ends.
+/// Way in which a blocking read ends when another client sends `CLIENT UNBLOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
-    /// The read ends like after its timeout.
+    /// The read ends as if its timeout had expired.
     Timeout,
     /// The read ends with an error.
     Error,
@@ -45,69 +46,70 @@ pub(crate) struct ClientNames {
     pub library_version: String,
 }
 
-/// Data about a connection that other connections can read.
+/// Data about a connected client that other connections can read, for example for `CLIENT LIST`.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// Id, starting at 1 and never reused.
+    /// Id of the client, counted from 1 and never reused.
     pub id: u64,
     /// Remote address of the client.
     pub peer: SocketAddr,
-    /// Address at which the server accepted it.
+    /// Address of the server to which the client has connected.
     pub local: SocketAddr,
     /// Names that the client has set.
     pub names: Mutex<ClientNames>,
-    /// Number of the selected database.
+    /// Number of the database that the client has selected.
     pub database: AtomicU64,
-    /// RESP version, 2 or 3.
+    /// Version of the Redis protocol that the client uses: 2 or 3.
     pub protocol: AtomicU64,
-    /// Number of commands queued by `MULTI` plus one; 0 outside of a transaction.
+    /// Number of commands that the client has queued since `MULTI`, plus one; 0 outside of a transaction.
     pub queued: AtomicUsize,
-    /// Number of watched keys.
+    /// Number of keys that the client watches with `WATCH`.
     pub watched: AtomicUsize,
-    /// State of a blocking read, and of a request to end it: see [`Client::unblock`].
+    /// State of the client's blocking read, including a request to end the read: see [`Client::unblock`].
     blocked: AtomicU8,
-    /// Number of subscriptions to channels, to patterns, and to sharded channels.
+    /// Numbers of the client's subscriptions to channels, to patterns, and to sharded channels.
     pub subscribed: [AtomicUsize; 3],
     /// Name of the last command that the client sent.
     pub last: Mutex<&'static str>,
-    /// Time of the last request, in milliseconds since the connection began.
+    /// Time of the client's last request, in milliseconds since the connection began.
     heard: AtomicU64,
     since: Instant,
     killed: AtomicBool,
     has_turn: AtomicBool,
-    /// Bell rung when the client is killed and when it gets its turn.
+    /// Handle that wakes the connection's task when the client is killed, or when it is the client's turn to
+    /// receive messages.
     pub bell: Bell,
 }
 
 impl Client {
-    /// Requests the end of the connection.
+    /// Requests the end of the client's connection.
     pub(crate) fn kill(&self) {
         self.killed.store(true, Relaxed);
         self.bell.ring();
     }
 
-    /// Gives the client its turn to receive messages.
+    /// Tells the client's task that it is the client's turn to receive messages of its subscriptions.
     pub(crate) fn give_turn(&self) {
         self.has_turn.store(true, Relaxed);
         self.bell.ring();
     }
 
-    /// Returns true if the client was given its turn, and ends the turn.
+    /// Returns true if it is the client's turn to receive messages of its subscriptions, and ends the turn.
     pub(crate) fn has_turn(&self) -> bool {
         self.has_turn.swap(false, Relaxed)
     }
 
-    /// Returns true if the connection is to end.
+    /// Returns true if the end of the client's connection was requested.
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Relaxed)
     }
 
-    /// Records the begin or end of a blocking read.
+    /// Records that the client's blocking read begins or ends.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.blocked.store(if is_blocked { BLOCKED } else { LISTENING }, Relaxed);
     }
 
-    /// Ends a blocking read. Returns false if the client is not blocked.
+    /// Requests the end of the client's blocking read. Returns false if the client is not blocked in a read.
     pub(crate) fn unblock(&self, how: Unblock) -> bool {
         let to = match how {
             Unblock::Timeout => TIMED_OUT,
@@ -120,7 +122,7 @@ impl Client {
         was_blocked
     }
 
-    /// Returns the request to end the blocking read, if there is one.
+    /// Returns how the client's blocking read is to end, if another client has requested its end.
     pub(crate) fn take_unblock(&self) -> Option<Unblock> {
         match self.blocked.load(Relaxed) {
             TIMED_OUT => Some(Unblock::Timeout),
@@ -134,7 +136,7 @@ impl Client {
         self.subscribed.iter().any(|count| count.load(Relaxed) > 0)
     }
 
-    /// Records the time and the name of the last command.
+    /// Records the time and the name of the client's last command.
     pub(crate) fn record_command(&self, now: Instant, last: &'static str) {
         self.heard.store((now - self.since).as_millis() as u64, Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
@@ -150,7 +152,7 @@ impl Client {
         change(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Appends the client's line of `CLIENT LIST`.
+    /// Appends the line about this client that `CLIENT LIST` shows.
     pub(crate) fn describe(&self, out: &mut String, now: Instant) {
         let ClientNames { name, library, library_version } = self.names();
         let age = now.saturating_duration_since(self.since);
@@ -221,7 +223,7 @@ impl Clients {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Returns the client with this id.
+    /// Returns the connected client with this id.
     pub(crate) fn of(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
@@ -232,7 +234,7 @@ impl Clients {
     }
 }
 
-/// A client in the table; dropping this removes it.
+/// A client in the table of connected clients. Dropping this value removes the client from the table.
 #[derive(Debug)]
 pub(crate) struct Registered {
     clients: Arc<Clients>,

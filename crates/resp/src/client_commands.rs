@@ -155,12 +155,12 @@ fn number(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Type of client that a filter selects.
+/// Type of client that `CLIENT LIST` or `CLIENT KILL` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Normal,
     Subscriber,
-    /// Replication peers, which do not exist here.
+    /// Replication peers. No client is one, because there is no Redis replication here.
     Peer,
 }
 
@@ -214,7 +214,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
     session.write_reply(out, |writer| writer.verbatim(&text));
 }
 
-/// Filter for the clients to end.
+/// Options of `CLIENT KILL`, which select the clients to disconnect.
 #[derive(Debug, Default)]
 struct Filter {
     id: Option<u64>,
@@ -222,7 +222,8 @@ struct Filter {
     local: Option<String>,
     of_type: Option<Type>,
     spare_me: bool,
-    /// True for `CLIENT KILL address`, which ends one client and fails if there is none.
+    /// True for the old form `CLIENT KILL address`, which disconnects one client, and fails if no client has the
+    /// address.
     is_old_form: bool,
 }
 

@@ -1,15 +1,16 @@
-//! Commands kept with their arguments in one buffer: of a transaction, or on their way to the log.
+//! List of commands with their arguments in one buffer, for the queued commands of a transaction and for commands
+//! on their way to the log.
 
 use thalweg_redis::Command;
 
-/// Number of arguments that most commands do not exceed.
+/// Number of arguments up to which a command is passed on without an allocation.
 const FEW: usize = 16;
 
-/// Commands in order. Clearing keeps the memory, up to a limit.
+/// List of commands with their arguments, in one buffer. Clearing the list keeps some of its memory for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     bytes: Vec<u8>,
-    /// End of each argument in `bytes`.
+    /// Position in `bytes` at which each argument ends.
     ends: Vec<u32>,
     list: Vec<QueuedCommand>,
 }
@@ -20,11 +21,11 @@ struct QueuedCommand {
     arguments: u32,
 }
 
-/// Bytes of memory that an empty list keeps.
+/// Bytes of memory that an empty list of commands keeps for reuse.
 const IDLE_BYTES: usize = 4 * 1024;
 
 impl Commands {
-    /// Appends a command with its arguments, the name first.
+    /// Appends a command with its arguments, of which the first is the name.
     pub(crate) fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
         let kept = QueuedCommand { command, arguments: arguments.len() as u32 };
         for argument in arguments {
@@ -41,7 +42,7 @@ impl Commands {
         self.list.len()
     }
 
-    /// Returns true if there are no commands.
+    /// Returns true if the list contains no commands.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -53,7 +54,7 @@ impl Commands {
         self.bytes.len() + 4 * (self.ends.len() + self.list.len())
     }
 
-    /// Removes all commands, and releases memory above the idle size.
+    /// Removes all commands from the list, and releases memory above [`IDLE_BYTES`].
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -68,7 +69,7 @@ impl Commands {
         self.list.iter().map(|kept| kept.command)
     }
 
-    /// Passes each command with its arguments to `show`; the slices borrow from this list.
+    /// Calls `show` with each command and its arguments, which borrow from this list.
     pub(crate) fn each<'a>(&'a self, mut show: impl FnMut(&'static Command, &[&'a [u8]])) {
         let (mut many, mut begin, mut ends) = (Vec::new(), 0, self.ends.iter());
         for kept in &self.list {

@@ -10,10 +10,10 @@
 //! registers the task to be woken by its socket. Turns repeat until no step makes progress, or none could. Then the
 //! task sleeps until its socket, its pending work or its timer wakes it.
 //!
-//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the session
-//! handles no command; while `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that does not read
-//! its replies is disconnected after `write_timeout`, one that sends an incomplete request after `body_timeout`. An
-//! idle client stays connected.
+//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the
+//! session handles no command; while `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that
+//! does not read its replies is disconnected after `write_timeout`, one that sends an incomplete request after
+//! `body_timeout`. An idle client stays connected.
 
 use std::{
     task::{Context, Poll},
@@ -31,36 +31,39 @@ use thalweg_transport::{Channel, Outbox};
 
 use super::session::Session;
 
-/// Number of unhandled bytes from which the task reads no more, unless they are less than one request.
+/// Number of received but unhandled bytes at which the task stops reading from the socket, unless the bytes are
+/// less than one request.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 
-/// State of the connection.
+/// State of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionPhase {
     /// The session takes requests.
     Open,
-    /// The session takes no more requests; pending ones are answered and sent. After that the [socket](ServedSocket) lingers.
+    /// The session takes no more requests. Pending requests are still answered, and the replies are sent. After
+    /// that the [socket](ServedSocket) waits for the client to close the connection.
     Finishing,
 }
 
-/// A connection with its pending work.
+/// Connection of a Redis client: its socket, its session, and the buffers for requests and replies.
 pub(crate) struct Connection {
     session: Session,
     socket: ServedSocket,
     input: Input,
     out: Outbox,
-    /// Memory reservation for the request that is arriving, if it is a large one.
+    /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
     arriving_bytes: usize,
-    /// Slot of a client that has not authenticated yet.
+    /// Slot under the limit on unauthenticated clients; `None` once the client has authenticated.
     place: Option<Reservation>,
     phase: ConnectionPhase,
-    /// Arrival of the oldest command whose reply is not sent yet.
+    /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
 }
 
 impl Connection {
-    /// Creates the task of a connection. `place` is its slot before authentication, if this client must authenticate.
+    /// Creates the task of a connection. `place` is a slot under the limit on unauthenticated clients, if this
+    /// client must authenticate.
     pub(crate) fn new(session: Session, io: Channel, place: Option<Reservation>) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
@@ -81,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// Makes all progress that is possible now. Ready when the connection has ended.
+    /// Receives, executes and sends as far as possible now. Returns `Ready` when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
@@ -109,8 +112,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Returns true if another turn would certainly find nothing to do, because everything was read, done or proposed,
-    /// and sent. This is the case after most requests.
+    /// Returns true if another round of receiving, executing and sending would certainly find nothing to do,
+    /// because everything was read, executed or proposed, and sent. This is the case after most requests.
     fn is_idle(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
         let is_quiet = self.phase == ConnectionPhase::Open && !self.socket.has_alarms() && !self.session.has_work();
@@ -166,12 +169,12 @@ impl Connection {
         moved
     }
 
-    /// Returns true if the session can do nothing before more bytes arrive.
+    /// Returns true if the session can do nothing before more bytes arrive from the client.
     fn needs_input(&self) -> bool {
         self.session.listens() && self.out.is_empty() && !self.input.is_unread()
     }
 
-    /// Passes the received commands to the session.
+    /// Passes the received commands to the session. Returns true if there was progress.
     fn run_received(&mut self) -> bool {
         if self.phase != ConnectionPhase::Open {
             return false;
@@ -190,7 +193,8 @@ impl Connection {
         moved
     }
 
-    /// Reserves memory for a large request that is arriving; without room the connection ends.
+    /// Reserves memory for a large request that is being received. Ends the connection if requests already use all
+    /// the memory that they may use.
     fn admit(&mut self) {
         let wanted = self.input.wanted_bytes();
         if wanted <= READ_BYTES {
@@ -259,7 +263,7 @@ impl Connection {
         self.socket.ticked(&mut self.out);
     }
 
-    /// Ends the connection; the reason is its last reply.
+    /// Ends the connection. The client gets an error with the text `why` as its last reply.
     fn close_with_error(&mut self, why: &str) {
         tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
         self.session.end_with_reply(why, &mut self.out);

@@ -1,6 +1,7 @@
 //! Commands of the connection: protocol version, authentication, database selection, queries about the server.
 //!
-//! Owns: the dispatch of these commands, and the small ones. The large ones have modules of their own.
+//! Owns: the dispatch of these commands, and the implementation of the small ones. The large ones have modules of
+//! their own.
 
 use std::{
     sync::atomic::Ordering,
@@ -29,7 +30,7 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
                            version at the same time";
 
 impl Session {
-    /// Runs a command of the connection.
+    /// Runs a command that the session implements, such as `PING`, `SELECT` or `INFO`.
     pub(super) fn session_command(
         &mut self,
         command: &Command,
@@ -121,7 +122,8 @@ impl Session {
 
     // ----- databases
 
-    /// Returns the index of the database with this number, `None` if there is no such database, an error for no number.
+    /// Returns the index of the database with this number; `None` if there is no such database, and an error if the
+    /// argument is no number.
     pub(super) fn index_of(&self, number: &[u8]) -> Result<Option<usize>, ()> {
         let text = std::str::from_utf8(number).map_err(|_| ())?;
         let number: i32 = text.parse().map_err(|_| ())?;
@@ -152,7 +154,7 @@ impl Session {
 
     // ----- authentication and protocol version
 
-    /// Returns true if this is the password of this user. Without a configured password any is accepted.
+    /// Returns true if the password belongs to the user. If no password is configured, every password does.
     fn is_password(&self, user: &[u8], password: &[u8]) -> bool {
         let right = self.resp.app.config.resp_password.is(password);
         user == b"default" && (right || !self.resp.app.config.resp_password.is_set())
@@ -229,7 +231,7 @@ impl Session {
         self.client().protocol.store(protocol.number() as u64, Ordering::Relaxed);
     }
 
-    /// Resets the connection to the state of a new one.
+    /// Handles `RESET`: resets the connection to the state of a new one.
     fn reset(&mut self, out: &mut Outbox) {
         self.subscriber.clear(&self.resp.subscriptions);
         self.end_transaction();

@@ -13,24 +13,25 @@ use bytes::Bytes;
 use thalweg_redis::Reply;
 use thalweg_serving::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
 
-/// Error for a cursor without a position.
+/// Error reply to a scan with an unknown cursor.
 pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
 #[derive(Debug, Default)]
 struct Table {
     positions: HashMap<u64, Bytes>,
-    /// Numbers of the cursors, oldest first.
+    /// Numeric cursors in the table, oldest first.
     numbers: VecDeque<u64>,
     bytes: usize,
     last: u64,
 }
 
-/// Table of the cursors in use.
+/// Table that maps the numeric cursors of Redis clients to positions in databases.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
-    /// Returns the position of a client's cursor: the start for 0, `None` for an unknown cursor.
+    /// Returns the position in the database that a client's numeric cursor represents: the start for 0, `None` for
+    /// an unknown cursor.
     pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
         let number: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
         if number == 0 {
@@ -39,7 +40,8 @@ impl Cursors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).positions.get(&number).cloned()
     }
 
-    /// Returns a cursor for a position: 0 for the empty position, which means the end.
+    /// Returns a numeric cursor for a position in a database; 0 for the empty position, which means the end of the
+    /// scan.
     pub(crate) fn number(&self, position: &Bytes) -> u64 {
         if position.is_empty() {
             return 0;
@@ -57,7 +59,7 @@ impl Cursors {
         table.last
     }
 
-    /// Replaces the position at the start of a scan's reply by a cursor.
+    /// Replaces the position at the start of a reply to SCAN or HSCAN by a numeric cursor.
     pub(crate) fn translate(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Array(mut items) => {
@@ -73,7 +75,7 @@ impl Cursors {
     }
 }
 
-/// Returns the index of a command's cursor argument, if it has one.
+/// Returns the index of a command's cursor among its arguments; `None` for commands other than SCAN and HSCAN.
 pub(crate) fn cursor_argument(command: &str) -> Option<usize> {
     match command {
         "scan" => Some(1),

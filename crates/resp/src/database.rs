@@ -1,7 +1,7 @@
 //! Interface between sessions and databases. There are two kinds, which differ in when a command's reply is known.
 //!
-//! Owns: the choice between them, and the trait of batched databases. Does not own the storage of keys, nor the numbering of databases
-//! ([`databases`](super::databases)).
+//! Owns: the choice between the two kinds, and the trait of batched databases. Does not own the storage of keys,
+//! nor the numbering of databases ([`databases`](super::databases)).
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
@@ -9,19 +9,20 @@ use thalweg_redis::{Read, Reply, StoreError};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
-/// Result of commands of a [`Batched`] database: their replies in order, or `None` if a watched key had changed and
-/// nothing was done.
+/// Result of commands that were proposed to a [`Batched`] database: their replies in order, or `None` if a watched
+/// key had changed, so that no command was executed.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
-/// Pending commands. Dropping the future does not undo them.
+/// Future of commands that were proposed to a database. Dropping the future does not undo the commands.
 pub(crate) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-/// A key and the version that it must have; 0 means that it must not exist.
+/// A key that a client watches with `WATCH`, and the version that the key must have; 0 means that the key must not
+/// exist.
 pub(crate) type Watched = (Box<[u8]>, u64);
 
-/// Future that completes after an append; see [`Batched::appended`].
+/// Future that completes after the next append to a stream; see [`Batched::appended`].
 pub(crate) struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Appended {
-    /// Polls the future. Returns true once it completes; it must not be polled again after that.
+    /// Polls the future. Returns true once the future completes; it must not be polled again after that.
     pub(crate) fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
         self.0.as_mut().poll(cx).is_ready()
     }
@@ -33,15 +34,17 @@ impl fmt::Debug for Appended {
     }
 }
 
-/// Database that answers writes later, many together: a keyspace, whose commands go through the log.
+/// Database that completes writes later, many of them in one commit. An example is a keyspace, whose commands go
+/// through the log.
 pub(crate) trait Batched: fmt::Debug + Send + Sync {
-    /// Passes one view of the applied state to `act`. `act` may be called again with a newer view; then only its last
-    /// result counts.
+    /// Calls `act` with a view of the applied state. May call `act` again with a newer view; then only the result
+    /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
-    /// Proposes commands, which all run without interruption by others, or not at all if a watched key has changed.
+    /// Proposes commands, which all run without interruption by other commands, or not at all if a watched key has
+    /// changed.
     fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
-    /// Returns a future that completes after an append to this stream by a client of another protocol; `None` if there
-    /// are no such clients.
+    /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if
+    /// other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None
     }
@@ -50,14 +53,14 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
 /// Database of either kind: immediate (a cache) or batched (a keyspace or the native streams).
 #[derive(Clone, Debug)]
 pub(crate) enum Database {
-    /// Database whose commands run immediately: a cache.
+    /// Database whose commands complete immediately: a cache.
     Immediate(Arc<CacheDatabase>),
-    /// Database whose writes are answered later.
+    /// Database whose writes complete later: a keyspace or the native streams.
     Batched(Arc<dyn Batched>),
 }
 
 impl Database {
-    /// Passes one view of the database to `act`, which may be called again with a newer view.
+    /// Calls `act` with a view of the database. May call `act` again with a newer view.
     pub(crate) fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
         match self {
             Self::Immediate(database) => database.read(act).map_err(Failure::from),

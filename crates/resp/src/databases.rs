@@ -12,20 +12,21 @@ use super::{cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabas
 /// A database with its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbered {
-    /// Number as `SELECT` takes it.
+    /// Number by which clients `SELECT` the database.
     pub(crate) number: u32,
-    /// Database that stores the keys.
+    /// The database itself: a cache, a keyspace, or the native streams.
     pub(crate) database: Database,
 }
 
-/// All databases. Never empty; the first has number 0 and is selected for new clients.
+/// All databases that Redis clients can select. The list is never empty; its first database has number 0 and is
+/// selected for new clients.
 #[derive(Clone, Debug)]
 pub struct Databases {
     /// Databases in the order of the configuration.
     pub(crate) list: Vec<Numbered>,
 }
 
-/// Error of a database that can't be opened.
+/// Error returned if a configured database can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// The keyspace of the database can't be created.

@@ -8,12 +8,13 @@ use std::borrow::Cow;
 use thalweg_redis::{Reply, StoreError};
 use thalweg_types::{Action, Classified};
 
-/// Text of an error reply.
+/// Text of an error reply to a Redis client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub Cow<'static, str>);
 
 impl Failure {
-    /// Creates the text for a typed error.
+    /// Creates the text of the error reply for an error of a lower layer. The error's recommended action (retry,
+    /// fix or stop) determines the first word.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         let first = match error.action() {

@@ -25,19 +25,20 @@ use std::{
 
 use thalweg_engine::AsyncDatabase;
 
-/// Maximum time for which proposed commands wait for more.
+/// Maximum time for which proposed commands wait for more commands to join their commit.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
-/// Number of consecutive rounds with one command after which the second poll is done only once per that many rounds.
+/// Number of consecutive commits with a single command after which the thread no longer waits for more commands
+/// before each commit, but only once per this number of commits.
 const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
     static GATHERED: ProposedCommands = const { ProposedCommands { commands: Cell::new(0), committer: RefCell::new(None) } };
 }
 
-/// Commands that this thread has proposed and not yet committed.
+/// Count of the commands that this thread has proposed and not yet committed.
 struct ProposedCommands {
     commands: Cell<u64>,
-    /// Waker of the committing task; `None` on other threads.
+    /// Waker of the task that commits this thread's commands; `None` on threads without such a task.
     committer: RefCell<Option<Waker>>,
 }
 
@@ -51,7 +52,8 @@ impl ProposedCommands {
     }
 }
 
-/// Schedules the commit of a command proposed on this thread, together with all others of this round.
+/// Schedules the commit of a command that this thread has proposed. All commands that the thread proposes before it
+/// has nothing else to do share one commit.
 pub(crate) fn commit_soon(db: &AsyncDatabase) {
     GATHERED.with(|gathered| match &*gathered.committer.borrow() {
         None => db.commit_queued(),
@@ -64,7 +66,8 @@ pub(crate) fn commit_soon(db: &AsyncDatabase) {
     });
 }
 
-/// Guard that hands later commits to the log's committer, however the committing task ends.
+/// Guard of the task that commits a thread's commands. When the task ends, the guard makes the log's own committer
+/// commit the thread's later commands.
 struct Committing;
 
 impl Drop for Committing {
@@ -74,7 +77,8 @@ impl Drop for Committing {
     }
 }
 
-/// Commits the proposed commands of a thread once no more arrive. Runs on each of the threads.
+/// Commits the commands that Redis clients of the current thread have proposed, once no more arrive. This task runs
+/// on each of the threads.
 pub async fn commit_gathered(db: AsyncDatabase) {
     let _committing = Committing;
     let commands = || GATHERED.with(|gathered| gathered.commands.get());
@@ -90,7 +94,7 @@ pub async fn commit_gathered(db: AsyncDatabase) {
     }
 }
 
-/// Waits while each poll of the sockets brings more commands.
+/// Waits while each poll of the sockets brings more commands, for at most [`MAX_GATHERING`].
 async fn gather(commands: impl Fn() -> u64) {
     let begun = Instant::now();
     loop {

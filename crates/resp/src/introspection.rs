@@ -16,7 +16,7 @@ use thalweg_transport::Outbox;
 
 use super::{out::ReplyTarget, pubsub::Kind, session::Session};
 
-/// Redis version that the server reports; clients choose their commands by it.
+/// Version of Redis that the server reports. Clients use the version to decide which commands they can send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// Reply to `COMMAND HELP`.
@@ -36,7 +36,7 @@ const HELP: &[&str] = &[
     "    Return the keys among the arguments of a command.",
 ];
 
-/// A command with the subcommand that the request names.
+/// A command and, if it is a container, the subcommand that the request names.
 type NamedCommand = (&'static Command, Option<&'static Subcommand>);
 
 /// Handles `COMMAND`: describes the supported commands.
@@ -105,7 +105,7 @@ fn names(writer: &mut Writer<ReplyTarget<'_>>, names: impl Iterator<Item = &'sta
     names.iter().for_each(|name| writer.simple(name));
 }
 
-/// Returns the group of a command in Redis's documentation.
+/// Returns the group that Redis's documentation assigns to a command, such as "string".
 fn group(command: &Command) -> &'static str {
     match command.name {
         "multi" | "exec" | "discard" | "watch" | "unwatch" => "transactions",
@@ -142,7 +142,7 @@ fn docs(writer: &mut Writer<ReplyTarget<'_>>, commands: &[NamedCommand]) {
     }
 }
 
-/// Writes the documentation of a command as four fields.
+/// Writes the documentation of a command, as the four fields of its reply to `COMMAND DOCS`.
 fn doc(writer: &mut Writer<ReplyTarget<'_>>, command: &Command) {
     let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md lists the differences");
     let pairs =

@@ -14,7 +14,7 @@ use super::{
     gathering,
 };
 
-/// A keyspace that serves as a database; see the module's documentation.
+/// A keyspace that serves Redis clients as a database; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct KeyspaceDatabase {
     db: AsyncDatabase,
@@ -23,8 +23,8 @@ pub(crate) struct KeyspaceDatabase {
 }
 
 impl KeyspaceDatabase {
-    /// Creates a database whose writes are answered at `level`, but at least at `os`: below that their outcome is
-    /// unknown.
+    /// Creates a database over a keyspace. Writes are acknowledged at the durability `level`, but at least at `os`,
+    /// because below `os` the outcome of a command is unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
         Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
     }

@@ -22,8 +22,8 @@ use super::{Resp, connection::Connection, session::Session};
 /// Name of the clients in log lines.
 const WHOSE: &str = "Redis clients";
 
-/// Accepts until the server stops, then waits until all connections have ended. Dropping the future cuts open
-/// connections.
+/// Accepts connections of Redis clients until the server stops, then waits until all connections have ended.
+/// Dropping the future ends open connections immediately.
 pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };

@@ -1,7 +1,7 @@
 //! Metrics of Redis clients.
 //!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
-//! of a turn, cost a few relaxed additions.
+//! of a round of commands, cost a few relaxed additions.
 
 use std::{
     fmt,
@@ -24,7 +24,7 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histogram of the time to answer the commands of one read.
+    /// Histogram of the time from a read with commands of a client to the last reply to these commands.
     turns: Shards,
     commands: Box<[AtomicU64]>,
     errors: AtomicU64,
@@ -35,7 +35,7 @@ pub struct Metrics {
     sent_bytes: AtomicU64,
 }
 
-/// Addresses of the command descriptions in memory, with the indexes of their counters.
+/// Address of each command's description in memory, with the index of the command's counter; sorted by address.
 static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
     let mut places: Vec<_> =
         all().enumerate().map(|(place, command)| (std::ptr::from_ref(command).addr(), place)).collect();
@@ -43,7 +43,7 @@ static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
     places
 });
 
-/// Returns the index of a command's counter.
+/// Returns the index of the counter that counts a command.
 fn place(command: &'static Command) -> usize {
     let address = std::ptr::from_ref(command).addr();
     let found = PLACES.binary_search_by_key(&address, |(address, _)| *address);
@@ -71,7 +71,7 @@ impl Metrics {
         }
     }
 
-    /// Records the time to answer the commands of one read.
+    /// Records the time from a read with commands of a client to the last reply to these commands.
     pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, 0, took);
     }
@@ -107,19 +107,19 @@ impl Metrics {
     }
 }
 
-/// Counts of a session that are not yet in the metrics.
+/// Counts of one session that are not added to the server's metrics yet.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The last command, and the index of its counter.
+    /// Command that the session has counted last, and the index of the command's counter.
     last: Option<(&'static Command, usize)>,
-    /// Number of uncounted repetitions of the last command.
+    /// Number of times that the last command was counted since its counter was updated.
     count: u64,
     told: Vec<(usize, u64)>,
     errors: u64,
 }
 
 impl Tally {
-    /// Counts a command that was run or proposed.
+    /// Counts a command that the session has run or proposed.
     #[inline]
     pub(crate) fn command(&mut self, command: &'static Command) {
         match self.last {
@@ -142,7 +142,8 @@ impl Tally {
         self.errors += 1;
     }
 
-    /// Adds the counts to the metrics. Returns the last command, if there was one since the previous call.
+    /// Adds the session's counts to the metrics. Returns the name of the last command, if a command was counted
+    /// since the previous call.
     pub(crate) fn report(&mut self, metrics: &Metrics) -> Option<&'static str> {
         for (place, count) in self.told.drain(..) {
             metrics.commands(place, count);

@@ -1,8 +1,8 @@
 //! The native streams as a database: HTTP and native clients read the entries that Redis clients append, and vice
 //! versa.
 //!
-//! Owns: the order of commands, and the commit of consecutive `XADD`s as one. Does not own the conversion of records to
-//! entries (`thalweg_redis::streams::native`), nor reading them (`RedisStreams` of the engine).
+//! Owns: the order of commands, and the commit of consecutive `XADD`s as one. Does not own the conversion of
+//! records to entries (`thalweg_redis::streams::native`), nor reading them (`RedisStreams` of the engine).
 //!
 //! Each burst runs in a task of its own, so that a client that disconnects does not stop it halfway. Only consecutive
 //! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
@@ -28,7 +28,7 @@ use super::{
 
 const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
 
-/// The native streams as a database; see the module's documentation.
+/// The native streams of the node, which serve Redis clients as a database; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct NativeStreams {
     db: AsyncDatabase,
@@ -36,8 +36,8 @@ pub(crate) struct NativeStreams {
 }
 
 impl NativeStreams {
-    /// Creates a database whose writes are answered at `level`, but at least at `os`: below that their outcome is
-    /// unknown.
+    /// Creates a database over the native streams. Writes are acknowledged at the durability `level`, but at least
+    /// at `os`, because below `os` the outcome of a command is unknown.
     pub(crate) fn new(db: &AsyncDatabase, level: Durability) -> Self {
         Self { db: db.clone(), level: level.max(Durability::Os) }
     }
@@ -77,7 +77,7 @@ impl Batched for NativeStreams {
 
 type Request = (&'static Command, Vec<Vec<u8>>);
 
-/// Append that is part of a commit.
+/// An `XADD` that waits to be committed together with other `XADD`s.
 struct PendingAppend {
     reply: usize,
     stream: Stream,
@@ -135,7 +135,8 @@ impl StreamCommands {
         replies
     }
 
-    /// Returns the stream, created if it is missing, and the batch.
+    /// Returns the stream to append to, which is created if it is missing, and the record as a batch. Returns
+    /// `None` if the stream is missing and must not be created.
     async fn prepare(
         &self,
         name: &str,
@@ -152,7 +153,8 @@ impl StreamCommands {
         Ok(Some((stream, batch)))
     }
 
-    /// Commits appends and sets their replies. If they are rejected together, commits each one alone.
+    /// Commits the pending `XADD`s together and sets their replies. If the commit is rejected, commits each `XADD`
+    /// alone.
     async fn commit(&self, run: &mut Vec<PendingAppend>, replies: &mut [Reply]) {
         if run.is_empty() {
             return;
@@ -194,7 +196,7 @@ impl StreamCommands {
         }
     }
 
-    /// Trims a stream. Returns the number of removed records.
+    /// Trims a stream. Returns the reply to the client: the number of removed records, or an error.
     async fn trim(&self, stream: &Stream, trim: TrimBound) -> Reply {
         let first = trim.first_id().map(|id| stream.offset_of_id(id)).transpose();
         let (first, info) = match (first, stream.info()) {

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use thalweg_redis::wire::Out;
 use thalweg_transport::Outbox;
 
-/// Destination of encoded replies.
+/// Destination of the encoded replies to a client.
 pub(crate) enum ReplyTarget<'a> {
-    /// The client's outbox.
+    /// The client's outbox, which is sent to the socket.
     Outbox(&'a mut Outbox),
     /// Buffer for replies that are kept or discarded.
     Buffer(&'a mut Vec<u8>),
@@ -30,5 +30,5 @@ impl Out for ReplyTarget<'_> {
     }
 }
 
-/// Size in bytes from which replies are shared instead of copied.
+/// Size in bytes from which a reply is passed to the outbox by reference instead of as a copy.
 const SHARED_FROM_BYTES: usize = 16 * 1024;

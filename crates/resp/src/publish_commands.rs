@@ -1,4 +1,5 @@
-//! `PUBLISH` and `SPUBLISH`. The state of gathered messages is a [`Publishing`](super::pubsub::Publishing).
+//! `PUBLISH` and `SPUBLISH`. [`Publishing`](super::pubsub::Publishing) contains the messages
+//! that are gathered into a batch.
 
 use std::sync::Arc;
 
@@ -9,12 +10,14 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Error of a publish in a transaction, which can't wait for a subscriber whose policy blocks publishers.
+/// Error reply to a `PUBLISH` that can't wait, for example in a transaction, if a subscriber whose policy blocks
+/// publishers has no room.
 const BLOCKED: &str =
     "ERR the queue of a subscriber that blocks publishers is full: no subscriber got the message, publish it again";
 
 impl Session {
-    /// Handles `PUBLISH` and `SPUBLISH` outside of transactions: gathers the messages.
+    /// Handles `PUBLISH` and `SPUBLISH` outside of transactions. Successive messages to one channel are gathered
+    /// and published as one batch.
     pub(crate) fn publish(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if !self.burst.is_empty() {
             return CommandProgress::Again;
@@ -38,7 +41,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Handles a publish within a transaction or without a reply: publishes immediately or not at all.
+    /// Handles a `PUBLISH` in a transaction, or one whose reply the client does not want. Publishes the message
+    /// immediately, or fails if a subscriber that blocks publishers has no room.
     pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let batch = self.publishing.begin(arguments[1], arguments[2]).and_then(Run::finish);
         match batch.map(|batch| (try_publish(&self.resp.app.views, &batch, None), batch)) {
@@ -54,7 +58,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Publishes the gathered messages and answers them, or keeps them until subscribers have room.
+    /// Publishes the gathered messages and writes the replies to their commands. If a subscriber that blocks
+    /// publishers has no room, keeps the messages until it has room.
     pub(crate) fn flush_published(&mut self, out: &mut Outbox) {
         let Some(run) = self.publishing.run.take() else { return };
         let count = run.writer.count();
@@ -67,7 +72,8 @@ impl Session {
         }
     }
 
-    /// Publishes the batch that waits for room, if there is room now. Returns true if it was published.
+    /// Publishes the batch that waits for room in a subscriber's queue, if there is room now. Returns true if the
+    /// batch was published.
     pub(crate) fn retry_published(&mut self, out: &mut Outbox) -> bool {
         let Some(batch) = &self.publishing.blocked else { return false };
         let views = &self.resp.app.views;

@@ -1,4 +1,5 @@
-//! The state of a transaction between `MULTI` or `WATCH` and `EXEC`. `transaction` has the commands.
+//! The state of a transaction between `MULTI` or `WATCH` and `EXEC`. The module `transaction` has the
+//! commands themselves.
 
 use std::sync::Arc;
 
@@ -6,23 +7,24 @@ use thalweg_serving::admission::{Bound, Reservation};
 
 use super::commands::Commands;
 
-/// Commands queued since `MULTI`.
+/// A client's transaction: the commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     /// The queued commands with their arguments.
     pub commands: Commands,
-    /// True if one of the commands was rejected: `EXEC` then discards the transaction.
+    /// True if a command of the transaction was rejected: `EXEC` then discards the transaction.
     pub is_refused: bool,
-    /// Memory reservation for a large transaction.
+    /// Memory reservation for the queued commands, if they are large.
     held: Option<Reservation>,
     held_bytes: usize,
 }
 
-/// Step in bytes by which a transaction reserves memory. The first step needs no reservation.
+/// Step in bytes in which a transaction reserves memory for its commands. The first step needs no reservation.
 const ROOM_STEP_BYTES: usize = 64 * 1024;
 
 impl Transaction {
-    /// Returns true if there is memory for commands of this total size in bytes.
+    /// Returns true if the transaction may hold commands of this total size in bytes. Reserves memory for them if
+    /// necessary.
     pub(crate) fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
         if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
             return true;
@@ -43,7 +45,7 @@ impl Transaction {
     }
 }
 
-/// A key watched for a transaction.
+/// A key that a client watches with `WATCH`.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     /// Index of the key's database.

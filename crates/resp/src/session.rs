@@ -1,7 +1,8 @@
 //! A client's session: the execution of its commands and the order of their replies.
 //!
-//! Owns: the selected database, the transaction and watched keys, the burst, the blocking read. Does not own the socket
-//! ([`connection`](super::connection)), nor the replies of single connection commands (the modules beside this one).
+//! Owns: the selected database, the transaction and watched keys, the burst, the blocking read. Does not own the
+//! socket ([`connection`](super::connection)), nor the replies of single connection commands (the modules beside
+//! this one).
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
@@ -37,20 +38,22 @@ use super::{
     wait::Wait,
 };
 
-/// Progress of a command after an attempt to run it.
+/// Progress of a client's command after an attempt to run the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandProgress {
-    /// The command is done, or its reply has a slot in the burst.
+    /// The command is done, or its reply will follow when the burst (the client's commands that are committed
+    /// together) completes.
     Done,
-    /// The command must wait for the end of the burst. It has had no effect.
+    /// The command must wait until the pending burst of commands is committed. The command has had no effect.
     Again,
-    /// The command is in the burst, and nothing else may join it.
+    /// The command has joined the burst of commands to be committed. The burst must be proposed before any further
+    /// command joins.
     Send,
     /// The command is done, and the connection ends when its reply is sent.
     End,
 }
 
-/// Replies that the client wants.
+/// Replies that the client does not want, as set by `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMode {
     /// The client wants all replies.
@@ -61,7 +64,7 @@ pub(crate) enum ReplyMode {
     Next,
 }
 
-/// State of a client's session: database, transaction, burst, subscriptions.
+/// State of a client's session: its database, transaction, pending commands and subscriptions.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// State shared by all sessions.
@@ -80,17 +83,17 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pending: Option<PendingBurst>,
-    /// Blocking read in which the client waits.
+    /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
-    /// Wait to begin if the blocking read, which is alone in the burst, finds nothing.
+    /// Wait that begins if the blocking read that was proposed to the log finds no entry.
     pub(super) may_block: Option<Box<Wait>>,
-    /// True once the client has disconnected or the server stops: no blocking read begins any more.
+    /// True once the client has disconnected or the server stops. No blocking read begins after that.
     is_blocking_forbidden: bool,
     /// Channel and pattern subscriptions of the client.
     pub(super) subscriber: Subscriber,
     /// Messages that the client publishes.
     pub(super) publishing: Publishing,
-    /// True if the session takes no more commands.
+    /// True if the session takes no more commands, because the connection is about to end.
     pub is_ending: bool,
     scratch: Vec<u8>,
     /// Memory reservation for large replies that the client has not read.
@@ -141,17 +144,18 @@ impl Session {
         &self.registered.client
     }
 
-    /// Returns true if the session may handle the next command.
+    /// Returns true if the session may handle the next command of the client.
     pub(crate) fn listens(&self) -> bool {
         self.pending.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
     }
 
-    /// Returns true if a reply is pending.
+    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a
+    /// blocking read, or a publish.
     pub(crate) fn is_busy(&self) -> bool {
         self.pending.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
-    /// Returns true if a burst is pending in the log.
+    /// Returns true if commands of the session were proposed to the log and are not completed yet.
     pub(crate) fn is_under_way(&self) -> bool {
         self.pending.is_some()
     }
@@ -162,21 +166,21 @@ impl Session {
         self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
     }
 
-    /// Ends the blocking read without a reply, since the client can't receive it, and prevents new waits: a read in
-    /// progress answers with what it finds.
+    /// Ends the client's blocking read without a reply, since the client can't receive one, and prevents new waits.
+    /// A read that is pending in the log replies with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
         self.is_blocking_forbidden = true;
         self.set_blocked(None);
     }
 
-    /// Returns the selected database.
+    /// Returns the database that the client has selected.
     pub(crate) fn store(&self) -> &Database {
         &self.resp.databases.list[self.database].database
     }
 
     // ----- commands
 
-    /// Handles the received commands as far as possible. Returns true if there was progress.
+    /// Handles the client's received commands as far as possible. Returns true if there was progress.
     pub(crate) fn run_received(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES {
@@ -266,7 +270,8 @@ impl Session {
         flow
     }
 
-    /// Rejects an unknown command or wrong arguments. Within a transaction this discards the transaction.
+    /// Replies with an error to an unknown command, or to one with a wrong number of arguments. Within a
+    /// transaction, the error makes `EXEC` discard the transaction.
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> CommandProgress {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
@@ -287,7 +292,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Answers with an error. Within a transaction this discards the transaction.
+    /// Replies to the current command with an error. Within a transaction, the error makes `EXEC` discard the
+    /// transaction.
     pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
@@ -347,8 +353,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Reserves memory for a large reply. Without room the reply is not sent; only reads come here, so nothing has
-    /// changed.
+    /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then
+    /// gets an error instead. Only replies to reads are checked, so the error never hides a change.
     #[inline]
     fn has_room_for(&mut self, reply: &Reply) -> bool {
         if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
@@ -362,7 +368,7 @@ impl Session {
         self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.empty_reservation())
     }
 
-    /// Adds a command to the burst.
+    /// Adds a command to the burst: the client's commands that are committed together.
     #[inline]
     fn join(
         &mut self,
@@ -379,7 +385,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Prepares the burst for commands of this database and size; returns the flow to follow if they can't join now.
+    /// Checks whether commands of this number and size in bytes may join the burst of commands to be committed.
+    /// Returns `None` if they may, and otherwise the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
             if !self.resp.app.admission.requests.has_room() {
@@ -393,7 +400,7 @@ impl Session {
         None
     }
 
-    /// Appends a command to the burst.
+    /// Appends a command to the burst: the client's commands that are committed together.
     #[inline]
     pub(super) fn push(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool) {
         let is_first = self.burst.commands.is_empty();
@@ -404,7 +411,7 @@ impl Session {
 
     // ----- bursts
 
-    /// Proposes the burst. Its reply slots stay until its outcome is known.
+    /// Proposes the burst of gathered commands to its database. The reply slots stay until the outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.pending.is_some() {
             return;
@@ -417,7 +424,8 @@ impl Session {
         self.pending = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
     }
 
-    /// Continues pending work. Returns true if there was progress.
+    /// Continues the session's pending work: messages, proposed commands, and the blocking read. Returns true if
+    /// there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
@@ -473,7 +481,7 @@ impl Session {
         (self.burst.slots, self.burst.held) = (slots, held);
     }
 
-    /// Writes the replies of a burst.
+    /// Writes the replies to a burst of commands that was committed, in the order of the commands.
     pub(super) fn write_slots(&mut self, slots: &[Slot], held: &[u8], outcome: Outcome, out: &mut Outbox) {
         let (mut replies, instead) = match outcome {
             Ok(Some(replies)) => (replies.into_iter(), None),
@@ -525,7 +533,8 @@ impl Session {
 
     // ----- replies
 
-    /// Writes part of the reply to the current command: to the client, or behind the replies that wait.
+    /// Writes the reply to the current command, or a part of the reply. If earlier commands wait for their commit,
+    /// the reply is held until their replies are written.
     #[inline]
     pub(super) fn write_reply(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<ReplyTarget<'_>>)) {
         if self.muted {
@@ -541,7 +550,7 @@ impl Session {
         }
     }
 
-    /// Writes a complete reply.
+    /// Writes the complete reply to the current command.
     #[inline]
     pub(super) fn answer(&mut self, reply: &Reply, out: &mut Outbox) {
         if matches!(reply, Reply::Error(_)) {
@@ -550,13 +559,13 @@ impl Session {
         self.write_reply(out, |writer| writer.reply(reply));
     }
 
-    /// Writes an error reply, with which the command is done.
+    /// Writes an error reply to the current command. The command is then done.
     pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         self.error(text, out);
         CommandProgress::Done
     }
 
-    /// Writes the last reply and ends the session.
+    /// Writes an error as the last reply to the client, and ends the session.
     pub(crate) fn end_with_reply(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
         self.muted = false;
@@ -564,7 +573,7 @@ impl Session {
         self.error(why, out);
     }
 
-    /// Writes an error reply.
+    /// Writes an error reply to the current command.
     pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
         self.tally.error();
         self.write_reply(out, |writer| writer.error(text.as_bytes()));
@@ -583,17 +592,18 @@ impl Drop for Session {
     }
 }
 
-/// Returns true for commands whose messages may be gathered into batches.
+/// Returns true for the commands that publish a message; their messages may be gathered into batches.
 fn is_publish(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
 }
 
-/// Returns true for commands that a transaction runs instead of queueing.
+/// Returns true for commands that run immediately within a transaction, instead of being queued until `EXEC`.
 fn ends_queueing(name: &str) -> bool {
     matches!(name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
-/// Returns the error for a missing reply; unreachable, since a database replies to each command.
+/// Returns the error for a command without a reply of the database. This does not happen, since a database replies
+/// to each command.
 fn missing_reply() -> Reply {
     Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

@@ -19,13 +19,13 @@ pub struct Resp {
     pub(crate) databases: Databases,
     /// Table of connected clients.
     pub(crate) clients: Arc<Clients>,
-    /// Cursors of scans in progress.
+    /// Table that maps the numeric cursors of scans in progress to positions in databases.
     pub(crate) cursors: Cursors,
-    /// Clients waiting for changes of keys.
+    /// Clients that wait in blocking reads for changes of keys.
     pub(crate) waiting: Arc<WaitingClients>,
     /// Table of channel subscriptions of all clients.
     pub(crate) subscriptions: Registry,
-    /// Number that differs after each start of the server.
+    /// Number of this run of the server, which differs after each start.
     pub(crate) run: u64,
     /// Metrics of Redis clients.
     pub(crate) metrics: Arc<Metrics>,
@@ -47,7 +47,7 @@ impl Resp {
         })
     }
 
-    /// Returns the authentication state of a new client.
+    /// Returns the authentication state of a new client, which depends on whether a password is configured.
     #[must_use]
     pub(crate) fn first_trust(&self) -> Trust {
         if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }

@@ -1,4 +1,5 @@
-//! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks RESP2.
+//! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks
+//! RESP2.
 
 use std::sync::Arc;
 
@@ -32,23 +33,25 @@ const HELP: &[&str] = &[
     "    Return the number of subscribers for the specified shard level channel(s)",
 ];
 
-/// Confirmations of subscriptions, by [`Kind`].
+/// Type of the message that confirms a new subscription, by the [`Kind`] of the subscription.
 const SUBSCRIBED: [&str; Kind::COUNT] = ["subscribe", "psubscribe", "ssubscribe"];
-/// Confirmations of their ends, by [`Kind`].
+/// Type of the message that confirms the end of a subscription, by the [`Kind`] of the subscription.
 const UNSUBSCRIBED: [&str; Kind::COUNT] = ["unsubscribe", "punsubscribe", "sunsubscribe"];
 
-/// Returns true if a subscribed client may send the command over RESP2.
+/// Returns true if a RESP2 client that has subscriptions may send the command.
 fn is_for_subscribers(name: &str) -> bool {
     matches!(name, "ping" | "quit" | "reset") || SUBSCRIBED.contains(&name) || UNSUBSCRIBED.contains(&name)
 }
 
 impl Session {
-    /// Returns true for a RESP2 client with subscriptions: it would mistake other replies for messages.
+    /// Returns true if the client uses RESP2 and has subscriptions. Such a client may send only a few commands,
+    /// because it would mistake other replies for messages.
     pub(crate) fn is_subscriber_only(&self) -> bool {
         self.protocol == Protocol::Resp2 && self.subscriber.is_subscribed()
     }
 
-    /// Rejects a command that a subscriber must not send; returns `None` for the others.
+    /// Rejects a command that a RESP2 client with subscriptions must not send. Returns `None` for commands that the
+    /// client may send.
     pub(crate) fn refuse_subscriber(
         &mut self,
         command: &Command,
@@ -108,7 +111,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Confirms a change of subscriptions. This is a message and no reply, so it is sent even if replies are off.
+    /// Confirms a new or ended subscription to the client. The confirmation is a message and no reply, so it is
+    /// sent even if the client wants no replies.
     fn confirm(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
         let mut writer = Writer::new(ReplyTarget::Outbox(out), self.protocol);
         writer.push(3);
@@ -120,8 +124,8 @@ impl Session {
         writer.integer(self.subscriber.counted_with(kind) as i64);
     }
 
-    /// Moves queued messages into the outbox. Returns true if there was progress; a client that was too slow is
-    /// disconnected.
+    /// Moves queued messages of the client's subscriptions into its outbox. Returns true if there was progress. A
+    /// client that reads too slowly is disconnected.
     pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
         match self.subscriber.deliver(self.protocol, out) {
             Delivery::Nothing => false,

@@ -3,8 +3,8 @@
 //! Owns: the queued commands, the watched keys, and the execution of transactions.
 //! * In an immediate database all commands run without interruption, after watched keys are compared.
 //! * In a batched database a transaction that only reads uses one view of the state. Any other is part of a burst,
-//!   which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared when the
-//!   entry is applied.
+//! which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
+//! when the entry is applied.
 //!
 //! Watched keys of other databases than the one of the `EXEC` are compared immediately before it.
 //!
@@ -37,7 +37,7 @@ const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
 /// Execution plan of a transaction: its commands, and the source of each reply.
 struct Plan {
-    /// Commands on keys, with cursors translated.
+    /// Commands on keys, in which numeric cursors of scans are replaced by positions in the database.
     keys: Commands,
     slots: Vec<Slot>,
 }
@@ -106,14 +106,14 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Ends the transaction and unwatches all keys.
+    /// Ends the client's transaction and unwatches all keys. Returns the queued commands.
     pub(super) fn end_transaction(&mut self) -> Option<Transaction> {
         self.unwatch();
         self.client().queued.store(0, Ordering::Relaxed);
         self.transaction.take()
     }
 
-    /// Unwatches all keys.
+    /// Ends the watching of all keys that the client watches with `WATCH`.
     pub(super) fn unwatch(&mut self) {
         if !self.watched.is_empty() {
             self.watched = Vec::new();
@@ -203,7 +203,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Returns the watched keys of this database; `None` if a key of another database has changed.
+    /// Returns the client's watched keys of the selected database, with their versions; `None` if a watched key of
+    /// another database has changed.
     fn watched_keys(&self) -> Result<Option<Vec<Watched>>, Failure> {
         let mut here = Vec::new();
         for Watch { database, key, version } in &self.watched {
@@ -277,7 +278,7 @@ impl Session {
     }
 }
 
-/// Runs all commands; the first failure is the result.
+/// Runs all commands, even after a failure. Returns their replies, or the first failure if there was one.
 fn all<'a>(
     commands: &'a Commands,
     mut run: impl FnMut(&'static Command, &[&'a [u8]]) -> Result<Reply, StoreError>,

@@ -1,4 +1,4 @@
-//! The state of a blocking read. `blocking` has the commands and the wakeups.
+//! The state of a blocking read. The module `blocking` has the commands and wakes their clients.
 
 use std::pin::Pin;
 
@@ -11,18 +11,18 @@ use super::{database::Appended, waiting::Waiter};
 /// A blocking `XREAD` or `XREADGROUP` that waits for entries.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// Condition that the read waits for.
+    /// The blocked command, which can check whether there is an entry for it.
     pub blocked: Blocked,
     /// Handle that Redis clients ring when they change one of the keys.
     pub waiter: Waiter,
-    /// Notifications of appends by clients of other protocols.
+    /// Futures that complete when clients of other protocols append to one of the streams.
     pub others: Vec<Appended>,
-    /// Timer of the timeout; `None` if the read waits forever.
+    /// Timer that ends the read after its timeout; `None` if the read waits forever.
     pub until: Option<Pin<Box<Sleep>>>,
-    /// Timer of the check that the group still exists; `None` if the read needs no group.
+    /// Timer of the regular check that the consumer group still exists; `None` if the read needs no such check.
     pub recheck: Option<Pin<Box<Sleep>>>,
-    /// True if the client wants no reply.
+    /// True if the client wants no reply to the read.
     pub muted: bool,
-    /// Slot of the read under the limit on tails.
+    /// Slot of the read under the limit `max_tails` on waiting readers.
     pub _held: Reservation,
 }

@@ -19,7 +19,8 @@ use std::{
 use futures_util::task::AtomicWaker;
 use thalweg_redis::{Command, command::Keys};
 
-/// Wakes one task. A ring without a listening task is kept.
+/// Handle that wakes one task. If the bell is rung while the task does not listen, the ring is stored for the
+/// task's next poll.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: AtomicBool,
@@ -27,20 +28,20 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Wakes the task, now or when it next polls.
+    /// Wakes the task that polls this bell, now or when the task next polls.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Ready if the bell was rung since it was last ready.
+    /// Returns `Ready` if the bell was rung since the last time that this function returned `Ready`.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
         if self.rung.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
-/// Keys that a burst may have changed.
+/// Keys that a burst (the commands of a client that are committed together) may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TouchedKeys {
     /// Any key: the keys are unknown, because no client was waiting when the burst was built.
@@ -52,22 +53,23 @@ pub(crate) enum TouchedKeys {
 
 type WaitedKey = (usize, u64);
 
-/// Table of all waiting clients.
+/// Table of all clients that wait in blocking reads, by the keys for which they wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingClients {
     bells: Mutex<HashMap<WaitedKey, Vec<Arc<Bell>>>>,
-    /// Number of waiting clients, which is mostly 0; then writers skip the table.
+    /// Number of clients that wait in blocking reads. The number is mostly 0; then writers skip the table.
     count: AtomicUsize,
     random: RandomState,
 }
 
 impl WaitingClients {
-    /// Number of waiting clients.
+    /// Number of clients that wait in blocking reads.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Registers for changes of keys of a database, from now on.
+    /// Registers a client that waits for changes of some keys of a database. The client is notified of changes from
+    /// now on.
     pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
         let keys: Vec<WaitedKey> = keys.map(|key| (database, self.random.hash_one(key))).collect();
         let bell = Arc::new(Bell::default());
@@ -80,7 +82,7 @@ impl WaitingClients {
         Waiter { waiting: Arc::clone(self), keys, bell }
     }
 
-    /// Records the keys that a command touches, if any client waits.
+    /// Records the keys that a command may change, if any client waits in a blocking read.
     pub(crate) fn touch(&self, touched: &mut TouchedKeys, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
             *touched = TouchedKeys::Any;
@@ -98,7 +100,7 @@ impl WaitingClients {
         }
     }
 
-    /// Notifies the clients waiting for keys that have changed. The change must be visible before the call.
+    /// Notifies the clients that wait for keys that have changed. The changes must be visible before the call.
     pub(crate) fn changed(&self, database: usize, touched: &TouchedKeys) {
         if self.count() == 0 {
             return;
@@ -114,8 +116,8 @@ impl WaitingClients {
     }
 }
 
-/// Returns true if a command can end the wait of readers: it adds an entry, or removes the stream or group. As in
-/// Redis, resetting a group wakes no reader.
+/// Returns true if a command can end the wait of blocked readers: it adds an entry, or removes a stream or a group.
+/// As in Redis, setting a group to another id wakes no reader.
 fn may_end_waits(command: &Command, arguments: &[&[u8]]) -> bool {
     match command.name {
         "xack" | "xautoclaim" | "xclaim" | "xdel" | "xreadgroup" | "xsetid" | "xtrim" => false,
@@ -124,7 +126,7 @@ fn may_end_waits(command: &Command, arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// Registration of a waiting client. Dropping it ends the registration.
+/// Registration of a client that waits for changes of keys. Dropping the value ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     waiting: Arc<WaitingClients>,
@@ -133,12 +135,13 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Notifies the client without a change.
+    /// Notifies the client as if one of its keys had changed.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
 
-    /// Ready if one of the keys may have changed since it was last ready.
+    /// Returns `Ready` if one of the awaited keys may have changed since the last time that this function returned
+    /// `Ready`.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.bell.poll(cx)
     }

@@ -86,7 +86,7 @@ pub enum KeyFormat {
 }
 
 impl KeyFormat {
-    /// Parses a key.
+    /// Parses a key that the user has typed in this format.
     pub fn parse(self, text: &str) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Text => Ok(text.as_bytes().to_vec()),
@@ -106,7 +106,7 @@ impl KeyFormat {
         }
     }
 
-    /// Formats a key on one line.
+    /// Formats a key on one line of text, in this format.
     pub fn show(self, key: &[u8]) -> String {
         match self {
             Self::Text => render::one_line(key),
@@ -118,9 +118,9 @@ impl KeyFormat {
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
-    /// The key
+    /// Key within the keyspace
     pub key: String,
     /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -128,12 +128,12 @@ pub struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// Returns the key.
+    /// Returns the bytes of the key that the user has typed.
     pub fn bytes(&self) -> Result<Vec<u8>, Failure> {
         self.key_format.parse(&self.key)
     }
 
-    /// Returns the failure for a missing key.
+    /// Returns the failure that reports that the key does not exist.
     pub fn missing(&self) -> Failure {
         let Self { keyspace, key, .. } = self;
         let message = format!("there is no key {key:?} in keyspace {keyspace:?}");

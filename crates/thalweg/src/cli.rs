@@ -139,8 +139,8 @@ pub enum Command {
     },
 }
 
-/// Parses the command line, or ends the process with an error. Returns the command, and true if it prints JSON, which
-/// then applies to its errors as well.
+/// Parses the command line, or ends the process with an error. Returns the command, and true if the command prints
+/// JSON; its errors are then JSON, too.
 pub fn parse() -> (Command, bool) {
     let mut matches = Cli::command().get_matches();
     let json = wants_json(&matches);
@@ -148,7 +148,7 @@ pub fn parse() -> (Command, bool) {
     (cli.command, json)
 }
 
-/// Returns true if the innermost command has the option `--json`.
+/// Returns true if the user has passed the option `--json` to the innermost command.
 fn wants_json(matches: &ArgMatches) -> bool {
     match matches.subcommand() {
         Some((_, inner)) => wants_json(inner),

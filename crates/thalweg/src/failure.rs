@@ -46,13 +46,13 @@ impl Exit {
 /// Error of a command.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Exit code category.
+    /// Category of the failure, which determines the exit code of the process.
     pub exit: Exit,
-    /// Stable code for programs, equal to the API's.
+    /// Stable error code for programs, the same as in the HTTP API.
     pub code: Cow<'static, str>,
     /// Description of the error.
     pub message: String,
-    /// Advice on what to do next.
+    /// Advice on what the user can do next.
     pub next: Option<String>,
 }
 
@@ -65,18 +65,18 @@ impl Failure {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// Creates the failure of a user's file that can't be read or written.
+    /// Creates the failure for a file of the user that can't be read or written.
     pub fn file(path: &std::path::Path, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
         Self::new(exit, "file", format!("{}: {error}", path.display()))
     }
 
-    /// Creates the failure of a typed error, which has a code and an action.
+    /// Creates a failure from a typed error, which has an error code and a recommended action.
     pub fn of(error: &(impl Classified + ?Sized)) -> Self {
         Self::new(exit_of(error.code(), error.action()), error.code(), error.to_string())
     }
 
-    /// Adds advice on what to do next.
+    /// Adds advice on what the user can do next.
     #[must_use]
     pub fn then(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
@@ -93,8 +93,8 @@ impl Failure {
     }
 }
 
-/// Returns the exit category of an error of the engine or the API, by its code if that is more specific than its
-/// action.
+/// Returns the exit category for an error of the engine or the API. The error's code determines the category if the
+/// code is more specific than the recommended action.
 pub fn exit_of(code: &str, action: Action) -> Exit {
     let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end", "compacted"];
     if code.starts_with("no_such") || missing.contains(&code) {

@@ -50,17 +50,17 @@ impl Lines {
         Self { out: BufWriter::with_capacity(64 * 1024, io::stdout()) }
     }
 
-    /// Adds bytes unchanged.
+    /// Adds bytes unchanged to the output.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         exit_on_broken_pipe(self.out.write_all(bytes))
     }
 
-    /// Adds a line.
+    /// Adds a line of text to the output.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
         exit_on_broken_pipe(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
-    /// Flushes the added lines.
+    /// Writes the lines added so far to stdout.
     pub fn flush(&mut self) -> Result<(), Failure> {
         exit_on_broken_pipe(self.out.flush())
     }
@@ -107,7 +107,8 @@ pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     };
 }
 
-/// Inverse of [`insert_bytes`]; `None` if neither field exists.
+/// Inverse of [`insert_bytes`]: returns the bytes of the field `name` or `name_base64`; `None` if neither field
+/// exists.
 pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
     if let Some(text) = object.get(name).and_then(Value::as_str) {
         return Some(text.as_bytes().to_vec());
@@ -146,13 +147,13 @@ pub fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
-/// Prints an object as JSON, or else the text.
+/// Prints an object as JSON if `json` is true, and otherwise the text that `text` returns.
 pub fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     line(&if json { object.to_string() } else { text() })
 }
 
-/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is no terminal or the command
-/// prints JSON.
+/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is no terminal or the
+/// command prints JSON.
 pub fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
     bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));

@@ -1,5 +1,5 @@
-//! Spans, sizes and times as users type and read them on the command line, in the same notation as in the configuration
-//! and the API.
+//! Spans, sizes and times as users type and read them on the command line, in the same notation as in the
+//! configuration and the API.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use thalweg_server::{
 };
 use thalweg_types::{Clock as _, SpaceTime, SystemClock};
 
-/// Parses `250ms`, `10s`, `5m`, `2h`, `7d`.
+/// Parses a span of time such as `250ms`, `10s`, `5m`, `2h` or `7d`.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|expected| format!("use {expected}"))
 }
 
-/// Parses `64KiB`, `1GiB`, or a number of bytes.
+/// Parses a size in bytes such as `64KiB`, `1GiB`, or a plain number of bytes.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
 }
 
-/// Time given to `--since`.
+/// Start time that the user passes with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// This span before now.
+    /// The time that is this span before now.
     Ago(Duration),
     /// This point in time.
     At(SpaceTime),
 }
 
 impl Since {
-    /// Returns the point in time, relative to the wall clock.
+    /// Returns the point in time. A span counts back from the current time of the wall clock.
     pub fn time(self) -> SpaceTime {
         self.time_at(SystemClock::default().wall())
     }
@@ -42,7 +42,8 @@ impl Since {
     }
 }
 
-/// Parses `10m` (ago), `2026-11-20T08:30:00Z`, or microseconds since the epoch.
+/// Parses a time: a span before now such as `10m`, a date such as `2026-11-20T08:30:00Z`, or microseconds since the
+/// Unix epoch.
 pub fn parse_since(text: &str) -> Result<Since, String> {
     if let Some(time) = parse_time(text) {
         return Ok(Since::At(time));
@@ -52,12 +53,12 @@ pub fn parse_since(text: &str) -> Result<Since, String> {
         .map_err(|_| "use a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970".to_owned())
 }
 
-/// Shows microseconds since the epoch as RFC 3339 in UTC.
+/// Formats a time in microseconds since the Unix epoch as RFC 3339 in UTC.
 pub fn show_time(micros: u64) -> String {
     rfc3339(SpaceTime(micros))
 }
 
-/// Shows a span for people: `850 ms`, `1.2 s`, `3 m 20 s`.
+/// Formats a span of time for people, such as `850 ms`, `1.2 s` or `3 m 20 s`.
 pub fn show_span(span: Duration) -> String {
     let seconds = span.as_secs_f64();
     match seconds {

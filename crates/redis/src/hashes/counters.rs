@@ -1,4 +1,4 @@
-//! Commands on numeric fields.
+//! Commands on numeric fields of a hash.
 
 use bytes::Bytes;
 

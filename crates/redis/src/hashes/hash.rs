@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariants:
-//! * `meta` contains the number of parts. It is never 0: a hash without fields does not exist.
-//! * A command that changes a field also puts the key, so that its version changes.
+//! * `meta` contains the number of fields. The number is never 0: a hash without fields does not exist.
+//! * A command that changes a field also writes the key, so that the version of the key changes.
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_KEY_BYTES;
@@ -16,7 +16,7 @@ use crate::{
     store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
-/// A hash that exists, or that a command is about to create.
+/// The hash of a key, as a command sees it: an existing hash, or one that the command is about to create.
 #[derive(Debug)]
 pub(super) struct Hash {
     pub id: CollectionId,
@@ -24,7 +24,7 @@ pub(super) struct Hash {
     deadline: Option<u64>,
 }
 
-/// Error returned if a hash's meta is not a counter.
+/// Error returned if the meta of a hash is not its number of fields, encoded in 8 bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
 struct BadMeta(usize);
@@ -38,7 +38,8 @@ pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
 }
 
 impl Hash {
-    /// Finds the hash of a key. Rejects a key of another kind.
+    /// Finds the hash of a key; `None` if the key does not exist. Returns an error if the key holds another kind of
+    /// value.
     pub fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, CommandEnd> {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
@@ -49,7 +50,7 @@ impl Hash {
         }
     }
 
-    /// Finds the hash of a key, or creates one, which exists only after a put.
+    /// Finds the hash of a key, or prepares a new hash, which is stored only when the caller calls [`Self::put`].
     pub fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, CommandEnd> {
         if let Some(hash) = Self::find(store, key)? {
             return Ok(hash);
@@ -64,7 +65,8 @@ impl Hash {
         Ok(read.part(self.id, field)?)
     }
 
-    /// Sets a field. Returns true if it is new. The caller must put the key afterwards.
+    /// Sets a field of the hash. Returns true if the field is new. The caller must call [`Self::put`] afterwards,
+    /// which stores the new number of fields.
     pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, CommandEnd> {
         let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
         self.fields += u64::from(is_new);
@@ -72,7 +74,7 @@ impl Hash {
         Ok(is_new)
     }
 
-    /// Puts the key in its current state.
+    /// Writes the hash's key with the current number of fields. The write changes the version of the key.
     pub fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
         let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
         let collection = Collection { id: self.id, kind: Kind::Hash, meta };
@@ -80,7 +82,7 @@ impl Hash {
     }
 }
 
-/// Rejects a field longer than the name of a part may be.
+/// Returns an error for a field whose name is longer than [`MAX_KEY_BYTES`].
 pub(super) fn check_field(field: &[u8]) -> Result<(), CommandEnd> {
     if field.len() > MAX_KEY_BYTES { Err(key_too_long().into()) } else { Ok(()) }
 }

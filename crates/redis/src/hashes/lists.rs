@@ -43,7 +43,7 @@ pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Visits all fields of a hash, while they fit into a reply. A missing hash has no fields.
+/// Visits all fields of a hash until the visited fields no longer fit into a reply. A missing hash has no fields.
 fn each(
     read: &dyn Read,
     key: &[u8],
@@ -57,7 +57,8 @@ fn each(
     budget.check()
 }
 
-/// The cursor is a position; see [`crate::page`].
+/// `HSCAN key cursor [MATCH pattern] [COUNT count]`: returns a page of fields. The cursor is the last field of the
+/// previous page; see [`crate::page`].
 pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(hash) = Hash::find(read, args[1])? else {
         return Ok(Reply::Array(vec![Reply::bulk(b""), Reply::Array(Vec::new())]));
@@ -68,8 +69,8 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(filling.finish())
 }
 
-/// Chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields, each with the same probability. This bounds the
-/// cost, because the store cannot jump to the field at a position.
+/// `HRANDFIELD`: chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields of a hash, each with the same probability.
+/// The limit bounds the cost, because the store cannot jump to the field at a position.
 pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(count) = args.get(2) else {
         let one = choose(read, args[1], 1, false)?.pop();
@@ -93,8 +94,8 @@ pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     })
 }
 
-/// Returns up to `count` different fields, or exactly `-count` fields with repetitions. Includes their values
-/// if requested.
+/// Returns up to `count` different fields of a hash, or, if `count` is negative, exactly `-count` fields, possibly
+/// with repetitions. Includes the values of the fields if requested.
 fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<Vec<(Reply, Reply)>, CommandEnd> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(Vec::new()) };
     let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
@@ -127,7 +128,7 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
     Ok(pairs)
 }
 
-/// Returns the chosen fields, each as many times as it was chosen.
+/// Returns the chosen fields of a hash. A field that was chosen several times is repeated.
 fn gather(
     read: &dyn Read,
     hash: &Hash,

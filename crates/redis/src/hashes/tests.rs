@@ -17,7 +17,7 @@ fn bulks(reply: Reply) -> Vec<Vec<u8>> {
     items.into_iter().map(bulk).collect()
 }
 
-/// Reads all fields page by page. Also returns the number of pages.
+/// Reads all fields of a hash page by page. Also returns the number of pages.
 fn scan(model: &mut Model, key: &[u8], count: &[u8]) -> (Vec<Vec<u8>>, usize) {
     let (mut position, mut fields, mut pages) = (Vec::new(), Vec::new(), 0);
     loop {

@@ -8,7 +8,7 @@ use crate::{
     store::{MAX_DEADLINE_MILLIS, Read, Store},
 };
 
-/// Returns the deadline of a key, or the time until then.
+/// Replies with the deadline of a key, or with the time that is left until the deadline.
 pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
     let Some(look) = read.look(args[1])? else { return Ok(Reply::Integer(-2)) };
     let Some(deadline) = look.deadline else { return Ok(Reply::Integer(-1)) };
@@ -23,7 +23,8 @@ pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since:
     Ok(Reply::Integer(i64::try_from(told).unwrap_or(i64::MAX)))
 }
 
-/// Conditions on the current deadline of a key.
+/// Options NX, XX, GT and LT of EXPIRE: conditions on the current deadline of a key under which a new deadline is
+/// set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conditions {
     nx: bool,
@@ -53,7 +54,8 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Returns true if a key with deadline `old` gets the new one. A missing deadline counts as infinite.
+    /// Returns true if a key with deadline `old` gets the deadline `new`, both in milliseconds. A missing deadline
+    /// counts as infinite.
     fn are_met(self, old: Option<i64>, new: i64) -> bool {
         (!self.nx || old.is_none())
             && (!self.xx || old.is_some())
@@ -62,7 +64,7 @@ impl Conditions {
     }
 }
 
-/// Sets the deadline of a key, which deletes the key if it has passed.
+/// Sets the deadline of a key. A deadline in the past deletes the key.
 pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Since) -> Answer {
     let key = args[1];
     let conditions = Conditions::parse(&args[3..])?;

@@ -1,5 +1,6 @@
-//! MEMORY USAGE: approximate size of a key. Redis counts its own structures. This counts the bytes of the
-//! key, of its value, and the overhead of each row. For hashes and streams it extrapolates from a few rows.
+//! MEMORY USAGE: approximate size of a key. Redis counts the bytes of its own data structures. Thalweg counts the
+//! bytes of the key and of its value, and an overhead for each stored row. For hashes and streams it extrapolates
+//! from a few rows.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -16,9 +17,10 @@ use crate::{
     streams,
 };
 
-/// Default number of rows that are sampled.
+/// Number of fields or entries from which `MEMORY USAGE` extrapolates if the client does not send the option
+/// SAMPLES.
 const DEFAULT_SAMPLES: usize = 5;
-/// Overhead of each row in bytes: owner, revision, and index position.
+/// Assumed overhead of each stored row in bytes: owner, revision, and index position.
 const ROW_BYTES: u64 = 48;
 
 pub(super) const SUBCOMMANDS: &[Subcommand] =
@@ -67,8 +69,8 @@ fn samples(options: &[&[u8]]) -> Result<usize, CommandEnd> {
     Ok(samples)
 }
 
-/// Estimates the bytes of all fields or entries from the size of the first ones. Rows of consumer groups are
-/// not counted.
+/// Estimates the bytes of all fields of a hash, or of all entries of a stream, from the size of the first ones.
+/// Rows of consumer groups are not counted.
 fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, CommandEnd> {
     let (count, first) = match collection.kind {
         Kind::Stream => streams::entries_of(collection)?,

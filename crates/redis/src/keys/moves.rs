@@ -53,7 +53,7 @@ pub(super) fn copy<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(Reply::Integer(1))
 }
 
-/// Parses the options. Returns true if an existing target is replaced.
+/// Parses the options of COPY. Returns true if they contain REPLACE: then an existing target key is replaced.
 fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
     let mut replaces = false;
     let mut rest = options;
@@ -75,8 +75,9 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
     Ok(replaces)
 }
 
-/// Creates a collection with the same parts. They are held in memory in the meantime, and copied within one
-/// log entry; hence the limits.
+/// Copies a collection: creates a new collection with the same parts (fields or entries). The parts are held in
+/// memory while they are copied, and all writes belong to one log entry. Therefore the number and the bytes of
+/// parts are limited.
 fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collection, CommandEnd> {
     let parts = gather(store, old.id)?;
     let id = store.new_collection()?;

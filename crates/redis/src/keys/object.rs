@@ -9,7 +9,7 @@ use crate::{
     store::{Kind, Read, Value},
 };
 
-/// Maximum bytes of a string that Redis stores beside its header.
+/// Maximum bytes of a string that Redis stores in one allocation with the header of the value (encoding `embstr`).
 const MAX_EMBEDDED_BYTES: usize = 44;
 
 const READ: Flags = Flags::KEYSPACE.and(Flags::READ_ONLY);

@@ -15,7 +15,8 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// The cursor is a position; see [`crate::page`].
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE kind]`: returns a page of keys. The cursor is the last key of
+/// the previous page; see [`crate::page`].
 pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let page = Page::parse(PageCommand::Keys, &args[2..])?;
     let kind = page.kind;
@@ -44,8 +45,8 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. This bounds the
-/// cost, because the store cannot jump to the key at a position.
+/// `RANDOMKEY`: chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. The limit
+/// bounds the cost, because the store cannot jump to the key at a position.
 pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
     let stored = usize::try_from(read.len()?).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     if stored == 0 {

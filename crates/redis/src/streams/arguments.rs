@@ -5,22 +5,22 @@ use crate::{
     number::parse_integer,
 };
 
-/// Returns true if an argument is that word, in any case.
+/// Returns true if an argument is the word `word`, in upper or lower case.
 pub(super) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Parses an integer; otherwise returns the error `otherwise`.
+/// Parses an argument as an integer. If the argument is no integer, returns an error with the text `otherwise`.
 pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, CommandEnd> {
     parse_integer(argument).ok_or(CommandEnd::error(otherwise))
 }
 
-/// Converts an argument for use in an error.
+/// Converts an argument to text for an error reply.
 pub(super) fn shown(argument: &[u8]) -> String {
     printable(c_string(argument))
 }
 
-/// A subcommand has options that it does not support.
+/// Error for a subcommand with an option that the subcommand does not support.
 pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> CommandEnd {
     errors::wrong_subcommand(command, subcommand).into()
 }

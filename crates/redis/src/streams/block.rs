@@ -25,10 +25,11 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// Maximum entries of each stream for a command that had to wait and has no `COUNT`.
+/// Maximum number of entries of each stream that a command returns if it had to wait and has no option `COUNT`.
 const COUNT_AFTER_WAITING: u64 = 1000;
 
-/// A command that waits for an entry.
+/// An `XREAD` or `XREADGROUP` command with the option `BLOCK`, which waits until one of its streams has a new
+/// entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     group: Option<(Bytes, Bytes)>,
@@ -38,20 +39,20 @@ pub struct Blocked {
     streams: Vec<(Bytes, Option<EntryId>)>,
 }
 
-/// State of a waiting command.
+/// State of a blocking command that waits for an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// There is no entry yet.
+    /// No stream of the command has an entry for the command yet.
     Waiting,
-    /// The command would return an entry.
+    /// The command would return an entry if it were executed now.
     Ready,
-    /// There will be no entry; contains the reply to the command.
+    /// The command must end because its stream or group no longer exists; contains the error reply to the command.
     Ended(Reply),
 }
 
 impl Blocked {
-    /// Parses a command that can block and has the option `BLOCK`. Returns `None` for other and for invalid
-    /// commands.
+    /// Parses a command that may have to wait. Returns `None` unless the command is a valid `XREAD` or `XREADGROUP`
+    /// with the option `BLOCK`.
     pub fn begin(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, StoreError> {
         let is_one = |name| arguments.first().is_some_and(|command| super::arguments::is(command, name));
         if !is_one("xread") && !is_one("xreadgroup") {
@@ -90,13 +91,14 @@ impl Blocked {
         }))
     }
 
-    /// Maximum time to wait; `None` without a limit.
+    /// Maximum time that the command waits; `None` without a limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Returns true if the command reads for a group. Then it ends if the group or its stream is deleted.
+    /// Returns true if the command reads for a consumer group. Such a command ends if its group or its stream is
+    /// deleted.
     #[must_use]
     pub fn has_group(&self) -> bool {
         self.group.is_some()
@@ -107,8 +109,8 @@ impl Blocked {
         self.streams.iter().map(|(key, _)| key)
     }
 
-    /// Returns the command to execute when there is an entry. It does not block, and its ids do not depend on
-    /// the time of execution.
+    /// Returns the command to execute once there is an entry. This command does not block, and its ids do not
+    /// depend on the time of execution.
     #[must_use]
     pub fn arguments(&self) -> Vec<Bytes> {
         let word = Bytes::from_static;
@@ -126,7 +128,8 @@ impl Blocked {
         arguments
     }
 
-    /// Checks whether there is an entry now. Reads each stream's meta and at most one of its entries.
+    /// Checks whether the command would find an entry now. Reads each stream's meta and at most one entry of the
+    /// stream.
     pub fn poll(&self, read: &dyn Read) -> Result<Poll, StoreError> {
         for (key, after) in &self.streams {
             let found = match (&self.group, after) {

@@ -20,26 +20,27 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// Number of pending entries that `XAUTOCLAIM` may visit for each entry that it may claim.
+/// Number of pending entries that `XAUTOCLAIM` may visit for each entry that its option COUNT allows it to claim.
 const LOOKS: u64 = 10;
 
-/// Options that determine how claimed entries are changed and returned.
+/// Options of `XCLAIM` and `XAUTOCLAIM` that determine which entries are claimed, how they change, and how they are
+/// returned.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     min_idle: i64,
-    /// Time recorded as the last delivery.
+    /// Time to record as the last delivery of each claimed entry, in milliseconds since the Unix epoch.
     delivered: u64,
     deliveries: Option<u64>,
     just_id: bool,
 }
 
-/// A claim in progress on one group.
+/// An `XCLAIM` or `XAUTOCLAIM` command in progress: it assigns pending entries of one group to another consumer.
 struct ClaimRun<'n> {
     stream: Stream,
     group: &'n [u8],
     ledger: Ledger,
     name: &'n [u8],
-    /// Number of the claiming consumer; `None` before its first claim.
+    /// Number that identifies the claiming consumer; `None` until the command claims an entry.
     consumer: Option<u64>,
     budget: ReplyBudget,
     is_changed: bool,
@@ -61,7 +62,7 @@ impl<'n> ClaimRun<'n> {
         Ok(())
     }
 
-    /// Returns the number of the consumer, and creates it if it does not exist.
+    /// Returns the number that identifies the claiming consumer, and creates the consumer if it does not exist.
     fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, CommandEnd> {
         if let Some(number) = self.consumer {
             return Ok(number);
@@ -77,7 +78,7 @@ impl<'n> ClaimRun<'n> {
         Ok(number)
     }
 
-    /// Claims an existing entry; `old` is its pending state.
+    /// Assigns an existing entry to the claiming consumer; `old` is the pending state of the entry before.
     fn claim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -236,7 +237,8 @@ fn parse_count(argument: &[u8]) -> Result<u64, CommandEnd> {
     is_allowed.then_some(count as u64).ok_or_else(|| CommandEnd::error("ERR COUNT must be > 0"))
 }
 
-/// Returns the pending entries to visit, and the next one after them, if there is one.
+/// Returns the pending entries that `XAUTOCLAIM` visits, and the id of the next pending entry after them; zero if
+/// there is none.
 fn candidates(
     read: &dyn Read,
     claiming: &ClaimRun<'_>,

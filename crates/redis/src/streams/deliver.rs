@@ -53,7 +53,7 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     Ok(streams(found))
 }
 
-/// Error for a missing key or group.
+/// Error of `XREADGROUP` for a missing key or group.
 fn no_group(key: &[u8], group: &[u8]) -> CommandEnd {
     let (key, group) = (shown(key), shown(group));
     CommandEnd::error(format!(
@@ -61,7 +61,7 @@ fn no_group(key: &[u8], group: &[u8]) -> CommandEnd {
     ))
 }
 
-/// A delivery in progress to one consumer.
+/// A delivery of entries to one consumer, in progress.
 struct Delivery<'n> {
     stream: Stream,
     group: &'n [u8],
@@ -71,7 +71,7 @@ struct Delivery<'n> {
 }
 
 impl<'n> Delivery<'n> {
-    /// Begins a delivery. Creates the consumer if it does not exist.
+    /// Begins a delivery to a consumer. Creates the consumer if it does not exist.
     fn begin<'a>(
         store: &mut dyn Store<'a>,
         mut stream: Stream,
@@ -122,8 +122,8 @@ impl<'n> Delivery<'n> {
         Ok(entries)
     }
 
-    /// Advances the group to an entry. The number of entries read stays known unless entries beyond it were
-    /// deleted.
+    /// Records that the group has received all entries up to this id. The number of entries that the group has read
+    /// stays known unless entries after the id were deleted.
     fn advance(&mut self, id: EntryId) {
         let group = &mut self.ledger.group;
         if group.read >= 0 && !self.stream.has_gaps_from(id) {
@@ -134,8 +134,8 @@ impl<'n> Delivery<'n> {
         group.last_id = id;
     }
 
-    /// Assigns entries to the consumer. Some can already be pending, because `XGROUP SETID` can move the
-    /// group back.
+    /// Records delivered entries as pending with the consumer. Some can already be pending, because `XGROUP SETID`
+    /// can set the group back to an earlier entry.
     fn own<'a>(&mut self, store: &mut dyn Store<'a>, ids: &[EntryId]) -> Result<(), StoreError> {
         let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
         let mut olds = BTreeMap::new();
@@ -150,7 +150,7 @@ impl<'n> Delivery<'n> {
         Ok(())
     }
 
-    /// Delivers the consumer's pending entries again.
+    /// Delivers again the entries after an id that are already pending with the consumer.
     fn again<'a>(
         &mut self,
         store: &mut dyn Store<'a>,

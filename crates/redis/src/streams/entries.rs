@@ -71,7 +71,7 @@ pub(super) fn range(read: &dyn Read, arguments: &[&[u8]], order: Order) -> Answe
     Ok(Reply::Array(entries))
 }
 
-/// Collects entries of a range as replies: at most `count`, and as many as fit in the reply.
+/// Collects the entries of an id range as replies: at most `count` entries, and only as many as fit in the reply.
 pub(super) fn collect(
     read: &dyn Read,
     stream: &Stream,
@@ -110,7 +110,8 @@ pub(super) fn xdel<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(Reply::Integer(deleted))
 }
 
-/// `XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]`: sets counters of a stream.
+/// `XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]`: sets the last id and the
+/// counters of a stream.
 pub(super) fn xsetid<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let last_id = EntryId::strict(arguments[2], 0)?;
     let (mut added, mut max_deleted) = (None, EntryId::ZERO);

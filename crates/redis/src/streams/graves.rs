@@ -1,7 +1,7 @@
 //! Leftovers of destroyed groups: their consumers and pending entries.
 //!
-//! A few rows are removed together with the group. If more are left, a grave row records that, and later
-//! changes of the stream remove a few more each. So no single command pays for a large group.
+//! A few rows are removed together with the group. If rows are left, a *grave* row records that, and
+//! each later change of the stream removes a few more rows. So no single command pays for a large group.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -14,7 +14,8 @@ use super::{
 };
 use crate::store::{CollectionId, Store, StoreError};
 
-/// Removes the rows of a destroyed group, or leaves a grave.
+/// Removes some rows of a destroyed group. If rows are left, writes a grave row, which makes later commands remove
+/// more rows.
 pub(super) fn bury<'a>(
     at: CollectionId,
     meta: &mut Meta,
@@ -28,7 +29,7 @@ pub(super) fn bury<'a>(
     Ok(())
 }
 
-/// Removes some rows of one grave, if there is one.
+/// Removes some of the rows that a destroyed group has left, if there is such a group.
 pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
     if meta.graves == 0 {
         return Ok(());
@@ -50,14 +51,14 @@ pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store
     Ok(())
 }
 
-/// Result of a removal: whether rows are left.
+/// Result of a removal: whether rows of the destroyed group are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     None,
     Some,
 }
 
-/// Removes up to [`MAX_REDIS_SWEPT_ROWS`] pending entries and consumers.
+/// Removes up to [`MAX_REDIS_SWEPT_ROWS`] pending entries and consumers of a destroyed group.
 fn empty<'a>(at: CollectionId, store: &mut dyn Store<'a>, group: u64) -> Result<Rest, StoreError> {
     let mut names = Vec::new();
     let (lower, upper) = (layout::pending(group, EntryId::ZERO), layout::pending(group, EntryId::MAX));

@@ -61,7 +61,7 @@ pub(super) fn xgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
     }
 }
 
-/// Options of `CREATE` and `SETID`.
+/// Options of `XGROUP CREATE` and `XGROUP SETID`.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     make_stream: bool,
@@ -134,7 +134,7 @@ fn no_stream() -> CommandEnd {
     )
 }
 
-/// Runs the subcommands that need an existing stream, most of them also a group.
+/// Runs the subcommands of `XGROUP` that need an existing stream; most of them also need an existing group.
 fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
     let options = match command {
         "setid" => Options::parse(arguments, false)?,

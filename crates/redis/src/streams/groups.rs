@@ -19,13 +19,13 @@ use crate::{
     store::{Read, Store, StoreError},
 };
 
-/// Finds a group of a stream by name.
+/// Finds a group of a stream by the name of the group.
 pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Option<Group>, StoreError> {
     let group = read.part(stream.at, &layout::group(name))?;
     group.map(|group| Group::decode(&group)).transpose()
 }
 
-/// Finds a stream and a group of it by their names.
+/// Finds a stream by its key, and a group of the stream by name; `None` if the stream or the group does not exist.
 pub(super) fn find_with_stream(
     read: &dyn Read,
     key: &[u8],
@@ -46,7 +46,7 @@ pub(super) fn put<'a>(
     store.put_part(stream.at, &layout::group(name), &group.encode())
 }
 
-/// Returns all groups, ordered by name.
+/// Returns all groups of a stream, ordered by name.
 pub(super) fn all(read: &dyn Read, stream: &Stream) -> Result<Vec<(Bytes, Group)>, StoreError> {
     let mut groups = Vec::new();
     let range = (Bound::Included(GROUPS.0), Bound::Excluded(GROUPS.1));
@@ -59,7 +59,7 @@ pub(super) fn all(read: &dyn Read, stream: &Stream) -> Result<Vec<(Bytes, Group)
     Ok(groups)
 }
 
-/// Returns the number of a group's consumer.
+/// Returns the number that identifies a consumer of a group, given the consumer's name.
 pub(super) fn consumer_number(
     read: &dyn Read,
     stream: &Stream,
@@ -70,13 +70,13 @@ pub(super) fn consumer_number(
     number.map(|number| layout::decode_number(&number)).transpose()
 }
 
-/// Reads a consumer by its number.
+/// Reads the row of a consumer, given the number that identifies the consumer.
 pub(super) fn consumer(read: &dyn Read, stream: &Stream, number: u64) -> Result<Consumer, StoreError> {
     let consumer = read.part(stream.at, &layout::consumer(number))?;
     Consumer::decode(&consumer.ok_or_else(|| layout::damaged("consumer", b""))?)
 }
 
-/// Returns all consumers of a group with their numbers, ordered by name.
+/// Returns all consumers of a group, ordered by name, each with the number that identifies it.
 pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Vec<(u64, Consumer)>, StoreError> {
     let (lower, upper) =
         (layout::consumer_name(group.number, b""), layout::consumer_name(group.number.saturating_add(1), b""));
@@ -89,7 +89,7 @@ pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Resu
     numbers.into_iter().map(|number| Ok((number, consumer(read, stream, number)?))).collect()
 }
 
-/// Creates a consumer that does not exist. Updates the group's number of consumers, but does not write the
+/// Creates a consumer that does not exist. Increments the group's count of consumers, but does not write the
 /// group's row.
 pub(super) fn create_consumer<'a>(
     store: &mut dyn Store<'a>,
@@ -107,8 +107,8 @@ pub(super) fn create_consumer<'a>(
     Ok((number, consumer))
 }
 
-/// Returns an error if a consumer does not exist and cannot be created. Callers check this before other
-/// changes.
+/// Returns an error if a consumer does not exist and cannot be created. Callers call this function before they
+/// change anything.
 pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), CommandEnd> {
     match consumer_number(read, stream, group, name)? {
         Some(_) => Ok(()),
@@ -134,7 +134,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), CommandEnd> {
     Err(CommandEnd::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
 }
 
-/// Error for a missing group.
+/// Error for a missing group of a stream.
 pub(super) fn no_group(group: &[u8], key: &[u8]) -> CommandEnd {
     CommandEnd::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
 }

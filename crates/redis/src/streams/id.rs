@@ -28,12 +28,12 @@ pub struct EntryId {
 }
 
 impl EntryId {
-    /// The id below all entries.
+    /// The id 0-0, which is below the ids of all entries.
     pub const ZERO: Self = Self { ms: 0, seq: 0 };
     /// The highest possible id.
     pub const MAX: Self = Self { ms: u64::MAX, seq: u64::MAX };
 
-    /// Returns the next id.
+    /// Returns the next higher id; `None` after the highest possible id.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         match self.seq.checked_add(1) {
@@ -42,7 +42,7 @@ impl EntryId {
         }
     }
 
-    /// Returns the previous id.
+    /// Returns the next lower id; `None` for the id 0-0.
     #[must_use]
     pub fn before(self) -> Option<Self> {
         match self.seq.checked_sub(1) {
@@ -51,7 +51,7 @@ impl EntryId {
         }
     }
 
-    /// Encodes the id for names of parts, preserving its order.
+    /// Encodes the id in 16 bytes that sort in the order of ids, for use in the names of stored rows.
     #[must_use]
     pub fn to_be_bytes(self) -> [u8; 16] {
         ((u128::from(self.ms) << 64) | u128::from(self.seq)).to_be_bytes()
@@ -73,7 +73,7 @@ impl EntryId {
         Reply::Bulk(Bytes::copy_from_slice(&text[begin..]))
     }
 
-    /// Parses an id that is neither `-` nor `+`. A missing sequence becomes `seq`.
+    /// Parses an id that is neither `-` nor `+`. If the id has no sequence number, the sequence number is `seq`.
     pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Id(id)) => Ok(id),
@@ -82,7 +82,8 @@ impl EntryId {
         }
     }
 
-    /// Parses an id, `-` or `+`.
+    /// Parses an id, `-` (the lowest id) or `+` (the highest). If an id has no sequence number, the sequence number
+    /// is `seq`.
     pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Lowest) => Ok(Self::ZERO),
@@ -91,7 +92,7 @@ impl EntryId {
         }
     }
 
-    /// Parses the start of a range. Returns the first id in the range.
+    /// Parses the start of an id range. Returns the first id in the range.
     pub(super) fn range_start(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
@@ -102,7 +103,7 @@ impl EntryId {
         }
     }
 
-    /// Parses the end of a range. Returns the last id in the range.
+    /// Parses the end of an id range. Returns the last id in the range.
     pub(super) fn range_end(argument: &[u8]) -> Result<Self, CommandEnd> {
         match exclusive(argument) {
             Some(rest) => {
@@ -123,7 +124,7 @@ impl fmt::Display for EntryId {
 /// The id that a client requests in `XADD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NewId {
-    /// `*`: derived from the time.
+    /// `*`: the store derives the id from the current time.
     Next,
     /// `ms-*`: the next id of that millisecond.
     NextOf(u64),
@@ -154,7 +155,7 @@ impl NewId {
     }
 }
 
-/// A parsed id argument.
+/// An id argument as the client wrote it: `-`, `+` or a number.
 enum ParsedId {
     Lowest,
     Highest,
@@ -183,7 +184,8 @@ impl ParsedId {
     }
 }
 
-/// Returns the id after the bracket of an exclusive bound.
+/// Returns the id of an exclusive bound: the text after its opening bracket, as in `(5-1`. Returns `None` for an
+/// inclusive bound.
 fn exclusive(argument: &[u8]) -> Option<&[u8]> {
     argument.strip_prefix(b"(").filter(|rest| !rest.is_empty())
 }

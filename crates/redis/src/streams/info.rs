@@ -48,9 +48,9 @@ pub(super) const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand::of_key("xinfo|stream", -3, READ),
 ];
 
-/// Default number of entries that `FULL` shows.
+/// Number of entries that `XINFO STREAM key FULL` shows if the client does not send the option COUNT.
 const FULL_COUNT: u64 = 10;
-/// Range of all ids.
+/// Range of all entry ids, from the lowest to the highest.
 const ALL: (EntryId, EntryId) = (EntryId::ZERO, EntryId::MAX);
 
 /// `XINFO subcommand ...`: reports on a stream, its groups or their consumers.
@@ -110,7 +110,7 @@ fn entries_read(group: &Group) -> Reply {
     if group.read == -1 { Reply::Null } else { Reply::Integer(group.read) }
 }
 
-/// Number of entries that the group has not received; null if unknown.
+/// Returns the number of entries that the group has not received; null if that number is unknown.
 fn lag(stream: &Stream, group: &Group) -> Reply {
     let added = stream.meta.added;
     if added == 0 {
@@ -174,7 +174,7 @@ struct Full<'s> {
     stream: &'s Stream,
     most: u64,
     budget: ReplyBudget,
-    /// Number of pending entries visited.
+    /// Number of pending entries that the report has visited so far.
     pending: u64,
 }
 

@@ -17,7 +17,7 @@
 //! Invariants:
 //! * Integers in names are big-endian, those in values little-endian.
 //! * Groups and consumers have numbers from one counter of the stream, which are never reused.
-//! * Each row 5 has exactly one row 6, of the consumer it names, and vice versa.
+//! * For each row 5 (a pending entry) there is exactly one row 6, of the consumer that row 5 names, and vice versa.
 
 use std::error::Error;
 
@@ -27,7 +27,7 @@ use thalweg_types::reply::Reply;
 use super::id::EntryId;
 use crate::store::StoreError;
 
-/// First bytes of the parts' names.
+/// First byte of a row's name, which tells the kind of the row.
 const ENTRY: u8 = 1;
 const GROUP: u8 = 2;
 const CONSUMER_NAME: u8 = 3;
@@ -35,11 +35,11 @@ const CONSUMER: u8 = 4;
 const PENDING: u8 = 5;
 const PENDING_WITH: u8 = 6;
 const GRAVE: u8 = 7;
-/// Form of an entry that contains its fields. Other values are reserved for entries whose fields are
-/// elsewhere.
+/// First byte of an entry's value if the fields follow within the value. Other first bytes are reserved for entries
+/// whose fields are stored elsewhere.
 const FORM_FIELDS: u8 = 0;
 
-/// Error returned for bytes that no encoder here has written.
+/// Error returned if the meta or a row of a stream is damaged, so that its bytes cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("a stream's {what} is damaged: its {len} bytes do not decode")]
 pub struct Corrupt {
@@ -47,35 +47,35 @@ pub struct Corrupt {
     len: usize,
 }
 
-/// Creates the error for damaged bytes.
+/// Creates the error for damaged bytes; `what` names the damaged row or value.
 pub(super) fn damaged(what: &'static str, bytes: &[u8]) -> StoreError {
     let error: Box<dyn Error + Send + Sync> = Box::new(Corrupt { what, len: bytes.len() });
     StoreError::Failed(error)
 }
 
-/// Value of a stream's key.
+/// Meta of a stream: the ids and counters that are stored as the value of the stream's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Number of entries in the stream.
     pub len: u64,
     /// Id of the newest entry ever added, or the id set by `XSETID`. `last_id >= ` the ids of all entries.
     pub last_id: EntryId,
-    /// Highest id that `XDEL` removed.
+    /// Highest id of an entry that `XDEL` removed.
     pub max_deleted_id: EntryId,
     /// Number of entries ever added, or the number set by `XSETID`.
     pub added: u64,
-    /// Id of the first entry; zero if there is none.
+    /// Id of the oldest entry in the stream; zero if the stream is empty.
     pub first_id: EntryId,
-    /// Number of the next group or consumer.
+    /// Last number assigned to a group or a consumer. Groups and consumers use the same counter.
     pub next_number: u64,
     /// Number of consumer groups.
     pub groups: u32,
-    /// Number of graves (rows 7): destroyed groups with leftover rows.
+    /// Number of destroyed groups of which rows are left. Each has a grave row, of kind 7.
     pub graves: u32,
 }
 
 impl Meta {
-    /// Length of the encoding in bytes.
+    /// Length of the encoded meta in bytes.
     const LEN: usize = 80;
 
     /// Encodes the meta of a stream.
@@ -112,16 +112,16 @@ impl Meta {
     }
 }
 
-/// The row of a consumer group.
+/// A consumer group, as its row stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Number that identifies the group within the stream.
     pub number: u64,
-    /// Id of the last entry that was delivered as new.
+    /// Id of the last entry that the group has received, not counting repeated deliveries.
     pub last_id: EntryId,
-    /// Number of entries read up to that entry; negative if unknown.
+    /// Number of entries up to `last_id` that the group has read; negative if unknown.
     pub read: i64,
-    /// Number of the group's pending entries (rows 5).
+    /// Number of entries that were delivered to the group but not acknowledged.
     pub pending: u64,
     /// Number of consumers of the group.
     pub consumers: u64,
@@ -130,7 +130,7 @@ pub struct Group {
 impl Group {
     const LEN: usize = 48;
 
-    /// Encodes the group's row.
+    /// Encodes the row of a consumer group.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::LEN);
@@ -142,7 +142,7 @@ impl Group {
         bytes
     }
 
-    /// Decodes a group's row.
+    /// Decodes the row of a consumer group.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = bytes;
         if rest.len() != Self::LEN {
@@ -158,12 +158,12 @@ impl Group {
     }
 }
 
-/// A consumer of a group.
+/// A consumer of a group, as its row stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// Time of its last request, in milliseconds since the Unix epoch.
+    /// Time of the consumer's last request, in milliseconds since the Unix epoch.
     pub seen: u64,
-    /// Number of the consumer's pending entries (rows 6).
+    /// Number of entries that were delivered to the consumer but not acknowledged.
     pub pending: u64,
     /// Name of the consumer.
     pub name: Bytes,
@@ -193,11 +193,11 @@ impl Consumer {
 /// An entry that was delivered but not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Number of the consumer that has the entry.
+    /// Number that identifies the consumer to which the entry was delivered last.
     pub consumer: u64,
     /// Time of the last delivery, in milliseconds since the Unix epoch.
     pub delivered: u64,
-    /// Number of deliveries.
+    /// How many times the entry has been delivered.
     pub deliveries: u64,
 }
 
@@ -224,7 +224,7 @@ impl Pending {
     }
 }
 
-/// Encodes the value of an entry: fields and values in turn.
+/// Encodes the value of an entry; `fields` contains names and values of the fields in turn.
 #[must_use]
 pub fn encode_entry(fields: &[&[u8]]) -> Vec<u8> {
     let len: usize = fields.iter().map(|field| 4 + field.len()).sum();
@@ -237,7 +237,7 @@ pub fn encode_entry(fields: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes an entry into the reply that shows it.
+/// Decodes the value of an entry into the reply that shows the fields to a client.
 pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
     let shared = Bytes::copy_from_slice(bytes);
     let mut fields = Vec::new();
@@ -261,7 +261,7 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(fields))
 }
 
-/// Increments a counter. A counter at its maximum, from a damaged row, stays there.
+/// Increments a counter. A counter at its maximum, which only a damaged row can contain, stays at the maximum.
 pub(super) fn increment(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
@@ -272,19 +272,19 @@ pub(super) fn decrement(counter: &mut u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Value of rows whose name contains everything.
+/// Empty value of rows that store all their information in their name.
 pub(super) const NOTHING: &[u8] = &[];
-/// Encodes the value of a row 3.
+/// Encodes the number that identifies a consumer: the value of the row that is found by the consumer's name.
 pub(super) fn encode_number(number: u64) -> [u8; 8] {
     number.to_le_bytes()
 }
 
-/// Decodes the value of a row 3.
+/// Decodes the number that identifies a consumer: the value of the row that is found by the consumer's name.
 pub(super) fn decode_number(bytes: &[u8]) -> Result<u64, StoreError> {
     bytes.try_into().map(u64::from_le_bytes).map_err(|_| damaged("consumer's number", bytes))
 }
 
-/// Returns the part name of an entry.
+/// Returns the name of the row that stores an entry.
 #[must_use]
 pub fn entry(id: EntryId) -> [u8; 17] {
     let mut name = [ENTRY; 17];
@@ -292,54 +292,55 @@ pub fn entry(id: EntryId) -> [u8; 17] {
     name
 }
 
-/// Returns the part name of a group.
+/// Returns the name of the row that stores a group.
 #[must_use]
 pub fn group(name: &[u8]) -> Vec<u8> {
     [&[GROUP], name].concat()
 }
 
-/// Range of the part names of all groups: start, exclusive end.
+/// Range of the names of the rows of all groups: start, exclusive end.
 pub(super) const GROUPS: (&[u8], &[u8]) = (&[GROUP], &[GROUP + 1]);
-/// Range of the part names of all graves: start, exclusive end.
+/// Range of the names of all grave rows (destroyed groups with leftover rows): start, exclusive end.
 pub(super) const GRAVES: (&[u8], &[u8]) = (&[GRAVE], &[GRAVE + 1]);
 
-/// Returns the part name of a consumer's number. With an empty name, returns the common prefix for the group.
+/// Returns the name of the row that maps a consumer's name to its number. With an empty consumer name, returns the
+/// prefix of these rows of a group.
 #[must_use]
 pub fn consumer_name(group: u64, name: &[u8]) -> Vec<u8> {
     [&[CONSUMER_NAME], &group.to_be_bytes()[..], name].concat()
 }
 
-/// Returns the part name of a consumer.
+/// Returns the name of the row that stores a consumer.
 #[must_use]
 pub fn consumer(number: u64) -> [u8; 9] {
     numbered(CONSUMER, number)
 }
 
-/// Returns the part name of a pending entry.
+/// Returns the name of the row that stores a pending entry: one that was delivered to a group but not acknowledged.
 #[must_use]
 pub fn pending(group: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING, group, id)
 }
 
-/// Returns the part name of the row that assigns a pending entry to its consumer.
+/// Returns the name of the row by which a consumer's pending entry is found.
 #[must_use]
 pub fn pending_with(consumer: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING_WITH, consumer, id)
 }
 
-/// Returns the part name of a grave.
+/// Returns the name of the grave row of a destroyed group, which records that rows of the group are left.
 #[must_use]
 pub fn grave(group: u64) -> [u8; 9] {
     numbered(GRAVE, group)
 }
 
-/// Returns the id at the end of an entry's or a pending entry's part name.
+/// Returns the entry id at the end of a row's name. The row is an entry or a pending entry.
 pub(super) fn id_of(name: &[u8]) -> Result<EntryId, StoreError> {
     let id = name.last_chunk().filter(|_| name.len() == 17 || name.len() == 25);
     id.map(|id| EntryId::from_be_bytes(*id)).ok_or_else(|| damaged("part's name", name))
 }
 
-/// Returns the number in a grave's part name.
+/// Returns the number of the destroyed group in the name of its grave row.
 pub(super) fn number_of(name: &[u8]) -> Result<u64, StoreError> {
     let number = name.last_chunk().filter(|_| name.len() == 9);
     number.map(|number| u64::from_be_bytes(*number)).ok_or_else(|| damaged("part's name", name))

@@ -27,9 +27,9 @@ use crate::{
     errors::{CommandEnd, incomplete, refused},
 };
 
-/// Field that contains a record's key.
+/// Name of the field that contains a record's key.
 const KEY: &[u8] = b"key";
-/// Field that contains a record's payload.
+/// Name of the field that contains a record's payload.
 const PAYLOAD: &[u8] = b"payload";
 
 const ONLY_NEXT: &str =
@@ -44,8 +44,8 @@ pub fn id_of(time: SpaceTime, offset: Offset) -> EntryId {
     EntryId { ms: time.0 / 1000, seq: offset.0 }
 }
 
-/// Returns the meta of a key for a stream of records from `start` up to, but excluding, `next`. The times are
-/// those of the first kept and the last appended record.
+/// Returns the encoded meta of the Redis stream that presents a native stream. The native stream has records from
+/// `start` up to, but excluding, `next`. The times are those of the first kept and of the last appended record.
 #[must_use]
 pub fn meta(start: Offset, next: Offset, first_time: SpaceTime, last_time: SpaceTime) -> Bytes {
     let len = next.0.saturating_sub(start.0);
@@ -54,7 +54,7 @@ pub fn meta(start: Offset, next: Offset, first_time: SpaceTime, last_time: Space
     Meta { len, last_id, added: next.0, first_id, ..Meta::default() }.encode()
 }
 
-/// Encodes a record as the value of an entry's part.
+/// Encodes a record as the value of the Redis entry that represents the record.
 #[must_use]
 pub fn entry_of(record: &Record<'_>) -> Vec<u8> {
     let mut fields: Vec<&[u8]> = Vec::with_capacity(2 * record.headers.len() + 4);
@@ -70,7 +70,8 @@ pub fn entry_of(record: &Record<'_>) -> Vec<u8> {
     layout::encode_entry(&fields)
 }
 
-/// Returns the first and last id of entries whose parts can be within bounds; `None` if there can be none.
+/// Returns the first and the last id of the entries whose row names can be within the bounds; `None` if no entry
+/// can be within them.
 #[must_use]
 pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(EntryId, EntryId)> {
     let (lowest, highest) = (layout::entry(EntryId::ZERO), layout::entry(EntryId::MAX));
@@ -88,12 +89,14 @@ pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(Entry
     (first <= last).then_some((first, last))
 }
 
-/// Parsed trim options, which determine the kept records by their offsets.
+/// Parsed trim options of `XADD` or `XTRIM` on a native stream. They determine the offset of the first record to
+/// keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimBound(Trim);
 
 impl TrimBound {
-    /// Returns the id from which on all entries stay; `None` if the options limit the number of entries.
+    /// Returns the id of the first entry to keep, if the options are given by id (MINID); `None` if they limit the
+    /// number of entries (MAXLEN).
     #[must_use]
     pub fn first_id(self) -> Option<EntryId> {
         match self.0.keep {
@@ -102,8 +105,8 @@ impl TrimBound {
         }
     }
 
-    /// Returns the first kept offset of a stream that has the offsets from `start` up to, but excluding,
-    /// `next`. `first` is the offset of the id that [`first_id`](Self::first_id) returned.
+    /// Returns the offset of the first record to keep. The stream has the offsets from `start` up to, but
+    /// excluding, `next`. `first` is the offset of the id that [`first_id`](Self::first_id) returned.
     #[must_use]
     pub fn start(self, start: Offset, next: Offset, first: Option<Offset>) -> Offset {
         let wanted = match (self.0.keep, first) {
@@ -115,7 +118,7 @@ impl TrimBound {
     }
 }
 
-/// A command that changes native streams.
+/// A parsed command that changes a native stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Appends a record.
@@ -126,21 +129,21 @@ pub enum Write<'a> {
         record: Record<'a>,
         /// True if a missing stream must not be created.
         no_stream: bool,
-        /// Trim after the append, if requested.
+        /// Trim to apply after the append, if the client requests one.
         trim: Option<TrimBound>,
     },
     /// Trims a stream.
     Trim {
         /// Name of the stream.
         stream: &'a str,
-        /// Records that the trim removes or keeps.
+        /// Options that determine how many records the trim removes.
         trim: TrimBound,
     },
 }
 
 impl<'a> Write<'a> {
-    /// Parses a command with a checked number of arguments into a write. Returns the error reply if there is
-    /// none.
+    /// Parses an `XADD` or `XTRIM` command on a native stream. The caller has checked the number of arguments.
+    /// Returns the error reply for any other command, and for invalid arguments.
     pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, Reply> {
         Self::of(arguments).map_err(|stop| match stop {
             CommandEnd::Refused(reply) => reply,

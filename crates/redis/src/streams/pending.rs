@@ -1,7 +1,8 @@
 //! Pending lists of groups and consumers: entries that were delivered but not acknowledged. `XACK` and
 //! `XPENDING`.
 //!
-//! Owns: the consistency of rows 5 and 6 with the counters of groups and consumers.
+//! Owns: the consistency of the rows of pending entries (rows 5 and 6 of the layout) with the counters of groups
+//! and consumers.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +26,8 @@ use crate::{
     store::{CollectionId, Read, Store, StoreError},
 };
 
-/// A group during changes of its pending list. The rows of the group and its consumers are written once, at
-/// the end.
+/// A group whose pending entries a command changes. The changed rows of the group and of its consumers are written
+/// once, by [`Self::close`].
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub group: Group,
@@ -39,7 +40,8 @@ impl Ledger {
         Self { group, at: stream.at, consumers: BTreeMap::new() }
     }
 
-    /// Returns a consumer whose row is written at the end.
+    /// Returns a consumer of the group, so that the caller can change it. [`Self::close`] writes the consumer's
+    /// row.
     pub fn consumer(&mut self, read: &dyn Read, number: u64) -> Result<&mut Consumer, StoreError> {
         if !self.consumers.contains_key(&number) {
             let row = read.part(self.at, &layout::consumer(number))?;
@@ -49,19 +51,19 @@ impl Ledger {
         Ok(self.consumers.get_mut(&number).expect("inserted above"))
     }
 
-    /// Drops a consumer, so that its row is not written.
+    /// Drops the changes to a consumer, so that [`Self::close`] does not write its row.
     pub fn forget(&mut self, number: u64) {
         self.consumers.remove(&number);
     }
 
-    /// Returns the pending state of an entry.
+    /// Returns the pending state of an entry; `None` if the entry is not pending in the group.
     pub fn find(&self, read: &dyn Read, id: EntryId) -> Result<Option<Pending>, StoreError> {
         let row = read.part(self.at, &layout::pending(self.group.number, id))?;
         row.map(|row| Pending::decode(&row)).transpose()
     }
 
-    /// Assigns an entry to a consumer, or changes time and number of its deliveries. `old` is its previous
-    /// pending state.
+    /// Assigns an entry to a consumer, or changes the time and number of its deliveries. `old` is the previous
+    /// pending state of the entry.
     pub fn put<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -83,7 +85,7 @@ impl Ledger {
         store.put_part(self.at, &layout::pending(self.group.number, id), &new.encode())
     }
 
-    /// Removes an entry from the pending lists.
+    /// Removes an entry from the pending entries of the group and of its consumer.
     pub fn remove<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId, old: Pending) -> Result<(), StoreError> {
         store.delete_part(self.at, &layout::pending(self.group.number, id))?;
         store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
@@ -92,7 +94,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the changed rows, and the group's row.
+    /// Writes the rows of the changed consumers, and the row of the group.
     pub fn close<'a>(self, store: &mut dyn Store<'a>, name: &[u8]) -> Result<(), StoreError> {
         for (number, consumer) in self.consumers {
             store.put_part(self.at, &layout::consumer(number), &consumer.encode())?;
@@ -101,7 +103,7 @@ impl Ledger {
     }
 }
 
-/// Visits the pending entries of a group in an id range, in order.
+/// Visits the pending entries of a group whose ids are in an inclusive range, in ascending or descending order.
 pub(super) fn visit(
     read: &dyn Read,
     stream: &Stream,
@@ -119,7 +121,7 @@ pub(super) fn visit(
     })
 }
 
-/// Returns a consumer's pending entries from an id on, at most `count`.
+/// Returns at most `count` pending entries of a consumer, from an id on (inclusive).
 pub(super) fn of_consumer(
     read: &dyn Read,
     stream: &Stream,
@@ -166,7 +168,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(Reply::Integer(acked))
 }
 
-/// The pending entries that an `XPENDING` command requests.
+/// Options of an `XPENDING` command: which pending entries it lists.
 struct PendingQuery<'a> {
     ids: (EntryId, EntryId),
     count: u64,
@@ -189,7 +191,7 @@ pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     }
 }
 
-/// Error for a missing key or group.
+/// Error for a missing key or a missing group of a stream.
 pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> CommandEnd {
     CommandEnd::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
 }
@@ -266,7 +268,7 @@ fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &PendingQuery<'
     Ok(Reply::Array(shown.collect::<Result<_, StoreError>>()?))
 }
 
-/// Visits a consumer's pending entries, page by page.
+/// Visits the pending entries of a consumer within an id range, page by page.
 fn visit_consumer(
     read: &dyn Read,
     stream: &Stream,

@@ -15,27 +15,29 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// Parsed arguments of a reading command.
+/// Parsed arguments of `XREAD` or `XREADGROUP`.
 #[derive(Clone, Debug)]
 pub(super) struct Reading<'a> {
-    /// Group and consumer, for `XREADGROUP`.
+    /// Names of the group and of the consumer; only for `XREADGROUP`.
     pub group: Option<(&'a [u8], &'a [u8])>,
-    /// Maximum entries of each stream; `None` for all.
+    /// Maximum number of entries that the command returns of each stream; `None` without a limit.
     pub count: Option<u64>,
-    /// Time to wait in milliseconds; 0 without a limit.
+    /// Maximum time to wait for an entry, in milliseconds; 0 waits without a limit. `None` if the command does not
+    /// wait.
     pub block: Option<u64>,
-    /// True if delivered entries do not become pending.
+    /// True if the entries delivered to the consumer do not become pending (option NOACK).
     pub no_ack: bool,
     pub keys: Vec<&'a [u8]>,
     pub ids: Vec<&'a [u8]>,
 }
 
-/// Start of a read of one stream.
+/// Start of a read of one stream: after an id, or at the first entry that the group has not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadStart {
-    /// Reads entries after that id; with a group, pending entries after it.
+    /// Reads entries after this id. A command that reads for a group returns only entries that are already pending
+    /// with its consumer.
     After(EntryId),
-    /// Reads entries that the group has not received.
+    /// Reads entries that the group has not received yet.
     New,
 }
 
@@ -86,7 +88,8 @@ impl<'a> Reading<'a> {
         Ok(reading)
     }
 
-    /// Returns the start of the read for a stream whose last id is `last`.
+    /// Returns where the read of one stream starts. `id` is the client's argument, and `last` the last id of the
+    /// stream.
     pub fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
         let text = match (id, self.group.is_some()) {
             (b"$", false) => return Ok(ReadStart::After(last)),
@@ -162,12 +165,12 @@ fn after(
     }
 }
 
-/// Creates the reply for several streams.
+/// Creates the reply of a command that has read several streams; a null array if no stream had entries.
 pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
     if found.is_empty() { Reply::NullArray } else { Reply::Pairs(found) }
 }
 
-/// Returns true if a read would return entries, without reading them.
+/// Returns true if the stream of a key has entries after an id. The entries themselves are not read.
 pub(super) fn has_entries(read: &dyn Read, key: &[u8], id: EntryId) -> Result<bool, StoreError> {
     match Stream::find(read, key) {
         Ok(stream) => stream.map_or(Ok(false), |stream| stream.has_after(read, id)),

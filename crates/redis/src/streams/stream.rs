@@ -30,7 +30,7 @@ use crate::{
 /// A stream that a command has loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Collection that contains its parts.
+    /// Number of the collection under which the rows of the stream are stored.
     pub at: CollectionId,
     /// Meta of the stream, which is the value of its key.
     pub meta: Meta,
@@ -49,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// Creates a stream, which exists only after it is saved.
+    /// Prepares a new stream. The store contains the stream only after one of the save functions was called.
     pub fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, CommandEnd> {
         if !store.has_collections() {
             return Err(refused(STRINGS_ONLY));
@@ -57,14 +57,15 @@ impl Stream {
         Ok(Self { at: store.new_collection()?, meta: Meta::default(), deadline: None })
     }
 
-    /// Writes the key's meta. Also removes some leftover rows of destroyed groups.
+    /// Saves a stream whose entries have changed: writes its meta under the key, which changes the version of the
+    /// key. Also removes some leftover rows of destroyed groups.
     pub fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self.at, &mut self.meta, store)?;
         store.put(key, NewValue::Collection(self.collection()), self.deadline)
     }
 
-    /// Saves a stream with unchanged entries. `WATCH` ignores changes of groups, so the key keeps its
-    /// version.
+    /// Saves a stream whose entries have not changed, only its groups or its last id. `WATCH` ignores such changes,
+    /// so the key keeps its version.
     pub fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self.at, &mut self.meta, store)?;
         store.put_meta(key, self.collection())
@@ -74,13 +75,13 @@ impl Stream {
         Collection { id: self.at, kind: Kind::Stream, meta: self.meta.encode() }
     }
 
-    /// Returns a number for a new group or consumer.
+    /// Returns a new number that identifies a group or a consumer of the stream.
     pub fn number(&mut self) -> u64 {
         layout::increment(&mut self.meta.next_number);
         self.meta.next_number
     }
 
-    /// Adds an entry and returns its id.
+    /// Adds an entry to the stream and returns the id of the entry.
     pub fn add<'a>(&mut self, store: &mut dyn Store<'a>, id: NewId, fields: &[&[u8]]) -> Result<EntryId, CommandEnd> {
         let meta = &mut self.meta;
         if meta.last_id == EntryId::MAX {
@@ -105,7 +106,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Visits entries from `first` to `last`, both inclusive, with id and encoded fields.
+    /// Passes the id and the encoded fields of each entry from `first` to `last`, both inclusive, to a visitor.
     pub fn visit(
         &self,
         read: &dyn Read,
@@ -124,7 +125,7 @@ impl Stream {
         })
     }
 
-    /// Returns the entry with that id as a reply.
+    /// Returns the entry with that id as a reply; `None` if there is no such entry.
     pub fn entry(&self, read: &dyn Read, id: EntryId) -> Result<Option<Reply>, StoreError> {
         let Some(value) = read.part(self.at, &layout::entry(id))? else { return Ok(None) };
         entry_reply(id, &value).map(Some)
@@ -135,7 +136,7 @@ impl Stream {
         Ok(read.part(self.at, &layout::entry(id))?.is_some())
     }
 
-    /// Returns the first or last id within a range, depending on `order`.
+    /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`.
     pub fn first_or_last(
         &self,
         read: &dyn Read,
@@ -161,7 +162,7 @@ impl Stream {
         }
     }
 
-    /// Deletes an entry like `XDEL`. Returns true if it existed. Does not update the first id.
+    /// Deletes an entry as `XDEL` does. Returns true if the entry existed. Does not update the stream's first id.
     pub fn delete<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId) -> Result<bool, StoreError> {
         let was_there = self.has(&*store, id)?;
         if was_there {
@@ -172,8 +173,9 @@ impl Stream {
         Ok(was_there)
     }
 
-    /// Removes entries from the start while `goes` returns true for the number of remaining entries and the
-    /// next id. Entries beyond [`MAX_REDIS_TRIM_BYTES`] stay.
+    /// Removes entries from the start of the stream while `goes` returns true; its arguments are the number of
+    /// remaining entries and the id of the next entry. Stops after [`MAX_REDIS_TRIM_BYTES`] bytes of removed
+    /// entries.
     pub fn trim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -197,13 +199,14 @@ impl Stream {
         Ok(gone.len() as u64)
     }
 
-    /// Returns true if `XDEL` may have removed an entry between an id and the end.
+    /// Returns true if `XDEL` may have removed an entry with this id or a higher one.
     pub fn has_gaps_from(&self, id: EntryId) -> bool {
         let Meta { len, first_id, max_deleted_id, .. } = self.meta;
         len > 0 && max_deleted_id != EntryId::ZERO && first_id <= max_deleted_id && id <= max_deleted_id
     }
 
-    /// Returns the number of entries ever added up to an id, if that is known without counting.
+    /// Returns the number of entries ever added with ids up to this one; `None` if the number is unknown without
+    /// counting entries.
     pub fn added_up_to(&self, id: EntryId) -> Option<u64> {
         let Meta { len, last_id, first_id, max_deleted_id, added, .. } = self.meta;
         if added == 0 {
@@ -219,7 +222,7 @@ impl Stream {
     }
 }
 
-/// Returns an entry as a reply.
+/// Returns an entry as a reply: its id and its fields.
 pub(super) fn entry_reply(id: EntryId, value: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(vec![id.reply(), layout::decode_entry(value)?]))
 }

@@ -1,7 +1,8 @@
 //! Trimming: options of `XADD` and `XTRIM`, and the `XTRIM` command.
 //!
-//! A `~` trims exactly, as if each node of Redis's tree held one entry. Redis's rules permit that, and here
-//! it costs no more. `LIMIT` bounds it as in Redis.
+//! A trim with the option `~` (approximately) trims exactly, as if each node of Redis's tree held one entry.
+//! Redis's rules permit that, and in Thalweg an exact trim costs no more. `LIMIT` bounds the number of removed
+//! entries, as in Redis.
 //!
 //! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 32 MiB of them; later
 //! commands remove the remaining ones.
@@ -20,10 +21,11 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// Maximum entries that a `~` without `LIMIT` removes: the content of a hundred of Redis's nodes.
+/// Maximum number of entries that a trim with `~` but without `LIMIT` removes: the content of a hundred of Redis's
+/// tree nodes.
 const DEFAULT_LIMIT: u64 = 100 * 100;
 
-/// Entries to keep.
+/// Entries that a trim keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     /// Keeps this number of the newest entries.
@@ -32,16 +34,16 @@ pub(super) enum Keep {
     From(EntryId),
 }
 
-/// Parsed trim options.
+/// Parsed trim options of `XADD` or `XTRIM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trim {
     pub keep: Keep,
-    /// Maximum number of entries to remove.
+    /// Maximum number of entries that the trim removes.
     pub limit: u64,
 }
 
 impl Trim {
-    /// Trims the stream. Returns the number of removed entries.
+    /// Removes the entries of the stream that the options do not keep. Returns the number of removed entries.
     pub fn apply<'a>(self, stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<u64, StoreError> {
         let Self { keep, limit } = self;
         let has_too_many = match keep {
@@ -69,13 +71,13 @@ impl Trim {
 pub(super) struct Options {
     pub trim: Option<Trim>,
     pub no_stream: bool,
-    /// Id of the new entry; only for `XADD`.
+    /// Id of the new entry, as the client requests it; only for `XADD`.
     pub id: NewId,
     /// Position of the first argument after the options.
     pub end: usize,
 }
 
-/// Command whose options are parsed.
+/// Command whose options are parsed: `XADD` or `XTRIM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrimCommand {
     Add,

@@ -7,17 +7,17 @@ use std::ops::{Bound, ControlFlow};
 
 use crate::store::{CollectionId, Read, StoreError};
 
-/// Result of a visitor: continue, stop, or error.
+/// Result of a visitor, for each row: continue the visit, stop it, or end it with an error.
 pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
 
-/// Direction of a visit.
+/// Direction of a visit: by ascending or descending names of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Ascending,
     Descending,
 }
 
-/// Visits parts of a collection, with a visitor that can return an error.
+/// Visits the rows of a hash or a stream, with a visitor that can return an error.
 pub(super) fn visit_parts(
     read: &dyn Read,
     at: CollectionId,

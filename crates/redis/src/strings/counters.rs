@@ -18,7 +18,8 @@ pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer
     }
 }
 
-/// Adds to a counter.
+/// Adds `increment` to the integer that the string of a key contains, and replies with the sum. A missing key
+/// counts as 0.
 pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) -> Answer {
     let (old, deadline) = match string(store, key)? {
         Some((bytes, deadline)) => (parse_integer(&bytes).ok_or_else(|| refused(NOT_AN_INTEGER))?, deadline),

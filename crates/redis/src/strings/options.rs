@@ -8,20 +8,20 @@ use crate::{
     value::{bulk_or_null, put_argument, string, string_info},
 };
 
-/// Option that determines the key's deadline.
+/// Option of SET or GETEX that determines the deadline of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// The command has no such option.
+    /// The command has no option that concerns the deadline.
     Unspecified,
-    /// The option KEEPTTL.
+    /// The option KEEPTTL: the key keeps its deadline.
     Keep,
-    /// The option PERSIST.
+    /// The option PERSIST: the key loses its deadline.
     Persist,
-    /// EX, PX, EXAT or PXAT with its argument.
+    /// One of the options EX, PX, EXAT and PXAT, with its argument: the key gets this deadline.
     At(Unit, Since, &'a [u8]),
 }
 
-/// Condition under which SET writes.
+/// Condition under which SET writes: always, or only if the key is absent or present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
@@ -37,7 +37,7 @@ struct Options<'a> {
     get: bool,
 }
 
-/// Command whose options are parsed.
+/// Command whose options are parsed: SET or GETEX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionCommand {
     Set,
@@ -60,7 +60,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Accepts an option without argument. Returns false if it contradicts an earlier option.
+    /// Accepts an option that has no argument. Returns false if the command has no such option, or if the option
+    /// contradicts an earlier one.
     fn flag(&mut self, of: OptionCommand, option: &[u8]) -> bool {
         let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unspecified || said == same;
         match of {
@@ -78,7 +79,8 @@ impl<'a> Options<'a> {
         true
     }
 
-    /// Accepts a time option. Repeating the same option replaces it; a different one is an error.
+    /// Accepts EX, PX, EXAT or PXAT with its argument. A repeated option replaces the earlier one; a different time
+    /// option is an error.
     fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), CommandEnd> {
         let (unit, since) = match option {
             _ if is(option, "ex") => (Unit::Seconds, Since::Now),
@@ -96,7 +98,8 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    /// Returns the requested deadline, if there is one.
+    /// Returns the deadline that the options request, in milliseconds since the Unix epoch; `None` if they request
+    /// none.
     fn deadline(&self, now: u64, args: &[&[u8]]) -> Result<Option<u64>, CommandEnd> {
         match self.expiry {
             Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, args).map(Some),
@@ -132,7 +135,7 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(old.map_or(Reply::Ok, bulk_or_null))
 }
 
-/// SETEX and PSETEX.
+/// SETEX and PSETEX: write a string with a time to live.
 pub(super) fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit) -> Answer {
     let deadline = deadline(args[2], unit, Since::Now, store.now(), args)?;
     put_argument(store, args[1], args[3], Some(deadline))?;

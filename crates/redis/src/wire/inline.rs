@@ -5,17 +5,17 @@
 
 use super::request::Part;
 
-/// Returns true for the separators between words. A line also ends at a zero byte, as in C.
+/// Returns true for bytes that separate words. A zero byte ends the line, as in C.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
-/// Error returned for a quote that is not closed, or not followed by white space.
+/// Error returned for a word with a quote that is not closed, or that is not followed by white space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unbalanced;
 
-/// Splits a line into words, unescaped in place. The positions of the parts count from `origin`, where the
-/// line begins.
+/// Splits a line into words, and unescapes the words in place. Appends the position of each word to `parts`,
+/// counted in bytes; `origin` is the position of the line's first byte.
 pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
     let len = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
     let line = &mut line[..len];
@@ -31,7 +31,8 @@ pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<()
     }
 }
 
-/// Unescapes the word that begins at `read`, and moves `read` after it. Returns its length after unescaping.
+/// Unescapes the word that begins at the position `read`, and sets `read` to the position after the word. Returns
+/// the length of the unescaped word in bytes.
 fn word(line: &mut [u8], read: &mut usize) -> Result<usize, Unbalanced> {
     let begin = *read;
     let mut write = begin;
@@ -53,7 +54,7 @@ fn word(line: &mut [u8], read: &mut usize) -> Result<usize, Unbalanced> {
     Ok(write - begin)
 }
 
-/// Unescapes the rest of a quoted word, which ends with its quote.
+/// Unescapes a quoted word after its opening quote, up to its closing quote.
 fn quoted(line: &mut [u8], read: &mut usize, write: &mut usize, quote: u8) -> Result<(), Unbalanced> {
     loop {
         let rest = &line[*read..];
@@ -90,7 +91,7 @@ fn unescaped(byte: u8) -> u8 {
     }
 }
 
-/// Value of a hexadecimal digit.
+/// Returns the value of a hexadecimal digit.
 fn digit(hex: u8) -> u8 {
     char::from(hex).to_digit(16).map_or(0, |digit| digit as u8)
 }

@@ -2,10 +2,10 @@
 //!
 //! Owns: the receive buffer, the boundaries of requests, the limits of announced sizes.
 //!
-//! Invariants: announced bytes are not allocated before they arrive. The buffer has room for at most the
-//! received bytes a second time, plus [`READ_BYTES`]; the same applies to the positions of arguments. However
-//! the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the start
-//! of the next request is unknown, and every later call returns the same error.
+//! Invariants: announced bytes are not allocated before they arrive. The capacity of the buffer is at most twice
+//! the received bytes, plus [`READ_BYTES`]; the memory for positions of arguments has a bound of the same form.
+//! However the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the
+//! start of the next request is unknown, and every later call returns the same error.
 
 use std::borrow::Cow;
 
@@ -18,15 +18,15 @@ use super::{
 };
 use crate::number::parse_integer;
 
-/// Minimum free bytes of [`Input::buffer`], for one read from a socket.
+/// Free capacity in bytes that [`Input::buffer`] provides for a read from a socket when the buffer is nearly full.
 pub const READ_BYTES: usize = 64 * 1024;
-/// Maximum bytes of a line: an inline command, or an announcement.
+/// Maximum bytes of a line: an inline command, or the line that announces a number of arguments or a length.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Maximum number of arguments of a request.
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
 /// Maximum bytes of a request, the same as for a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Number of arguments whose positions stay allocated.
+/// Number of argument positions for which the parser keeps memory between requests.
 const IDLE_PARTS: usize = 1024;
 
 /// Authentication state of a client.
@@ -57,13 +57,13 @@ impl Trust {
 /// Error returned for malformed requests. The client receives it, then the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// An inline command has no line end within the limit.
+    /// An inline command does not end within 64 KiB.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
     /// A quote of an inline command is not closed, or not followed by white space.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-    /// The line with the number of arguments has no end within the limit.
+    /// The line with the number of arguments does not end within 64 KiB.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
     /// The number of arguments is malformed or too large.
@@ -72,7 +72,7 @@ pub enum ProtocolError {
     /// The number of arguments exceeds the limit before authentication.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
-    /// The line with an argument's length has no end within the limit.
+    /// The line with the length of an argument does not end within 64 KiB.
     #[error("Protocol error: too big bulk count string")]
     LengthTooLong,
     /// An argument does not begin with `$`.
@@ -87,13 +87,13 @@ pub enum ProtocolError {
     /// The length of an argument exceeds the limit before authentication.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
-    /// The arguments together are too long.
+    /// The arguments of a request are together longer than the maximum size of a request.
     #[error("Protocol error: too big request: at most {MAX_REQUEST_BYTES} bytes, send less at a time")]
     TooBig,
 }
 
 impl ProtocolError {
-    /// Returns the error text for the client, without `ERR`. It is bytes because it can contain a byte that
+    /// Returns the error text for the client, without `ERR`. The text is bytes, because it can contain a byte that
     /// the client sent.
     #[must_use]
     pub fn text(&self) -> Cow<'static, [u8]> {
@@ -114,7 +114,7 @@ classified!(ProtocolError {
     _ => "malformed_request", Fix;
 });
 
-/// Result of reading an announcement.
+/// Result of parsing a line that announces the number of arguments, or the length of one.
 enum Line {
     /// The line is not complete yet.
     Partial,
@@ -124,28 +124,29 @@ enum Line {
     Number { number: i64, end: usize },
 }
 
-/// Receives bytes and returns requests. See the module's documentation.
+/// Parser of one connection: receives bytes and returns requests. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Input {
     pub(super) buffer: BytesMut,
-    /// Start of the current request; the bytes before it were returned.
+    /// Position of the current request in the buffer. The bytes before this position were already returned.
     start: usize,
     /// Position up to which the current request was parsed. `start <= at <= buffer.len()`
     at: usize,
-    /// Number of missing arguments of the current array request.
+    /// Number of arguments of the current request that have not arrived completely.
     missing: usize,
-    /// Length of the argument that was announced last.
+    /// Length in bytes of the argument that was announced last and has not arrived completely.
     bulk: Option<usize>,
     parts: Vec<Part>,
-    /// True if the request from `start` to `at` was returned and then unread.
+    /// True if [`Input::unread`] has put back the request from `start` to `at`, so that the next call returns it
+    /// again.
     again: bool,
-    /// True if the buffer has grown beyond two reads.
+    /// True if the buffer has grown beyond twice [`READ_BYTES`], so that it is dropped instead of reused.
     is_large: bool,
     failed: Option<ProtocolError>,
 }
 
 impl Input {
-    /// Creates an input without memory.
+    /// Creates a parser that allocates memory only when bytes arrive.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -175,26 +176,26 @@ impl Input {
         self.buffer().extend_from_slice(bytes);
     }
 
-    /// Number of received bytes that are not part of a returned request.
+    /// Number of received bytes that belong to no returned request.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// Returns true if a request was unread.
+    /// Returns true if [`Input::unread`] has put back a request that was not returned again since.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.again
     }
 
-    /// Minimum size in bytes of the current request, as far as it was announced.
+    /// Minimum size in bytes of the current request, as far as its lengths are announced.
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.at - self.start + self.bulk.map_or(0, |len| len + 2)
     }
 
-    /// Returns the buffer like [`buffer`](Self::buffer), but starts from a spare one if there is none. For
-    /// callers that keep buffers from [`release`](Self::release).
+    /// Returns the buffer as [`buffer`](Self::buffer) does. If the parser has no buffer, it first takes a spare
+    /// one, which the caller may have kept from [`release`](Self::release).
     pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
         if self.buffer.capacity() == 0 {
             self.buffer = spare();
@@ -202,8 +203,8 @@ impl Input {
         self.buffer()
     }
 
-    /// Returns the buffer if it contains no part of a request, for a connection that waits for its peer.
-    /// Drops a buffer that has become large.
+    /// Returns the buffer if it contains no bytes of a request, so that an idle connection holds no memory. Drops a
+    /// buffer that has become large.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 || self.failed.is_some() {
             return None;
@@ -216,7 +217,7 @@ impl Input {
         (!became_large).then_some(buffer)
     }
 
-    /// Returns the next request, or `None` until it is complete. Skips requests without arguments.
+    /// Returns the next request, or `None` if the request is not complete yet. Skips requests without arguments.
     #[inline]
     pub fn next(&mut self, trust: Trust) -> Result<Option<Request<'_>>, ProtocolError> {
         if let Some(error) = &self.failed {
@@ -237,15 +238,15 @@ impl Input {
         }
     }
 
-    /// Unreads the last returned request, which had `bytes` bytes: the next call returns it again. No bytes
-    /// may have been received in between.
+    /// Puts back the last returned request, which had `bytes` bytes: the next call of [`Input::next`] returns it
+    /// again. No bytes may have been received in between.
     pub fn unread(&mut self, bytes: usize) {
         debug_assert!(!self.again && bytes <= self.start && self.start == self.at);
         self.start -= bytes;
         self.again = true;
     }
 
-    /// Returns true if there is a complete request, from `start` to `at`.
+    /// Parses the received bytes. Returns true if there is a complete request, from `start` to `at`.
     fn advance(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
         loop {
             if self.at > self.start {
@@ -276,7 +277,7 @@ impl Input {
         }
     }
 
-    /// Parses the number of arguments, if its line is complete.
+    /// Parses the number of arguments of a request; `None` if the line with the number is incomplete.
     fn count(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
         match self.line() {
             Line::Partial if self.buffer.len() - self.at > MAX_LINE_BYTES => Err(ProtocolError::CountTooLong),
@@ -291,7 +292,7 @@ impl Input {
         }
     }
 
-    /// Returns true if all arguments are complete.
+    /// Parses the arguments of a request. Returns true if all arguments are complete.
     fn arguments(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
         while self.missing > 0 {
             let len = match self.bulk {
@@ -314,7 +315,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Parses the length of the next argument, if its line is complete.
+    /// Parses the length of the next argument in bytes; `None` if the line with the length is incomplete.
     #[inline]
     fn length(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
         match self.line() {
@@ -337,8 +338,8 @@ impl Input {
         }
     }
 
-    /// Parses the number after the first byte of the line at `at`. Redis searches for the carriage return,
-    /// and assumes that a newline follows.
+    /// Parses the number in the line at the position `at`, after the line's first byte. Like Redis, searches for
+    /// the carriage return and assumes that a newline follows.
     #[inline]
     fn line(&self) -> Line {
         let rest = &self.buffer[self.at..];
@@ -371,7 +372,8 @@ impl Input {
         }
     }
 
-    /// Returns true if the line at `at` is complete; then its words are in `parts`.
+    /// Parses an inline command: the line at the position `at`. Returns true if the line is complete; its words are
+    /// then in `parts`.
     fn inline(&mut self) -> Result<bool, ProtocolError> {
         let rest = &mut self.buffer[self.at..];
         let Some(len) = rest.iter().position(|byte| *byte == b'\n') else {

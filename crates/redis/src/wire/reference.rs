@@ -78,7 +78,7 @@ fn inline(bytes: &[u8]) -> Next<'_> {
     Ok(Some((words, &bytes[at + 1..])))
 }
 
-/// Splits character by character, with a zero after the last one.
+/// Splits an inline command into words, character by character. Treats the end of the line as a zero byte.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let at = |at: usize| line.get(at).copied().unwrap_or(0);
     let space = |byte: u8| b" \t\n\x0b\x0c\r".contains(&byte);

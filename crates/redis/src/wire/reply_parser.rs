@@ -10,27 +10,27 @@
 //! an error. Bytes that cannot become a reply are an error as soon as they arrive. The streamed types of
 //! RESP3 (`$?`, `*?`) are errors, because Redis never sends them.
 
-/// Maximum bytes of a line; the parser searches no further for its end.
+/// Maximum bytes of a line. The parser searches no further for the end of a line.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Maximum payload that a token may announce, which is Redis's own limit.
+/// Maximum length in bytes that a token may announce for its payload, which is Redis's own limit.
 pub const MAX_PAYLOAD_BYTES: usize = 512 << 20;
 
-/// Maximum number of values that an aggregate may announce.
+/// Maximum number of values that an array, map or set may announce.
 pub const MAX_VALUES: usize = 1 << 30;
 
-/// A value, or the head of an aggregate whose values follow as tokens.
+/// A value, or the head of an array, map or set, whose values follow as separate tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'a> {
     /// A simple string (`+`).
     Simple(&'a [u8]),
-    /// `-`, or `!` with its length.
+    /// An error: `-`, or `!` with the length of the text.
     Error(&'a [u8]),
     /// An integer (`:`).
     Integer(i64),
     /// A bulk string (`$`).
     Bulk(&'a [u8]),
-    /// `=`: three letters of format, a colon, the text.
+    /// A verbatim string (`=`): three letters that name the format, a colon, the text.
     Verbatim(&'a [u8]),
     /// A null value (`_`, or `$-1`).
     Null,
@@ -38,25 +38,25 @@ pub enum Token<'a> {
     NullArray,
     /// A boolean (`#`).
     Boolean(bool),
-    /// `,` with the number as sent.
+    /// A floating-point number (`,`), as the text that the server sent.
     Double(&'a [u8]),
-    /// `(` with the number as sent.
+    /// An integer of any size (`(`), as the text that the server sent.
     BigNumber(&'a [u8]),
-    /// `*`: that number of values follows.
+    /// The head of an array (`*`) with this number of values.
     Array(usize),
-    /// `%`: that number of pairs follows.
+    /// The head of a map (`%`) with this number of pairs.
     Map(usize),
-    /// `~`: that number of values follows.
+    /// The head of a set (`~`) with this number of values.
     Set(usize),
-    /// `>`: that number of values follows, which is not a reply to a request.
+    /// The head of a push message (`>`) with this number of values. A push message is not a reply to a request.
     Push(usize),
-    /// `|`: that number of pairs follows; they describe the value after them.
+    /// The head of attributes (`|`) with this number of pairs. The pairs describe the value that follows them.
     Attribute(usize),
 }
 
 impl Token<'_> {
-    /// Returns the number of following values that belong to this token. For attributes, this includes the
-    /// described value.
+    /// Returns the number of following tokens' values that belong to this token. For attributes, the number
+    /// includes the value that they describe.
     #[must_use]
     pub fn values(self) -> usize {
         match self {
@@ -83,12 +83,13 @@ pub enum ReplyError {
     /// A line is longer than [`MAX_LINE_BYTES`].
     #[error("a line of a reply is longer than {MAX_LINE_BYTES} bytes")]
     Line,
-    /// Nested aggregates announce too many values in total.
+    /// Nested arrays, maps and sets announce too many values in total.
     #[error("a reply announces more than {MAX_VALUES} values")]
     Values,
 }
 
-/// Parses the first token. Returns it with its length in bytes, or `None` if more bytes are needed.
+/// Parses the first token of the bytes. Returns the token with its length in bytes, or `None` if more bytes are
+/// needed.
 pub fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, usize)>, ReplyError> {
     let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !b"+-:$*_#,(%~>|!=".contains(&kind) {
@@ -127,9 +128,9 @@ pub fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, usize)>, ReplyError> {
     Ok(Some((token, head)))
 }
 
-/// Returns the length in bytes of the first complete reply, or `None` if more bytes are needed. Each call
-/// starts from the beginning, so a caller that waits for a large aggregate should call again only after
-/// considerably more bytes.
+/// Returns the length in bytes of the first complete reply, or `None` if more bytes are needed. Each call parses
+/// from the beginning, so a caller that waits for a large reply should call again only after considerably more
+/// bytes.
 pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     let (mut at, mut left) = (0, 1_usize);
     while left > 0 {
@@ -143,7 +144,7 @@ pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     Ok(Some(at))
 }
 
-/// Returns the bytes before the next CR LF.
+/// Returns the bytes of the line, without the CR LF that ends it; `None` if the line is incomplete.
 #[inline]
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, ReplyError> {
     let looked = &bytes[..bytes.len().min(MAX_LINE_BYTES + 2)];
@@ -166,7 +167,7 @@ fn payload(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ReplyError> {
     }
 }
 
-/// Parses a length or a count, which has digits only.
+/// Parses a length or a number of values, which has only digits.
 #[inline]
 fn count(line: &[u8], max: usize) -> Result<usize, ReplyError> {
     if line.is_empty() || line.len() > 10 || !line.iter().all(u8::is_ascii_digit) {

@@ -2,7 +2,7 @@
 //!
 //! Does not own parsing; see [`input`](super::input) and [`inline`](super::inline).
 
-/// Position of an argument, relative to the start of its request.
+/// Position of an argument in bytes, relative to the start of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     begin: u32,
@@ -10,6 +10,8 @@ pub struct Part {
 }
 
 impl Part {
+    /// Creates the position of an argument that begins at byte `begin` of its request and has `len` bytes.
+    ///
     /// # Panics
     /// Panics if the position is beyond 4 GiB; requests are smaller.
     pub fn new(begin: usize, len: usize) -> Self {
@@ -22,7 +24,7 @@ impl Part {
     }
 }
 
-/// A request with its arguments, name first. There is at least one.
+/// A request with its arguments, of which the first is the name of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'b> {
     bytes: &'b [u8],
@@ -50,7 +52,7 @@ impl<'b> Request<'b> {
         self.parts[0].of(self.bytes)
     }
 
-    /// Returns an argument; 0 is the name.
+    /// Returns the argument at an index; index 0 is the name of the command.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
         self.parts.get(at).map(|part| part.of(self.bytes))
@@ -62,13 +64,13 @@ impl<'b> Request<'b> {
         self.parts.iter().map(move |part| part.of(bytes))
     }
 
-    /// Number of bytes in which the request arrived.
+    /// Number of bytes that the request had on the wire.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Passes all arguments as a slice. Allocates only if there are many.
+    /// Calls `act` with a slice of all arguments. Allocates only if there are more than 16.
     pub fn with<R>(&self, act: impl FnOnce(&[&'b [u8]]) -> R) -> R {
         if self.len() <= FEW {
             let mut few: [&[u8]; FEW] = [&[]; FEW];

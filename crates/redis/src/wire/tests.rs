@@ -30,7 +30,7 @@ impl Rng {
     }
 }
 
-/// Parses pieces until the input fails.
+/// Parses pieces of bytes one after the other, until the parser returns an error.
 fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trust: Trust) -> Parsed {
     let (mut input, mut parsed) = (Input::new(), Parsed::default());
     for piece in pieces {
@@ -192,7 +192,7 @@ fn a_request_that_is_taken_back_is_given_again_though_more_was_received() {
     assert_eq!(names, [&b"echo"[..], b"quit", b"quit", b"quit"]);
 }
 
-/// A stream with valid and invalid requests.
+/// Creates random bytes that contain valid and invalid requests.
 fn stream(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + rng.below(12) {

@@ -28,11 +28,11 @@ impl Protocol {
     }
 }
 
-/// Destination of encoded replies.
+/// Destination to which a [`Writer`] appends encoded replies.
 pub trait Out {
     /// Buffer to which bytes are appended.
     fn buffer(&mut self) -> &mut Vec<u8>;
-    /// Appends shared bytes. An implementation can keep large ones as a reference.
+    /// Appends reference-counted bytes. An implementation can keep a reference to large ones instead of a copy.
     fn share(&mut self, bytes: &Bytes) {
         self.buffer().extend_from_slice(bytes);
     }
@@ -54,7 +54,8 @@ impl<O: Out + ?Sized> Out for &mut O {
     }
 }
 
-/// Encodes replies. The start of an array, map or set announces the number of replies that follow.
+/// Encoder of replies. The caller announces the number of elements of an array, map or set, then writes each
+/// element.
 #[derive(Debug)]
 pub struct Writer<O> {
     out: O,
@@ -67,7 +68,7 @@ impl<O: Out> Writer<O> {
         Self { out, protocol }
     }
 
-    /// Protocol version of the writer.
+    /// Returns the protocol version in which the writer encodes.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -117,7 +118,7 @@ impl<O: Out> Writer<O> {
         items.iter().for_each(|item| self.reply(item));
     }
 
-    /// Writes keys and values in turn, or each pair as an array.
+    /// Writes keys and values in turn, or, if `nested` is true, each pair as an array.
     fn pairs(&mut self, pairs: &[(Reply, Reply)], nested: bool) {
         for (key, value) in pairs {
             if nested {
@@ -128,13 +129,13 @@ impl<O: Out> Writer<O> {
         }
     }
 
-    /// Writes `+OK`.
+    /// Writes the reply `+OK`.
     #[inline]
     pub fn ok(&mut self) {
         self.raw(b"+OK\r\n");
     }
 
-    /// Writes text without line breaks.
+    /// Writes a simple string: text without line breaks.
     pub fn simple(&mut self, text: &str) {
         let out = self.out.buffer();
         out.push(b'+');
@@ -168,7 +169,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes bytes by copying them.
+    /// Writes a bulk string by copying the bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.announce(b'$', bytes.len());
@@ -177,7 +178,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes bytes, which the destination can keep as a reference.
+    /// Writes a bulk string. The destination can keep a reference to the bytes instead of a copy.
     #[inline]
     pub fn shared(&mut self, bytes: &Bytes) {
         self.announce(b'$', bytes.len());
@@ -185,7 +186,7 @@ impl<O: Out> Writer<O> {
         self.raw(b"\r\n");
     }
 
-    /// Writes text for people; RESP3 marks it as such.
+    /// Writes text for people: a verbatim string in RESP3, and a bulk string in RESP2.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
@@ -233,7 +234,7 @@ impl<O: Out> Writer<O> {
         self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'~' }, len);
     }
 
-    /// Begins an out-of-band message of `len` values.
+    /// Begins a push message of `len` values, which is not a reply to a request.
     pub fn push(&mut self, len: usize) {
         self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'>' }, len);
     }

@@ -59,10 +59,11 @@ const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum messages queued for one subscription, which bounds their memory overhead.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
-/// Maximum number of batches taken from the link in one call.
+/// Maximum number of message batches that a client takes from its link to the broker in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Wakes the client's task, and marks that there is something to deliver.
+/// Handle by which the broker notifies a client's task of messages to deliver. Remembers a notification until the
+/// task takes the messages.
 #[derive(Debug)]
 pub(crate) struct DeliveryNotice {
     client: Arc<Client>,
@@ -70,7 +71,7 @@ pub(crate) struct DeliveryNotice {
 }
 
 impl DeliveryNotice {
-    /// Creates the handle of a client.
+    /// Creates the handle by which the broker notifies a client.
     pub(crate) fn of(client: &Arc<Client>) -> Arc<Self> {
         Arc::new(Self { client: Arc::clone(client), is_pending: AtomicBool::new(false) })
     }
@@ -85,7 +86,7 @@ impl Notify for DeliveryNotice {
     }
 }
 
-/// Purpose of a subscription of the link.
+/// Kind and name of the client's subscription to which a subscription at the broker belongs.
 #[derive(Clone, Debug)]
 struct Subscription {
     kind: Kind,
@@ -95,16 +96,17 @@ struct Subscription {
 /// Channel and pattern subscriptions of a client.
 #[derive(Default)]
 pub(crate) struct Subscriber {
-    /// Link to the broker, opened by the first subscription.
+    /// The client's link to the broker, opened by its first subscription.
     link: Option<(Link, Arc<DeliveryNotice>)>,
-    /// Subscriptions of each kind by name, with their ids on the link.
+    /// Names to which the client is subscribed, by kind, each with the ids of its subscriptions at the broker.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     by_id: HashMap<SubscriptionId, Subscription>,
     last_id: u64,
     taken: Vec<Outbound>,
-    /// True if the link has more batches than were taken.
+    /// True if the broker has more messages for the client than the client has taken.
     has_more: bool,
-    /// True if the client waits for its turn to take messages.
+    /// True if the client is queued for its turn to take messages, which the clients of a thread take one after the
+    /// other.
     waits: bool,
 }
 
@@ -117,29 +119,29 @@ impl fmt::Debug for Subscriber {
 /// Result of delivering queued messages to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// There were no messages.
+    /// There were no queued messages for the client.
     Nothing,
-    /// Messages were put into the outbox.
+    /// Queued messages were moved into the client's outbox.
     Moved,
-    /// The client was too slow, so its connection must end.
+    /// The client reads too slowly, so its connection must end.
     TooSlow,
 }
 
 impl Subscriber {
-    /// Number of subscriptions of a kind.
+    /// Number of the client's subscriptions of a kind.
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.names[kind as usize].len()
     }
 
-    /// Returns true if there is any subscription.
+    /// Returns true if the client has any subscription.
     #[must_use]
     pub(crate) fn is_subscribed(&self) -> bool {
         self.names.iter().any(|names| !names.is_empty())
     }
 
-    /// Returns the count that `SUBSCRIBE` and similar commands report: sharded channels separately, all others
-    /// together.
+    /// Returns the number of subscriptions that the reply to `SUBSCRIBE` and similar commands reports: sharded
+    /// channels are counted separately, all others together.
     #[must_use]
     pub(crate) fn counted_with(&self, kind: Kind) -> usize {
         match kind {
@@ -148,13 +150,13 @@ impl Subscriber {
         }
     }
 
-    /// Returns all names of a kind, in order.
+    /// Returns all names of a kind to which the client is subscribed, in order.
     #[must_use]
     pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
-    /// Subscribes, unless the subscription exists.
+    /// Subscribes the client to a name, unless it is subscribed already.
     ///
     /// # Errors
     /// Returns the text for the client if the name is invalid or the broker rejects the subscription.
@@ -192,7 +194,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Subscribes the link to all of the patterns, or to none.
+    /// Creates a subscription at the broker for each pattern, or none if one is rejected. Returns the ids of the
+    /// subscriptions.
     fn subscribe_link(&mut self, views: &Views, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
         let Some((link, _)) = &self.link else { return Ok(Vec::new()) };
         let (messages, bytes) = (SUBSCRIPTION_MESSAGES, SUBSCRIPTION_BYTES);
@@ -212,7 +215,7 @@ impl Subscriber {
         Ok(ids)
     }
 
-    /// Unsubscribes, if the subscription exists.
+    /// Ends the client's subscription to a name, if there is one.
     pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.publish_count(kind);
@@ -226,14 +229,14 @@ impl Subscriber {
         registry.remove(kind, name);
     }
 
-    /// Publishes the number of subscriptions of a kind in the client's data.
+    /// Stores the number of the client's subscriptions of a kind where other connections can read it.
     fn publish_count(&self, kind: Kind) {
         if let Some((_, news)) = &self.link {
             news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
         }
     }
 
-    /// Ends all subscriptions and drops their queues.
+    /// Ends all subscriptions of the client and drops the queued messages.
     pub(crate) fn clear(&mut self, registry: &Registry) {
         for kind in Kind::ALL {
             for name in self.names(kind) {
@@ -245,13 +248,14 @@ impl Subscriber {
         *self = Self { last_id: self.last_id, ..Self::default() };
     }
 
-    /// Returns true if there may be new messages.
+    /// Returns true if the broker may have new messages for the client.
     #[inline]
     pub(crate) fn may_deliver(&self) -> bool {
         self.link.as_ref().is_some_and(|(_, news)| news.is_pending.load(Ordering::Acquire))
     }
 
-    /// Returns true if new messages must wait until other clients had their turn; the client is then woken.
+    /// Returns true if the client must wait with new messages until other clients of its thread had their turn. The
+    /// client's task is woken when it is its turn.
     pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
         if !self.may_deliver() || self.has_more {
             return false;
@@ -264,7 +268,7 @@ impl Subscriber {
         self.waits
     }
 
-    /// Moves queued messages into the outbox as far as it has room.
+    /// Moves queued messages into the client's outbox, as far as the outbox has room.
     pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
         if !news.is_pending.swap(false, Ordering::Acquire) && !self.has_more {
@@ -300,7 +304,7 @@ impl Subscriber {
     }
 }
 
-/// Size in bytes from which a batch is shared instead of copied.
+/// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 fn send(batch: &Batch, by_id: &Subscription, protocol: Protocol, out: &mut Outbox) {
@@ -323,7 +327,8 @@ fn send(batch: &Batch, by_id: &Subscription, protocol: Protocol, out: &mut Outbo
     }
 }
 
-/// Encodes the messages of a batch, each with `before` in front of its channel.
+/// Encodes the messages of a batch for a subscriber. Each message is an array of the elements `before`, the
+/// channel, and the payload.
 fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     let channel = channel_of(batch.subject().as_bytes());
     let mut head = Vec::new();

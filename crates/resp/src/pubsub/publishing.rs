@@ -1,10 +1,12 @@
-//! `PUBLISH`: messages of one read for one channel form one batch.
+//! `PUBLISH`: messages to one channel that arrive in one read from a client form one batch.
 //!
-//! Owns: the run that is being gathered, and the batch that waits for room. Does not own the choice of receivers.
+//! Owns: the *run*, which is the messages gathered for one channel, and the batch that waits for room in a
+//! subscriber's queue. Does not own the choice of receivers.
 //!
-//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published at
-//! the next command that is no publish to the same channel, and at the end of the received commands. While a batch
-//! waits for a native subscriber whose policy blocks publishers, the session handles no commands of its client.
+//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is
+//! published at the next command that is no publish to the same channel, and at the end of the received commands.
+//! While a batch waits for a native subscriber whose policy blocks publishers, the session handles no commands of
+//! its client.
 
 use std::sync::Arc;
 
@@ -15,19 +17,20 @@ use thalweg_wire::{BatchWriter, Checksum};
 
 use super::{Client, Registry};
 
-/// Size in bytes from which a run is published.
+/// Total size in bytes at which the messages gathered for a channel are published.
 const MAX_RUN_BYTES: usize = 256 * 1024;
-/// Number of messages at which a run is published.
+/// Number of messages gathered for a channel at which they are published.
 const MAX_RUN_MESSAGES: u32 = 1024;
 
-/// Publishing state of a client: the gathered run and the blocked batch.
+/// Publishing state of a client: the messages that are being gathered, and the batch that waits for room in a
+/// subscriber's queue.
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
     pub(crate) blocked: Option<Batch>,
-    /// Handle that the broker notifies when there may be room.
+    /// Handle that the broker notifies when there may be room for the batch that waits.
     pub(crate) waiter: Option<Arc<dyn Notify>>,
-    /// Subject of the last run, cached because publishers mostly stay with one channel.
+    /// Subject to which the client published last, cached because publishers mostly stay with one channel.
     last: Option<Subject>,
 }
 
@@ -37,7 +40,7 @@ impl std::fmt::Debug for Publishing {
     }
 }
 
-/// Wakes a publisher that waits for room.
+/// Handle by which the broker wakes a client whose messages wait for room in a subscriber's queue.
 #[derive(Debug)]
 pub(crate) struct Room(pub(crate) Arc<Client>);
 
@@ -61,13 +64,13 @@ impl Run {
 }
 
 impl Publishing {
-    /// Returns true if a batch waits for room.
+    /// Returns true if a batch of the client waits for room in a subscriber's queue.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Returns true if there are gathered messages without replies.
+    /// Returns true if the client has gathered messages that are not published yet.
     #[must_use]
     pub(crate) fn is_gathering(&self) -> bool {
         self.run.is_some()
@@ -86,7 +89,8 @@ impl Publishing {
         Ok(Run { subject, writer })
     }
 
-    /// Adds a message to the run. Returns false if it can't join.
+    /// Adds a message to the gathered messages. Returns false if the message is for another channel, or if the
+    /// gathered messages have reached their limit.
     pub(crate) fn try_join(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
@@ -97,7 +101,7 @@ impl Publishing {
     }
 }
 
-/// Number of clients and native subscriptions that receive a message.
+/// Returns the number of clients and native subscriptions that have received a published message.
 pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
     published.delivered.saturating_sub(registry.unmatched_globs(subject)) as i64
 }

@@ -1,4 +1,5 @@
-//! Table of the subscriptions of all Redis clients by name: for `PUBSUB`, and for the number of receivers of a message.
+//! Table of the subscriptions of all Redis clients by name: for `PUBSUB`, and for the number of receivers of a
+//! message.
 //!
 //! The broker counts the subscriptions to a subject. A glob's subject pattern matches more than the glob, so
 //! subscriptions whose pattern matches the subject but whose glob does not match its channel are subtracted from that
@@ -15,14 +16,14 @@ use std::{
 use thalweg_broker::{Pattern, Subject};
 use thalweg_redis::{channels::channel_of, glob};
 
-/// Kind of a subscription.
+/// Kind of a client's subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Subscription to a channel by name.
     Channel,
     /// Subscription to channels by a glob pattern.
     Pattern,
-    /// Subscription to a sharded channel by name, whose messages have a type of their own.
+    /// Subscription to a sharded channel by name. Its messages have the type `smessage`.
     Shard,
 }
 
@@ -39,11 +40,12 @@ struct Entry {
     patterns: Vec<Pattern>,
 }
 
-/// Table of subscriptions, bounded by the broker's limit on subscriptions.
+/// Table of the subscriptions of all Redis clients. The broker's limit on subscriptions bounds its size.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     tables: Mutex<[BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]>,
-    /// Number of globs, which is mostly 0; then publishers skip the table.
+    /// Number of distinct globs to which clients are subscribed. The number is mostly 0; then publishers skip the
+    /// table.
     globs: AtomicUsize,
 }
 
@@ -52,7 +54,8 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a subscription of a client.
+    /// Adds a client's subscription to a name. `patterns` are the subject patterns that the broker uses for the
+    /// name.
     pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
         let mut tables = self.tables();
         let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
@@ -61,7 +64,7 @@ impl Registry {
         self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
     }
 
-    /// Removes a subscription of a client.
+    /// Removes a client's subscription to a name.
     pub(crate) fn remove(&self, kind: Kind, name: &[u8]) {
         let mut tables = self.tables();
         let table = &mut tables[kind as usize];
@@ -80,19 +83,20 @@ impl Registry {
         self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
     }
 
-    /// Number of distinct names of a kind.
+    /// Number of distinct names of a kind to which clients are subscribed.
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.tables()[kind as usize].len()
     }
 
-    /// Number of distinct globs.
+    /// Number of distinct globs to which clients are subscribed.
     #[must_use]
     pub(crate) fn globs(&self) -> usize {
         self.globs.load(Ordering::Acquire)
     }
 
-    /// Returns the names of a kind that a glob matches, or all names without a glob.
+    /// Returns the names of a kind to which clients are subscribed: those that a glob matches, or all names without
+    /// a glob.
     #[must_use]
     pub(crate) fn names(&self, kind: Kind, by_id: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
@@ -100,7 +104,8 @@ impl Registry {
         tables[kind as usize].keys().filter(is_wanted).cloned().collect()
     }
 
-    /// Number of glob subscriptions that get a subject's messages from the broker but do not match its channel.
+    /// Number of clients' glob subscriptions for which the broker delivers a subject's messages, although the glob
+    /// does not match the channel of the subject.
     #[must_use]
     pub(crate) fn unmatched_globs(&self, subject: &Subject) -> u64 {
         if self.globs() == 0 {

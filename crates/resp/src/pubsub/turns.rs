@@ -2,10 +2,10 @@
 //!
 //! Owns: the queue of this thread's clients that wait for a turn to receive messages. Does not own the messages.
 //!
-//! A message to ten subscribers takes ten socket writes, which take much longer than publishing it. If all of them came
-//! first, the next messages of the publisher would wait for them. The thread therefore polls its sockets after some of
-//! the writes, and newly published messages join the waiting ones: the higher the rate of messages, the more of them
-//! share one write. Nothing waits for time to pass.
+//! A message to ten subscribers takes ten socket writes, which take much longer than publishing it. If all of them
+//! came first, the next messages of the publisher would wait for them. The thread therefore polls its sockets after
+//! some of the writes, and newly published messages join the waiting ones: the higher the rate of messages, the
+//! more of them share one write. Nothing waits for time to pass.
 //!
 //! Bounds: in each round one of [`SHARES`] parts of the waiting clients has its turn before the sockets are polled
 //! again. A client therefore waits for at most that many polls, at any rate of messages.
@@ -23,7 +23,8 @@ use std::{
 
 use crate::client::Client;
 
-/// Number of parts into which waiting clients are divided.
+/// Number of parts into which waiting clients are divided. One part receives messages between two polls of the
+/// sockets.
 const SHARES: usize = 8;
 
 thread_local! {
@@ -35,17 +36,18 @@ struct Turns {
     turn_task: TurnTask,
 }
 
-/// State of the task that gives turns.
+/// State of a thread's task that lets the waiting clients receive messages one after the other.
 enum TurnTask {
     /// The task is not running.
     Missing,
-    /// The task gives turns, or is about to.
+    /// The task lets clients receive messages, or was woken to do so.
     Busy,
-    /// The task waits for clients.
+    /// The task sleeps until a client waits for messages.
     Idle(Waker),
 }
 
-/// Queues the client, and rings its bell when it is its turn ([`Client::has_turn`]).
+/// Queues a client until it may receive messages. When it is the client's turn, [`Client::has_turn`] returns true
+/// and the client's task is woken.
 pub(super) fn join(client: &Arc<Client>) {
     TURNS.with_borrow_mut(|turns| {
         turns.waiting.push_back(Arc::clone(client));
@@ -81,7 +83,8 @@ fn poll_next(cx: &mut Context<'_>) -> Poll<Vec<Arc<Client>>> {
     })
 }
 
-/// Guard that lets a later client start a new task, however this one ends.
+/// Guard of the task that gives clients their turns. When the task ends, the guard records that, so that the next
+/// waiting client starts a new task.
 struct TurnTaskGuard;
 
 impl Drop for TurnTaskGuard {

@@ -53,7 +53,7 @@ pub struct Backup {
     /// A new file, or a directory of backups: an existing one, or a name that ends with /
     #[arg(long, value_name = "PATH")]
     pub to: Option<PathBuf>,
-    /// Only the changes since the newest backup in the directory; all data if there is none
+    /// Back up only the changes since the newest backup in the directory; all data if there is none
     #[arg(long)]
     pub incremental: bool,
     /// Compression: zstd, lz4 or none
@@ -78,7 +78,7 @@ pub struct BackupSources {
     /// Files, or directories of backups
     #[arg(required = true, value_name = "FROM")]
     pub from: Vec<PathBuf>,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -179,7 +179,8 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
     }
 }
 
-/// Returns the path of a new part in a directory; `None` if it contains nothing new.
+/// Returns the path for a new backup file in a directory of backups; `None` if the directory already contains
+/// everything that the new backup contains.
 fn part_path(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
     if let Some(newest) = newest.filter(|newest| newest.node != info.node) {
         let message = format!(
@@ -214,7 +215,8 @@ fn hint(failure: Failure) -> Failure {
     }
 }
 
-/// Takes a snapshot, verifies it, and renames it to the path that `name` returns. Returns `None` if `name` does.
+/// Takes a snapshot, verifies it, and renames the file to the path that `name` returns. Removes the file and
+/// returns `None` if `name` returns `None`.
 fn take(
     args: &Backup,
     session: &Session,
@@ -326,7 +328,7 @@ fn kind_name(kind: PartKind) -> &'static str {
     }
 }
 
-/// Returns the named files, and the backups in the named directories.
+/// Returns the files that the user has named, and the backup files in the directories that the user has named.
 fn parts(from: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in from {
@@ -368,7 +370,8 @@ fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
     verified
 }
 
-/// Runs `backup verify`: checks every file, then whether they form a chain from a full backup to the end.
+/// Runs `backup verify`: checks every backup file, then whether the files form a chain from a full backup to the
+/// newest increment.
 fn check(args: &BackupSources) -> Result<(), Failure> {
     let files = parts(&args.from)?;
     let mut bad = None;
@@ -397,7 +400,7 @@ fn check(args: &BackupSources) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `backup show`: lists backups.
+/// Runs `backup show`: lists backups and the range that they can restore.
 fn show(args: &BackupSources) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {

@@ -16,7 +16,7 @@ use crate::{
     span::parse_bytes,
 };
 
-/// Number of keys requested per page.
+/// Number of keys that one request for a page of keys asks for.
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]
@@ -25,9 +25,9 @@ pub enum Cache {
     List(PlainArgs),
     /// Create a cache; an existing one is not changed. The first put also creates one
     Create {
-        /// The cache
+        /// Name of the cache
         cache: String,
-        /// Maximum size [default: that of the server's configuration]
+        /// Maximum size of the cache [default: that of the server's configuration]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         max_bytes: Option<u64>,
         #[command(flatten)]
@@ -48,7 +48,7 @@ pub enum Cache {
     Del {
         #[command(flatten)]
         key: Key,
-        /// Only if the entry has this version
+        /// Remove the entry only if it has this version
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
@@ -64,18 +64,18 @@ pub enum Cache {
     Incr {
         #[command(flatten)]
         key: Key,
-        /// Number to add
+        /// Number to add to the counter
         #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
-        /// New lifetime [default: the current one]
+        /// New lifetime of the entry [default: the current one]
         #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
         ttl: Option<Deadline>,
     },
     /// List keys in any order
     Keys {
-        /// The cache
+        /// Name of the cache
         cache: String,
-        /// Maximum number of keys
+        /// Maximum number of keys to list
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
         /// Format in which keys are shown
@@ -94,7 +94,7 @@ pub struct PlainArgs {
 
 #[derive(Args, Debug)]
 pub struct CacheArgs {
-    /// The cache
+    /// Name of the cache
     pub cache: String,
     #[command(flatten)]
     pub place: ServerArgs,
@@ -102,9 +102,9 @@ pub struct CacheArgs {
 
 #[derive(Args, Debug)]
 pub struct Key {
-    /// The cache
+    /// Name of the cache
     pub cache: String,
-    /// The key
+    /// Key of the entry
     pub key: String,
     /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -125,24 +125,24 @@ impl Key {
 pub struct Put {
     #[command(flatten)]
     pub key: Key,
-    /// The value; `-` or no argument reads stdin
+    /// Value of the entry; `-` or no argument reads stdin
     pub value: Option<String>,
-    /// Lifetime: a span such as 30s, never, or keep (the current one) [default: until it is evicted]
+    /// Lifetime of the entry: a span such as 30s, never, or keep (the current one) [default: until it is evicted]
     #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
     pub ttl: Option<Deadline>,
-    /// Only if the entry does not exist
+    /// Put only if the entry does not exist
     #[arg(long, group = "condition")]
     pub if_absent: bool,
-    /// Only if the entry exists
+    /// Put only if the entry exists
     #[arg(long, group = "condition")]
     pub if_present: bool,
-    /// Only if the entry has this version
+    /// Put only if the entry has this version
     #[arg(long, value_name = "N", group = "condition")]
     pub if_version: Option<u64>,
 }
 
 impl Cache {
-    /// Returns the server, which each subcommand names.
+    /// Returns the options that name the server. Each subcommand has these options.
     pub fn place(&self) -> &ServerArgs {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,

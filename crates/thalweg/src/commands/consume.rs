@@ -1,7 +1,7 @@
 //! `consume`: a member of a consumer group that prints records, or runs a command for each.
 //!
-//! A record is acked after it was printed, or after its command succeeded. However this process ends, a record that was
-//! not handled is therefore delivered again, to this member or another.
+//! A record is acked after it was printed, or after its command succeeded. However this process ends, a record that
+//! was not handled is therefore delivered again, to this member or another.
 
 use std::{
     collections::BTreeMap,
@@ -56,9 +56,9 @@ pub enum Acks {
                   Ends with 1 if a command of --exec failed."
 )]
 pub struct Consume {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// The consumer group
+    /// Name of the consumer group
     #[arg(long, short, value_name = "NAME")]
     pub group: String,
     /// The name of this member, shown by `thalweg groups show`
@@ -100,7 +100,7 @@ pub struct Consume {
     pub place: TargetArgs,
 }
 
-/// A delivered record, with its number of deliveries.
+/// A record that a consumer group has delivered, with the number of its deliveries.
 struct Message {
     record: StreamRecord,
     deliveries: u64,
@@ -112,7 +112,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Returns the first and last offset of each run of consecutive records.
+    /// Returns the offsets of the batch as ranges of consecutive records, each with its first and last offset
+    /// (inclusive).
     fn ranges(&self) -> Vec<[u64; 2]> {
         let mut ranges: Vec<[u64; 2]> = Vec::new();
         for Message { record, .. } in &self.messages {
@@ -140,7 +141,8 @@ pub fn run(args: &Consume) -> Result<(), Failure> {
     }
 }
 
-/// Returns the group's ack deadline; creates the group if requested.
+/// Returns the time within which a member of the consumer group must ack. Creates the group if the user requests
+/// it.
 fn deadline(args: &Consume, session: &Session) -> Result<Duration, Failure> {
     let group = if args.create {
         session.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
@@ -158,7 +160,8 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Consumes until the end. Returns the number of records whose command failed.
+    /// Fetches and handles records until the limit is reached or no record arrives in time. Returns the number of
+    /// records whose command failed.
     fn consume(&self) -> Result<u64, Failure> {
         let (mut lines, mut left, mut failed) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), 0);
         let mut until = Instant::now() + self.args.wait;
@@ -180,7 +183,7 @@ impl Member<'_> {
         Ok(failed)
     }
 
-    /// Prints pushed records, and continues after restarts of the server.
+    /// Prints the records that the server pushes, and continues after restarts of the server.
     fn take_pushed(&self) -> Result<(), Failure> {
         let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
         while left > 0 {
@@ -216,7 +219,8 @@ impl Member<'_> {
         self.session.group(call, &self.args.stream, &self.args.group, body)
     }
 
-    /// Fetches once, waiting for a part of the remaining time; with `--follow` it retries while the server restarts.
+    /// Fetches records once, and waits for them at most until `until`. With `--follow`, retries while the server
+    /// restarts.
     fn fetch(&self, left: u64, until: Instant) -> Result<Batch, Failure> {
         let wait = if self.args.follow { WAIT_AT_A_TIME } else { until.saturating_duration_since(Instant::now()) };
         let body = json!({
@@ -260,7 +264,8 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Runs the command for each record of a batch. Returns the number of failures.
+    /// Runs the user's command for each record of a batch. Returns the number of records for which the command
+    /// failed.
     fn exec(&self, command: &str, batch: &Batch) -> Result<u64, Failure> {
         let mut failed = 0;
         for message in &batch.messages {
@@ -316,13 +321,13 @@ fn batch_of(answer: &Value) -> Option<Batch> {
     Some(Batch { attempt, messages })
 }
 
-/// Parses a pushed record, with its attempt.
+/// Parses a pushed record. Returns the record with the number of the attempt to which its delivery belongs.
 fn pushed_message(object: &Map<String, Value>) -> Option<(u64, Message)> {
     let message = Message { record: StreamRecord::of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
     Some((object.get("attempt")?.as_u64()?, message))
 }
 
-/// Groups consecutive records of the same attempt.
+/// Groups consecutive pushed records that belong to the same delivery attempt.
 fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for (attempt, message) in messages {
@@ -334,7 +339,8 @@ fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
     batches
 }
 
-/// Returns the environment variables for a record's command. A key that is not valid in an environment is left out.
+/// Returns the environment variables for the command that handles a record. A key that is not valid in an
+/// environment is left out.
 fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> {
     let Message { record, deliveries } = message;
     let mut variables = BTreeMap::from([

@@ -1,8 +1,8 @@
 //! `lock`, `semaphore`, `elect`, `leader`: run a command while holding a lock, a slot or the leadership.
 //!
-//! The command gets the fencing token in its environment. If the hold is lost, this process ends the command, but
-//! ending it takes a moment, and a process may be paused before it notices. Work that must not overlap with the next
-//! holder's needs fencing.
+//! The command gets the fencing token in its environment. If the lock, slot or leadership (the *hold*) is lost,
+//! this process ends the command, but ending it takes a moment, and a process may be paused before it notices. Work
+//! that must not overlap with the next holder's needs fencing.
 //!
 //! A process that is killed while it waits leaves its lease, which keeps its position in the queue until the TTL ends.
 //! If this process is killed with SIGKILL, the command continues without it.
@@ -30,9 +30,9 @@ use crate::{
     span::parse_span,
 };
 
-/// Interval of the checks that the hold is not lost.
+/// Interval at which the process checks that it still holds the lock, the slot or the leadership.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time between SIGTERM and SIGKILL for a command whose hold is lost.
+/// Time between SIGTERM and SIGKILL for a command that must end because its lock, slot or leadership is lost.
 const GRACE: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -72,7 +72,7 @@ pub struct HoldArgs {
 pub struct Lock {
     /// Name of the lock
     pub name: String,
-    /// The keyspace that stores the locks
+    /// Name of the keyspace that stores the locks
     #[arg(long, value_name = "KEYSPACE", default_value = "locks")]
     pub keyspace: String,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub struct Semaphore {
     /// Maximum number of holders; every user must pass the same number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: u32,
-    /// The keyspace that stores the semaphores
+    /// Name of the keyspace that stores the semaphores
     #[arg(long, value_name = "KEYSPACE", default_value = "semaphores")]
     pub keyspace: String,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub struct Elect {
     /// Value that shows the leader to others
     #[arg(long, value_name = "VALUE")]
     pub value: String,
-    /// The keyspace that stores the elections
+    /// Name of the keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub struct Leader {
     /// Continue, and print each new leader; `-` while there is none
     #[arg(long)]
     pub follow: bool,
-    /// The keyspace that stores the elections
+    /// Name of the keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
@@ -200,7 +200,8 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
     }
 }
 
-/// Acquires, runs the command, releases, and returns the command's result. `what` names the lock in messages.
+/// Acquires a lock, a slot or the leadership, runs the user's command, and releases what it acquired. Ends with the
+/// exit code of the command. `what` names the lock in messages.
 fn run_holding(
     run: &HoldArgs,
     keyspace: &str,
@@ -231,7 +232,7 @@ fn run_holding(
     }
 }
 
-/// Event while a command runs.
+/// Event that occurs while the user's command runs.
 enum Event {
     Ended(std::io::Result<ExitStatus>),
     /// This process received SIGTERM.
@@ -265,7 +266,7 @@ fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsStrin
         .then("another client may hold it already; check what the command has done before you run it again"))
 }
 
-/// Ends a command with SIGTERM, and with SIGKILL if it continues after [`GRACE`].
+/// Ends the user's command with SIGTERM, and with SIGKILL if the command continues for longer than [`GRACE`].
 fn end(pid: Pid, events: &Receiver<Event>) {
     send_signal(pid, Signal::TERM);
     let ended = |patience| loop {
@@ -281,7 +282,7 @@ fn end(pid: Pid, events: &Receiver<Event>) {
     }
 }
 
-/// Sends a signal. A process that has already ended needs none, so errors are ignored.
+/// Sends a signal to a process. Errors are ignored, because a process that has already ended needs no signal.
 fn send_signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
@@ -292,8 +293,9 @@ fn wait_for(mut child: Child, send: Sender<Event>) {
     });
 }
 
-/// Passes SIGTERM on to the command from now on. The terminal sends SIGINT to both processes, and the command decides
-/// how to handle it. In either case this process releases its hold and ends after the command.
+/// Passes SIGTERM on to the user's command from now on. The terminal sends SIGINT to both processes, and the
+/// command decides how to handle the signal. In either case this process releases its lock, slot or leadership, and
+/// ends after the command.
 fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

@@ -64,8 +64,8 @@ pub fn run(args: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Returns the output. Callers open it only after they found the data to export, so that a mistyped name does not
-/// truncate a file.
+/// Opens the destination of the export. Callers open it only after they found the data to export, so that a
+/// mistyped name does not truncate a file.
 fn output(args: &Export) -> Result<Box<dyn Write>, Failure> {
     let out: Box<dyn Write> = match &args.output {
         Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
@@ -114,7 +114,7 @@ fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, 
     Ok(count)
 }
 
-/// Returns the error for data that the format could not represent exactly.
+/// Returns the error for data that the format of the export can't represent exactly.
 fn not_representable(what: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{what} does not fit on a line"))
         .then("export with --format ndjson")

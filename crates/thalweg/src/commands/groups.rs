@@ -29,9 +29,9 @@ pub struct Groups {
 /// A group of a stream.
 #[derive(Args, Clone, Debug)]
 pub struct GroupArgs {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// The consumer group
+    /// Name of the consumer group
     pub group: String,
 }
 
@@ -62,7 +62,7 @@ pub struct DeliveryArgs {
     /// Stream to which dead letters are appended; without one they are dropped and counted
     #[arg(long, value_name = "STREAM", conflicts_with = "no_dead_letters")]
     pub dead_letters: Option<String>,
-    /// Drop dead letters
+    /// Drop dead letters instead of appending them to a stream
     #[arg(long)]
     pub no_dead_letters: bool,
 }
@@ -71,10 +71,11 @@ pub struct DeliveryArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
 pub struct StreamPosition {
-    /// `start`, `end`, or an offset
+    /// Position in the stream: `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
-    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Position at the first record since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds
+    /// since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
 }
@@ -83,7 +84,7 @@ pub struct StreamPosition {
 pub enum GroupAction {
     /// List the groups of a stream, or of all streams
     List {
-        /// Only groups of this stream
+        /// List only groups of this stream
         stream: Option<String>,
         #[command(flatten)]
         place: TargetArgs,
@@ -104,10 +105,11 @@ pub enum GroupAction {
         order: GroupOrder,
         #[command(flatten)]
         delivering: DeliveryArgs,
-        /// First position: `start`, `end`, or an offset [default: start]
+        /// First position to deliver: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
-        /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+        /// Deliver records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since
+        /// 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]
@@ -146,7 +148,7 @@ pub enum GroupAction {
     Ack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts; offsets after a colon select some of their records
+        /// Attempts to ack, by number; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         #[command(flatten)]
@@ -156,7 +158,7 @@ pub enum GroupAction {
     Nack {
         #[command(flatten)]
         of: GroupArgs,
-        /// Attempts; offsets after a colon select some of their records
+        /// Attempts to return, by number; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         /// Time until the next delivery [default: immediately]
@@ -178,7 +180,7 @@ pub enum GroupAction {
     Extend {
         #[command(flatten)]
         of: GroupArgs,
-        /// The attempts
+        /// Numbers of the attempts to extend
         #[arg(required = true)]
         attempts: Vec<u64>,
         /// Time from now until the new deadline
@@ -190,7 +192,8 @@ pub enum GroupAction {
 }
 
 impl Groups {
-    /// Returns the server or directory, which the subcommand or the command itself may name.
+    /// Returns the options that name the server or the directory. The user can pass them to the command or to its
+    /// subcommand.
     pub fn place(&self) -> &TargetArgs {
         match &self.action {
             None => &self.place,
@@ -209,7 +212,7 @@ impl Groups {
     }
 }
 
-/// Parses `start`, `end` or an offset into the API's form.
+/// Parses `start`, `end` or an offset into the JSON that the HTTP API expects.
 fn parse_place(text: &str) -> Result<Value, String> {
     match text {
         "start" | "end" => Ok(json!(text)),
@@ -220,7 +223,8 @@ fn parse_place(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Parses `7` or `7:0-4,9` into the API's form.
+/// Parses an attempt such as `7`, or an attempt with offsets such as `7:0-4,9`, into the JSON that the HTTP API
+/// expects.
 fn parse_attempt(text: &str) -> Result<Value, String> {
     let expected = || "use an attempt, or an attempt with offsets: 7 or 7:0-4,9".to_owned();
     let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
@@ -330,7 +334,8 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     lapsed(&settled["lapsed"])
 }
 
-/// Fails with a conflict if some deliveries could not be settled.
+/// Returns a failure if deliveries could not be acked, nacked or extended, because that was done before or because
+/// their ack deadline has passed.
 fn lapsed(lapsed: &Value) -> Result<(), Failure> {
     match lapsed.as_array() {
         Some(lapsed) if !lapsed.is_empty() => {

@@ -10,7 +10,7 @@ use crate::{
     session::{Access, Session},
 };
 
-/// Number of versions requested per page.
+/// Number of versions of a key that one request for a page asks for.
 const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]
@@ -21,10 +21,10 @@ const PAGE: u64 = 100;
 pub struct History {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Maximum number of versions
+    /// Maximum number of versions to list
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Only versions before this revision
+    /// List only versions before this revision
     #[arg(long, value_name = "REVISION")]
     pub before: Option<u64>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub fn history(args: &History) -> Result<(), Failure> {
     })
 }
 
-/// Formats revision, state and value, as `17  deleted at 19  value`.
+/// Formats a version of a key: its revision, its state and its value, as in `17  deleted at 19  value`.
 fn version_text(version: &Value) -> String {
     let value = version.as_object().and_then(|object| render::take_bytes(object, "value")).unwrap_or_default();
     let state = version["state"].as_str().unwrap_or_default();

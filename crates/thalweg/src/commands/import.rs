@@ -39,7 +39,7 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
                         zcat log.gz | thalweg import - --stream log --format lines"
 )]
 pub struct Import {
-    /// The file; `-` is stdin
+    /// File to import; `-` is stdin
     pub file: PathBuf,
     /// Append to this stream
     #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
@@ -50,7 +50,7 @@ pub struct Import {
     /// Format of the file
     #[arg(long, value_enum)]
     pub format: FileFormat,
-    /// Column or field with the key
+    /// Column or field of the file that contains the key
     #[arg(long, value_name = "COLUMN")]
     pub key: Option<String>,
     /// Skip this number of records first, to continue an import
@@ -149,8 +149,8 @@ fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut ImportT
     Ok(())
 }
 
-/// Adds to a failure what is stored and how to continue. A rejected batch is not stored; if the answer was lost, the
-/// batch may be stored.
+/// Adds to the failure of an import what is stored and how to continue. A rejected batch is not stored. If the
+/// answer of the server was lost, the batch may be stored.
 fn explain(failure: Failure, args: &Import, done: &ImportTotals) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));

@@ -9,7 +9,7 @@ use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_VALUE_BYTES};
 
 use crate::failure::Failure;
 
-/// Maximum number of lines, and of bytes, in a batch.
+/// Maximum number of lines, and maximum number of bytes, in a batch of lines from stdin.
 const BATCH: (usize, usize) = (1000, 1024 * 1024);
 
 /// Returns the bytes of a file.
@@ -39,7 +39,8 @@ fn argument_or_stdin(typed: Option<&str>, max_bytes: u64) -> Result<Vec<u8>, Fai
     }
 }
 
-/// The lines of stdin. A batch ends when stdin has no more ready, so that lines of a slow pipe are not delayed.
+/// The lines of stdin, in batches. A batch ends when stdin has no more lines ready, so that the lines of a slow
+/// pipe are not delayed.
 pub struct Lines {
     input: BufReader<Stdin>,
 }
@@ -49,7 +50,8 @@ impl Lines {
         Self { input: BufReader::with_capacity(BATCH.1, std::io::stdin()) }
     }
 
-    /// Waits for at least one line. Returns the lines that are ready, without newlines; none at the end of the input.
+    /// Waits for at least one line of stdin. Returns the lines that are ready, without newlines; no lines at the
+    /// end of the input.
     pub fn next_batch(&mut self) -> Result<Vec<Vec<u8>>, Failure> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {

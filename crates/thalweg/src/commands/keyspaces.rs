@@ -40,7 +40,7 @@ pub enum KeyspaceAction {
 /// A keyspace.
 #[derive(Args, Debug)]
 pub struct Named {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
     #[command(flatten)]
     pub place: TargetArgs,
@@ -49,7 +49,7 @@ pub struct Named {
 /// A keyspace with settings.
 #[derive(Args, Debug)]
 pub struct Configured {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
     /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -66,7 +66,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Returns the requested settings in the API's form.
+    /// Returns the settings that the user requests, as JSON for the HTTP API.
     fn config(&self) -> Value {
         let mut object = Map::new();
         object.extend(self.exact_counts.map(|exact| ("exact_counts".into(), json!(exact))));
@@ -80,7 +80,7 @@ impl Configured {
     }
 }
 
-/// Parses `off`, a number of revisions, an age, or both of them separated by a comma.
+/// Parses `off`, a number of revisions, an age, or a number and an age separated by a comma.
 fn parse_history(text: &str) -> Result<KeyspaceHistory, String> {
     let mut history = KeyspaceHistory::default();
     if text == "off" {

@@ -23,12 +23,12 @@ use crate::{
 pub struct Put {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// The value; `-` or no argument reads stdin
+    /// Value of the key; `-` or no argument reads stdin
     pub value: Option<String>,
     /// Read the value from this file
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub file: Option<PathBuf>,
-    /// Only if the key does not exist
+    /// Put only if the key does not exist
     #[arg(long, group = "condition")]
     pub if_absent: bool,
     #[command(flatten)]
@@ -46,13 +46,13 @@ pub struct Put {
 /// Conditions on the current value of a key.
 #[derive(Args, Clone, Debug)]
 pub struct Condition {
-    /// Only if the key exists
+    /// Write only if the key exists
     #[arg(long, group = "condition")]
     pub if_present: bool,
-    /// Only if the key's value has this revision
+    /// Write only if the key's value has this revision
     #[arg(long, value_name = "N", group = "condition")]
     pub if_revision: Option<u64>,
-    /// Only if the key has exactly this value
+    /// Write only if the key has exactly this value
     #[arg(long, value_name = "VALUE", group = "condition")]
     pub if_value: Option<String>,
 }
@@ -90,7 +90,7 @@ pub fn put(args: &Put) -> Result<(), Failure> {
 pub struct Get {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// The value at this revision; only in keyspaces with history
+    /// Print the value at this revision; only in keyspaces with history
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
     #[command(flatten)]
@@ -125,9 +125,9 @@ pub fn get(args: &Get) -> Result<(), Failure> {
 #[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
                         thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
 pub struct Del {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
-    /// The key
+    /// Key to delete
     #[arg(required_unless_present = "prefix")]
     pub key: Option<String>,
     /// Delete all keys with this prefix in one step, however many there are
@@ -172,18 +172,18 @@ fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
                         Examples:\n  thalweg scan users --prefix a --limit 10\n  \
                         thalweg scan zips --start 10001 --end 10100 --keys-only\n  thalweg scan users --reverse --json")]
 pub struct Scan {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
-    /// Only keys with this prefix
+    /// List only keys with this prefix
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
-    /// First key
+    /// First key of the range, inclusive
     #[arg(long, value_name = "KEY")]
     pub start: Option<String>,
-    /// End of the range, exclusive
+    /// End of the range of keys, exclusive
     #[arg(long, value_name = "KEY")]
     pub end: Option<String>,
-    /// Maximum number of pairs
+    /// Maximum number of pairs to list
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// List the pairs in descending key order
@@ -192,7 +192,7 @@ pub struct Scan {
     /// Print only keys
     #[arg(long)]
     pub keys_only: bool,
-    /// The pairs at this revision; only in keyspaces with history
+    /// List the pairs at this revision; only in keyspaces with history
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
     /// Continue an earlier scan, which had a --limit and otherwise the same options
@@ -235,7 +235,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
     })
 }
 
-/// Formats a pair as one JSON object.
+/// Formats a key, its value and its revision as one JSON object.
 pub fn pair_json(pair: Pair<'_>) -> String {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "key", pair.key);

@@ -27,7 +27,7 @@ use crate::{
     span::show_time,
 };
 
-/// Names of files and directories in a data directory.
+/// Name of the directory that contains the log, within a data directory.
 const LOG_DIR: &str = "log";
 const STATE_DIR: &str = "state";
 const LOCK: &str = "LOCK";
@@ -47,7 +47,7 @@ pub struct LogArgs {
     /// The node's directory; no server may have it open
     #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
     pub data: PathBuf,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -56,10 +56,10 @@ pub struct LogArgs {
 pub struct LogDump {
     #[command(flatten)]
     pub log: LogArgs,
-    /// First LSN [default: the oldest retained one]
+    /// First LSN to print [default: the oldest retained one]
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
-    /// Maximum number of records
+    /// Maximum number of records to print
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }
@@ -78,7 +78,7 @@ struct LockedDirectory {
     _lock: Box<dyn LockGuard>,
 }
 
-/// Opens the directory without creating anything in it.
+/// Opens and locks the directory of a stopped node, without creating anything in it.
 fn open(path: &Path) -> Result<LockedDirectory, Failure> {
     if !path.join(LOCK).exists() {
         let message = format!("{} is not a Thalweg data directory", path.display());
@@ -260,7 +260,7 @@ fn kind(kind: RecordKind) -> &'static str {
     }
 }
 
-/// Summarizes an entry in a few words; `None` for other records.
+/// Summarizes the commands of a log entry in a few words; `None` for log records of other kinds.
 fn contents(record: &LogRecord) -> Option<String> {
     if record.kind != RecordKind::Entry {
         return None;
@@ -348,7 +348,7 @@ fn about_time(command: &TimeCommand<'_>) -> String {
     }
 }
 
-/// Returns the number of files below a directory and their bytes; unreadable entries are not counted.
+/// Returns the number of files below a directory and their total bytes. Entries that can't be read are not counted.
 fn tree_size(dir: &Path) -> (u64, u64) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {

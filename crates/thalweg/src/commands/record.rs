@@ -30,7 +30,7 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Returns a record with this key and these headers, and an empty payload.
+    /// Returns a record with the key and the headers that the user has given, and with an empty payload.
     pub fn template(&self) -> Result<Record, Failure> {
         let headers = self.headers.iter().map(|header| parse_header(header)).collect::<Result<_, _>>()?;
         let key = self.key.as_ref().map(|key| key.as_bytes().to_vec());
@@ -45,7 +45,7 @@ fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
     }
 }
 
-/// Prints a record or message: its JSON, its payload, or a line of text.
+/// Prints a record or a message, depending on the options: as JSON, as its payload only, or as a line of text.
 pub fn show(
     lines: &mut Lines,
     format: &RecordFormat,
@@ -68,7 +68,7 @@ pub fn stream_text(record: &StreamRecord) -> String {
     format!("{}\t{}\t{}", record.offset, show_time(record.time), text(&record.record))
 }
 
-/// Formats key, headers and payload on one line of text.
+/// Formats the key, the headers and the payload of a record on one line of text.
 pub fn text(record: &Record) -> String {
     let mut text = String::new();
     if let Some(key) = &record.key {

@@ -48,7 +48,7 @@ pub struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action that the arguments of `serve` select.
+/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -86,7 +86,8 @@ impl Args for Serve {
     }
 }
 
-/// Returns a setting as a flag. Its default in the help comes from the same table as its effect.
+/// Creates the command-line flag for a setting. The default that its help text shows comes from the table that also
+/// applies the default.
 fn flag(name: &'static str, help: &'static str) -> Arg {
     let default = Config::default().get(name).unwrap_or_default();
     let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
@@ -133,7 +134,7 @@ impl Serve {
     }
 }
 
-/// Runs a node until a signal stops it.
+/// Runs a node until a signal stops it. Only prints the configuration if the arguments request that.
 pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Example {
         return render::out(example(&Config::default()).as_bytes());
@@ -170,7 +171,7 @@ fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
     Database::open(&config.data, options).map_err(|error| Failure::of(&error))
 }
 
-/// Serves until a signal; the server then closes the database.
+/// Runs a server over the database until a signal stops it; the server then closes the database.
 async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     let mut stop = Stop::new()?;
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
@@ -229,8 +230,8 @@ async fn reload(certificate: Certificate, mut hangup: Signal) {
     }
 }
 
-/// Ends the process after `limit`: a stop that hangs on a dead disk must not block a supervisor that restarts the node.
-/// Acknowledged writes are safe.
+/// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk
+/// must not block a supervisor that restarts the node. Acknowledged writes are safe.
 fn give_up_after(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);

@@ -53,7 +53,7 @@ pub struct RaiseVersion {
     pub place: TargetArgs,
 }
 
-/// Runs `state`: prints a digest, or prints or raises the version.
+/// Runs `state`: prints a digest of the state, or prints or raises the version of the state machine.
 pub fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),

@@ -27,7 +27,7 @@ use crate::{
                         thalweg append events first --expect none\n  \
                         thalweg append events paid --producer till-3 --sequence 17    # safe to repeat")]
 pub struct Append {
-    /// The stream; created if it does not exist
+    /// Name of the stream, which is created if it does not exist
     pub stream: String,
     /// Payloads, one record each; without any, each line of stdin is a record
     pub records: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Append {
     /// Append a tombstone, which marks the key as deleted; compaction removes the key's earlier records
     #[arg(long, requires = "key", conflicts_with_all = ["records", "file"])]
     pub tombstone: bool,
-    /// Only if the next offset is this one; `none`: only if the stream never had a record
+    /// Append only if the next offset of the stream is this one; `none`: only if the stream never had a record
     #[arg(long, value_name = "OFFSET|none|any", default_value = "any", hide_default_value = true, value_parser = parse_expected)]
     pub expect: ExpectedOffset,
     /// Append as this producer; a repeated append with the same sequence number has no further effect
@@ -48,7 +48,7 @@ pub struct Append {
     /// Sequence number of this append, from 0 without gaps
     #[arg(long, value_name = "N", requires = "producer")]
     pub sequence: Option<u64>,
-    /// Epoch of the producer
+    /// Epoch of the producer; `thalweg streams open-producer` begins a new one
     #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
     pub epoch: u32,
     #[command(flatten)]
@@ -74,8 +74,9 @@ pub fn append(args: &Append) -> Result<(), Failure> {
     })
 }
 
-/// Returns the producer's stamp. Batches of lines from stdin depend on timing, while a repeated append of a producer
-/// must have the same records; so a producer can't append stdin.
+/// Returns the producer's id, epoch and sequence number for an append; `None` without `--producer`. Fails if the
+/// records come from stdin: their batches depend on timing, but a producer that repeats an append must send the
+/// same records.
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
     if args.file.is_none() && args.records.is_empty() && !args.tombstone {
@@ -84,7 +85,7 @@ fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
 }
 
-/// Appends the lines of stdin, batch by batch.
+/// Appends the lines of stdin to the stream, batch by batch.
 fn append_stdin(session: &Session, args: &Append, record: &dyn Fn(Vec<u8>) -> Record) -> Result<(), Failure> {
     let (mut input, mut expect) = (input::Lines::new(), args.expect);
     loop {
@@ -123,18 +124,18 @@ fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Fa
 #[command(after_help = "Examples:\n  thalweg read events\n  thalweg read events --from 1000 --limit 10 --json\n  \
                         thalweg read events --since 10m --payload-only")]
 pub struct Read {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// First offset [default: the oldest retained one]
+    /// First offset to print [default: the oldest retained one]
     #[arg(long, value_name = "OFFSET", conflicts_with = "since")]
     pub from: Option<u64>,
-    /// Only the last N records
+    /// Print only the last N records
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "since"])]
     pub last: Option<u64>,
-    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Print records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
-    /// Maximum number of records
+    /// Maximum number of records to print
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -166,15 +167,15 @@ pub fn read(args: &Read) -> Result<(), Failure> {
 #[command(after_help = "Examples:\n  thalweg tail events\n  thalweg tail events --last 20\n  \
                         thalweg tail events --from 0 --limit 5 --json")]
 pub struct Tail {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// First offset [default: the next record]
+    /// First offset to print [default: the next record]
     #[arg(long, value_name = "OFFSET", conflicts_with = "last")]
     pub from: Option<u64>,
     /// Begin with the last N records
     #[arg(long, value_name = "N")]
     pub last: Option<u64>,
-    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Print records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with_all = ["from", "last"])]
     pub since: Option<Since>,
     /// End after this number of records

@@ -38,16 +38,16 @@ pub enum StreamAction {
     Producers(Named),
     /// Give a producer a new epoch and print it; clients with an earlier epoch can no longer append
     OpenProducer {
-        /// The stream; created if it does not exist
+        /// Name of the stream, which is created if it does not exist
         stream: String,
-        /// The producer
+        /// Id of the producer
         producer: String,
         #[command(flatten)]
         place: TargetArgs,
     },
     /// Remove the records below an offset
     Trim {
-        /// The stream
+        /// Name of the stream
         stream: String,
         /// The first offset to keep
         #[arg(long, value_name = "OFFSET")]
@@ -62,7 +62,7 @@ pub enum StreamAction {
 /// A stream.
 #[derive(Args, Debug)]
 pub struct Named {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
     #[command(flatten)]
     pub place: TargetArgs,
@@ -71,18 +71,18 @@ pub struct Named {
 /// A stream with its configuration. Without a limit it keeps everything.
 #[derive(Args, Debug)]
 pub struct Configured {
-    /// The stream
+    /// Name of the stream
     pub stream: String,
-    /// Remove records older than this
+    /// Remove records older than this span of time
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub max_age: Option<Duration>,
     /// Remove the oldest batches while the stream has more bytes than this
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_bytes: Option<u64>,
-    /// Remove the oldest records while the stream has more than this
+    /// Remove the oldest records while the stream has more records than this
     #[arg(long, value_name = "N")]
     pub max_records: Option<u64>,
-    /// Reject records larger than this
+    /// Reject records of more bytes than this
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_record_bytes: Option<u64>,
     /// Reject appends of more bytes than this
@@ -99,7 +99,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Returns the configuration in the API's form.
+    /// Returns the configuration that the user requests, as JSON for the HTTP API.
     fn config(&self) -> Value {
         json!({
             "max_age_seconds": self.max_age.map(|age| age.as_secs_f64()),
@@ -202,7 +202,7 @@ fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), 
     render::line(&render::table(&["producer", "epoch", "next sequence", "last append"], shown))
 }
 
-/// Formats the limits of a stream.
+/// Formats the limits on what a stream keeps: age, bytes, number of records, compaction.
 fn keeps(config: &Value) -> String {
     let age = config["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok());
     let limits = [

@@ -32,7 +32,7 @@ use crate::{
                   thalweg publish config.changed --file config.toml --key web"
 )]
 pub struct Publish {
-    /// The subject: tokens joined by dots
+    /// Subject to publish to: tokens joined by dots
     pub subject: String,
     /// Payloads, one message each; without any, each line of stdin is a message
     pub messages: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Publish {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub record: RecordArgs,
-    /// The subject to which subscribers publish their answers
+    /// Subject to which subscribers publish their answers
     #[arg(long, value_name = "SUBJECT")]
     pub reply: Option<String>,
     /// Maximum time to wait for subscribers that make publishers wait [default: 5s]
@@ -124,7 +124,7 @@ impl Policy {
                   thalweg subscribe jobs --group workers --json"
 )]
 pub struct Subscribe {
-    /// The pattern
+    /// Pattern of subjects: * matches one token, a final > all further tokens
     pub pattern: String,
     /// Queue group: each message goes to one subscriber of the group
     #[arg(long, short, value_name = "NAME")]
@@ -163,7 +163,7 @@ pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
     })
 }
 
-/// Calls `each` with every message, up to `limit` messages.
+/// Subscribes to a pattern of subjects and calls `each` with every message. Ends after `limit` messages.
 fn follow(
     place: &ServerArgs,
     query: &SubscribeQuery,
@@ -196,7 +196,7 @@ fn message_text(message: &Message) -> String {
     format!("{}\t{}", render::one_line(&message.subject), record::text(&message.record))
 }
 
-/// Formats a message like the API.
+/// Formats a message as JSON, as the HTTP API does.
 fn message_json(message: &Message) -> Value {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "subject", &message.subject);
@@ -213,9 +213,9 @@ fn message_json(message: &Message) -> Value {
                   Examples:\n  thalweg request sums '1 + 1'\n  thalweg request images.resize --wait 30s < a.png > b.png"
 )]
 pub struct Request {
-    /// The subject
+    /// Subject of the request: tokens joined by dots
     pub subject: String,
-    /// The message; `-` or no argument reads stdin
+    /// Message to publish; `-` or no argument reads stdin
     pub message: Option<String>,
     #[command(flatten)]
     pub record: RecordArgs,
@@ -243,7 +243,7 @@ pub fn request(args: &Request) -> Result<(), Failure> {
                   Examples:\n  thalweg reply sums --exec bc\n  thalweg reply health --with ok --group nodes"
 )]
 pub struct Reply {
-    /// The pattern
+    /// Pattern of subjects: * matches one token, a final > all further tokens
     pub pattern: String,
     /// Answer with the output of this command
     #[arg(long, value_name = "COMMAND", required_unless_present = "with", conflicts_with = "with")]
@@ -288,7 +288,7 @@ pub fn reply(args: &Reply) -> Result<(), Failure> {
     })
 }
 
-/// Runs a command with a message on stdin. Returns its output.
+/// Runs a command that gets a message on stdin. Returns the output of the command.
 fn run_command(command: &str, message: &Message) -> Result<Result<Vec<u8>, std::process::ExitStatus>, Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).env("MESSAGE_SUBJECT", render::one_line(&message.subject)).env_remove("MESSAGE_KEY");

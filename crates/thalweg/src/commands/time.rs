@@ -32,7 +32,7 @@ pub struct Ttl {
 pub struct Touch {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// New lifetime from now on: a span such as 30s, never, or default (that of the keyspace)
+    /// New lifetime of the key from now on: a span such as 30s, never, or default (that of the keyspace)
     #[arg(value_name = "TTL", value_parser = parse_touch)]
     pub ttl: Deadline,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub struct LeaseArgs {
 }
 
 impl Lease {
-    /// Returns the server or directory, which each subcommand names.
+    /// Returns the options that name the server or the directory. Each subcommand has these options.
     pub fn place(&self) -> &TargetArgs {
         match self {
             Self::Grant { place, .. } => place,
@@ -89,7 +89,7 @@ impl Lease {
     }
 }
 
-/// Parses a span, `never`, `default` or `keep`.
+/// Parses the lifetime of a key: a span of time, `never`, `default` or `keep`.
 pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
     match text {
         "never" => Ok(Deadline::Never),

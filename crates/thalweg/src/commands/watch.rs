@@ -17,21 +17,21 @@ use crate::{
                   restart of the server.\n\nExamples:\n  thalweg watch users\n  thalweg watch users --prefix a --from 17 \
                   --json\n  thalweg watch config --key feature --limit 1    # until the next change")]
 pub struct Watch {
-    /// The keyspace
+    /// Name of the keyspace
     pub keyspace: String,
-    /// Only this key
+    /// Print only changes of this key
     #[arg(long, conflicts_with_all = ["prefix", "start", "end"])]
     pub key: Option<String>,
-    /// Only keys with this prefix
+    /// Print only changes of keys with this prefix
     #[arg(long, conflicts_with_all = ["start", "end"])]
     pub prefix: Option<String>,
-    /// First key
+    /// First key of the range, inclusive
     #[arg(long, value_name = "KEY")]
     pub start: Option<String>,
     /// End of the range of keys, exclusive
     #[arg(long, value_name = "KEY")]
     pub end: Option<String>,
-    /// First revision [default: the next change]
+    /// First revision to print [default: the next change]
     #[arg(long, value_name = "REVISION")]
     pub from: Option<u64>,
     /// End after this number of changes

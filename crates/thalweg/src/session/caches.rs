@@ -13,7 +13,7 @@ use crate::{failure::Failure, render::take_bytes};
 pub struct Entry {
     pub value: Vec<u8>,
     pub version: u64,
-    /// Remaining lifetime in seconds; `None` if it does not expire.
+    /// Remaining lifetime of the entry in seconds; `None` if the entry does not expire.
     pub ttl: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ impl Session {
         self.http.json(RequestBuilder::get(path(cache, "")))
     }
 
-    /// Creates a cache. Returns its description, and true if it was created by this call.
+    /// Creates a cache. Returns its description, and true if the cache did not exist before.
     pub fn create_cache(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
         let body = max_bytes.map(|max| json!({ "max_bytes": max }).to_string()).unwrap_or_default();
         let reply = self.http.ask(RequestBuilder::new(Method::PUT, path(cache, "")).json_text(body.as_bytes()))?;
@@ -41,14 +41,14 @@ impl Session {
         self.http.ask(RequestBuilder::post(path(cache, "/clear"))).map(drop)
     }
 
-    /// Returns the entry; `None` if the entry or the cache does not exist.
+    /// Returns an entry of a cache; `None` if the entry or the cache does not exist.
     pub fn entry(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
         let Some(reply) = self.http.send_or_none(RequestBuilder::get(key_path(cache, key)))? else { return Ok(None) };
         let version = self.http.required(reply.header("thalweg-version"), "version of the entry")?;
         Ok(Some(Entry { ttl: reply.header("thalweg-ttl"), version, value: reply.body }))
     }
 
-    /// Puts an entry. Returns its new version.
+    /// Puts an entry into a cache. Returns the new version of the entry.
     pub fn put_entry(
         &self,
         cache: &str,
@@ -76,7 +76,7 @@ impl Session {
         self.http.required(answer["value"].as_i64(), "value of the counter")
     }
 
-    /// Returns a page of keys, and the cursor of the next page.
+    /// Returns a page of the keys of a cache, and the cursor of the next page; `None` if this page is the last.
     pub fn cache_keys(
         &self,
         cache: &str,

@@ -29,12 +29,13 @@ use crate::{
     render::take_bytes,
 };
 
-/// Maximum number of changes queued for the watching thread; more wait at the server.
+/// Maximum number of changes that the thread that reads a watch queues for its user. Further changes wait at the
+/// server.
 const QUEUED: usize = 1024;
 /// Maximum duration of a request. A slow request could keep a lease alive for which other clients wait.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
 
-/// Keyspace of a node that stores locks.
+/// Access to the locks, semaphores and elections that a node stores in a keyspace.
 #[derive(Clone)]
 pub struct Coordination {
     session: Arc<Session>,
@@ -42,8 +43,8 @@ pub struct Coordination {
 }
 
 impl Coordination {
-    /// Opens the directory or prepares the connection to the server; creates the keyspace if it is missing. A request
-    /// may take a third of `ttl`, so that two more fit before a lease expires.
+    /// Opens the directory or prepares the connection to the server. Creates the keyspace for locks if it is
+    /// missing. A request may take a third of `ttl`, so that two more fit before a lease expires.
     pub fn open(place: &TargetArgs, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
         let timeout = place.timeout.min((ttl / 3).clamp(Duration::from_millis(500), MAX_REQUEST));
         let session = Session::open(&TargetArgs { timeout, ..place.clone() }, Access::Write)?;
@@ -57,7 +58,7 @@ impl Coordination {
     }
 }
 
-/// Converts a recipe's error to a failure.
+/// Converts an error of a lock, a semaphore or an election to a failure of the command.
 pub fn of_recipe(error: RecipeError<Failure>) -> Failure {
     let (message, code) = (error.to_string(), error.own_code().unwrap_or("store"));
     match error {
@@ -79,8 +80,9 @@ impl Coordinator for Coordination {
         failure.exit == Exit::Unavailable
     }
 
-    /// Returns the time since boot, which continues while the machine is suspended, like the time of the lease. After a
-    /// suspend a holder therefore detects immediately that it may have lost its hold.
+    /// Returns the time since boot. This time continues while the machine is suspended, as does the time that
+    /// determines when a lease expires. After a suspend, the holder of a lock therefore detects immediately that it
+    /// may have lost the lock.
     fn now(&self) -> Duration {
         let time = clock_gettime(ClockId::Boottime);
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -147,7 +149,7 @@ impl Coordinator for Coordination {
     }
 }
 
-/// A watch, which a thread reads.
+/// A watch of keys. A thread reads the changes from the node and queues them.
 pub struct CoordinateWatch(Receiver<WatchResult>);
 
 impl KeyWatch for CoordinateWatch {
@@ -160,8 +162,8 @@ impl KeyWatch for CoordinateWatch {
     }
 }
 
-/// Reads changes until the connection or the watch ends. An abandoned watch ends with its next line; the server sends
-/// one every few seconds.
+/// Reads the changes of a watch and queues them, until the connection or the watch ends. If the user of the watch
+/// has dropped it, the thread ends at the next line; the server sends a line every few seconds.
 fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<WatchResult>) {
     let mut line = Vec::new();
     loop {
@@ -178,7 +180,8 @@ fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<WatchResult>) {
     }
 }
 
-/// Converts a line of a watch. Progress is reported as well, so that an abandoned watch is detected.
+/// Converts a line of a watch to its result. A line that only reports progress is passed on as well, so that the
+/// thread detects a dropped watch.
 fn noticed(object: &Map<String, Value>) -> WatchResult {
     if object.contains_key("progress") {
         return WatchResult::Nothing;

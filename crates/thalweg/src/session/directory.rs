@@ -30,7 +30,8 @@ use ureq::http::{Request, Response};
 
 use crate::failure::Failure;
 
-/// Silence after which a watch reports its position. A watch of a directory then ends, since nothing else can change.
+/// Time without changes after which a watch reports its position. A watch of a directory then ends, since no other
+/// process can change the directory.
 const PROGRESS_AFTER: Duration = Duration::from_millis(100);
 
 /// Access of a command to a directory.
@@ -38,14 +39,14 @@ const PROGRESS_AFTER: Duration = Duration::from_millis(100);
 pub enum Access {
     /// The command reads. A missing directory is not created.
     Read,
-    /// The command inspects the state as the log has it. No maintenance runs and closing writes no entry, so that a
-    /// second inspection finds the same state.
+    /// The command inspects the state without changing it. No maintenance runs, and closing writes no log entry, so
+    /// that a second inspection finds the same state.
     Inspect,
     /// The command writes. A missing directory is created.
     Write,
 }
 
-/// An open directory.
+/// A data directory that this process has opened, and the HTTP API over it.
 pub(super) struct Directory {
     pub(super) path: PathBuf,
     database: Database,
@@ -53,12 +54,13 @@ pub(super) struct Directory {
     http: Arc<http::Http>,
     router: Router,
     runtime: Arc<Runtime>,
-    /// Keeps the API from stopping.
+    /// Sender of the API's stop signal. The API keeps running while this sender exists and sends nothing.
     _stop: watch::Sender<bool>,
 }
 
 impl Directory {
-    /// Opens a directory. The default durability of its writes is `durability`, or else the engine's.
+    /// Opens a data directory. Its writes have the durability `durability` by default, or the engine's default if
+    /// that is `None`.
     pub(super) fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
         let create = if access == Access::Write { Create::IfMissing } else { Create::Never };
         let mut options = Options { create, ..Options::default() };
@@ -76,7 +78,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), database, access, http, router, runtime: Arc::new(runtime), _stop: stop })
     }
 
-    /// Executes a request. Returns the reply, whatever its status.
+    /// Executes an HTTP request on the directory. Returns the reply, even if its status is an error.
     pub(super) fn exchange(&self, request: Request<Vec<u8>>) -> Response<impl Read + Send + use<>> {
         let request = request.map(|body| Full::new(Bytes::from(body)));
         let Ok(response) = self.runtime.block_on(self.router.clone().call(request));
@@ -88,12 +90,13 @@ impl Directory {
         node_status(&self.database)
     }
 
-    /// Returns the revision of the newest change.
+    /// Returns the revision of the newest change in the directory.
     pub(super) fn revision(&self) -> u64 {
         self.database.stats().applied_revision.0
     }
 
-    /// Computes the digest of the state as it is, without an entry for it. Calls `progress` with the number of rows.
+    /// Computes the digest of the state as it is, without writing a log entry for the digest. Calls `progress` with
+    /// the number of rows read so far.
     pub(super) fn digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         let report = self.database.state_view().digest(progress).map_err(|error| Failure::of(&error))?;
         Ok(digest_json(&report))
@@ -109,7 +112,7 @@ impl Directory {
     }
 }
 
-/// Reads the body of a reply.
+/// Reader of the body of a reply of the HTTP API.
 struct BodyReader {
     runtime: Arc<Runtime>,
     body: Body,

@@ -15,31 +15,32 @@ use crate::{
     render::note,
 };
 
-/// Time for which a command retries to reach a lost server.
+/// Time for which a command retries to reach a server after the connection is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts to reach a lost server.
+/// Pause between two attempts to reach a server after the connection is lost.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A reply without an end, which is opened again after the connection breaks.
 pub(super) struct Endless<'a> {
-    /// Returns the path of the next connection.
+    /// Function that returns the path to request with the next connection.
     pub(super) path: &'a dyn Fn() -> String,
-    /// Returns what the user reads after the note that the connection is lost.
+    /// Function that returns the text that follows the note "the connection is lost", such as "retrying".
     pub(super) next: &'a dyn Fn() -> String,
-    /// True if the reply continues where it ended. An event that reports an unavailable server then means a lost
-    /// connection.
+    /// True if the next connection continues the reply where the last one ended. An event that reports an
+    /// unavailable server then counts as a lost connection, not as a failure of the command.
     pub(super) resumes: bool,
 }
 
-/// Part of a reply without an end.
+/// Part of a reply without an end: the begin of a connection, or an event.
 pub(super) enum Part {
-    /// A connection begins.
+    /// A connection begins: the first one, or one after a loss of the connection.
     Opened,
     Event(Event),
 }
 
 impl Endless<'_> {
-    /// Calls `visit` with each part until it returns `Break`. Fails immediately if the server was never reachable.
+    /// Calls `visit` with each part of the reply until `visit` returns `Break`. Connects again after the connection
+    /// is lost. Fails immediately if the server was never reachable.
     pub(super) fn follow(&self, http: &Http, visit: &mut dyn FnMut(Part) -> Step) -> Result<(), Failure> {
         let (mut lost_at, mut was_there) = (None, false);
         loop {
@@ -69,7 +70,8 @@ impl Endless<'_> {
         }
     }
 
-    /// Visits the events of one connection until it ends (`Continue`) or `visit` ends the reply (`Break`).
+    /// Passes the events of one connection to `visit`, until the connection ends (`Continue`) or `visit` returns
+    /// `Break`.
     pub(super) fn visit(
         &self,
         mut events: Events<impl BufRead>,
@@ -91,7 +93,7 @@ impl Endless<'_> {
     }
 }
 
-/// An event: its id if it has one, its name (`message` by default) and its data.
+/// A server-sent event: its id if it has one, its name (`message` by default) and its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) id: Option<String>,
@@ -99,10 +101,11 @@ pub(super) struct Event {
     pub(super) object: Map<String, Value>,
 }
 
-/// Maximum size of a line in bytes: the largest record as base64 in JSON, plus some room.
+/// Maximum size of a line of the reply in bytes: the largest record as base64 in JSON, and some room for other
+/// fields.
 const MAX_LINE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Reads events one by one.
+/// Reader that parses server-sent events one by one.
 pub(super) struct Events<R> {
     input: R,
 }
@@ -112,8 +115,8 @@ impl<R: BufRead> Events<R> {
         Self { input }
     }
 
-    /// Returns the next event; `None` when the connection ends, cleanly or not. An incomplete event is dropped. Fails
-    /// if the data is not a JSON object.
+    /// Returns the next event; `None` when the connection ends, cleanly or not. Drops an incomplete event. Fails if
+    /// the data of the event is not a JSON object.
     fn next_event(&mut self) -> Option<serde_json::Result<Event>> {
         let (id, name, data) = self.next_fields()?;
         Some(serde_json::from_str(&data).map(|object| Event { id, name, object }))
@@ -146,7 +149,8 @@ impl<R: BufRead> Events<R> {
         }
     }
 
-    /// Reads a line; `None` at the end of the input, on an error, and for an incomplete or too long line.
+    /// Reads a line of the reply into `line`. Returns `None` at the end of the input, on an error, and for an
+    /// incomplete or too long line.
     fn take_line(&mut self, line: &mut Vec<u8>) -> Option<()> {
         Read::take(&mut self.input, MAX_LINE_BYTES).read_until(b'\n', line).ok()?;
         (line.last() == Some(&b'\n')).then_some(())

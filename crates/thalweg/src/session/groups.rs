@@ -11,7 +11,7 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// Request for one group.
+/// Kind of a request that concerns one consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCall {
     Get,
@@ -29,24 +29,25 @@ pub enum GroupCall {
 #[derive(Clone, Copy, Debug)]
 pub struct PushRequest<'a> {
     pub member: &'a str,
-    /// Maximum number of unsettled records.
+    /// Maximum number of records that the member has received but neither acked nor nacked.
     pub credit_records: u32,
-    /// Maximum bytes of unsettled records.
+    /// Maximum total bytes of the records that the member has received but neither acked nor nacked.
     pub credit_bytes: Option<u64>,
     pub limit: Option<u64>,
 }
 
-/// Called with the received records, each in the API's form; `Break` ends the push.
+/// Function that gets the received records, each as JSON of the HTTP API. `Break` ends the push.
 type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
 
 impl Session {
-    /// Returns the groups of a stream, or those of all streams.
+    /// Returns the consumer groups of a stream, or of all streams if `stream` is `None`.
     pub fn groups(&self, stream: Option<&str>) -> Result<Vec<Value>, Failure> {
         let path = stream.map_or("/v1".to_owned(), streams::path);
         self.list(&format!("{path}/groups?limit=1000"), "groups")
     }
 
-    /// Makes a request for one group. An empty answer becomes an empty object.
+    /// Makes a request that concerns one consumer group. Returns the JSON of the answer; an empty answer becomes an
+    /// empty object.
     pub fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
         let path = path(stream, group);
         let post = |action: &str| RequestBuilder::post(format!("{path}/{action}")).json(body);
@@ -64,8 +65,8 @@ impl Session {
         if reply.body.is_empty() { Ok(json!({})) } else { self.http.parse(&reply.body) }
     }
 
-    /// Receives the records pushed to a member of a group, until the server or `visit` ends it. A call of `visit` gets
-    /// all records that have arrived.
+    /// Receives the records pushed to a member of a group, until the server or `visit` ends the push. Each call of
+    /// `visit` gets all records that have arrived since the previous call.
     pub fn push(
         &self,
         stream: &str,

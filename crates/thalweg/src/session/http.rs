@@ -21,21 +21,21 @@ use ureq::{
 use super::{directory::Directory, refusal};
 use crate::failure::{Exit, Failure};
 
-/// Maximum size in bytes of an error body; a regular one has one line.
+/// Maximum size in bytes of the body of an error reply. A regular body has one line.
 const MAX_ERROR_BYTES: u64 = 64 * 1024;
 /// Maximum size in bytes of a reply held in memory: the largest value, or a page of records as base64.
 const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Minimum pause of a reply after which the server counts as lost: three times the interval at which an idle tail sends
-/// a keepalive.
+/// Minimum time without any byte of a reply after which the server counts as lost: three times the interval at
+/// which an idle tail sends a keepalive.
 const MIN_SILENCE: Duration = Duration::from_secs(45);
 
 const CHECK_ADDRESS: &str = "nothing was sent; check --server or THALWEG_SERVER";
 
-/// Result of one step of a loop over a reply; `Break` ends the loop early.
+/// Result of handling one part of a reply: continue, end the reply early (`Break`), or fail.
 pub(super) type Step = Result<ControlFlow<()>, Failure>;
 
-/// Returns true if the address could not be reached, so that there was no connection.
+/// Returns true if the address of the server could not be reached, so that there was no connection.
 fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     // The standard library has no error kind for an unknown host name.
@@ -43,7 +43,7 @@ fn is_unreachable(error: &io::Error) -> bool {
         || error.to_string().starts_with("failed to lookup address")
 }
 
-/// Client of one node.
+/// HTTP client of one node, which is a server or a directory that this process has opened.
 pub(super) struct Http {
     transport: Transport,
     /// Address of the server or path of the directory, for messages.
@@ -55,10 +55,10 @@ enum Transport {
     Directory(Box<Directory>),
 }
 
-/// A request that is being built.
+/// An HTTP request that is being built.
 pub(super) struct RequestBuilder<'a> {
     method: Method,
-    /// Path and query, percent-encoded.
+    /// Path and query of the request, percent-encoded.
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Option<Cow<'a, [u8]>>,
@@ -77,7 +77,7 @@ impl<'a> RequestBuilder<'a> {
         Self::new(Method::DELETE, path)
     }
 
-    /// Creates a POST without a body.
+    /// Creates a POST request without a body.
     pub(super) fn post(path: impl Into<String>) -> Self {
         Self::new(Method::POST, path).body(b"")
     }
@@ -113,14 +113,14 @@ impl<'a> RequestBuilder<'a> {
     }
 }
 
-/// A reply whose body is not read yet.
+/// A reply whose status and headers have arrived, and whose body is not read yet.
 pub(super) struct OpenReply {
     status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Box<dyn Read + Send>,
 }
 
-/// A complete reply.
+/// A reply whose body is read completely.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
@@ -128,7 +128,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Returns the parsed value of a header.
+    /// Returns the parsed value of a header; `None` if the header is missing or does not parse.
     pub(super) fn header<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
         self.headers.get(name)?.to_str().ok()?.parse().ok()
     }
@@ -173,7 +173,7 @@ impl Http {
         Self { transport: Transport::Directory(Box::new(directory)), base }
     }
 
-    /// Returns the directory; `None` if the node is a server.
+    /// Returns the directory that this process has opened; `None` if the node is a server.
     pub(super) fn opened_directory(&self) -> Option<&Directory> {
         match &self.transport {
             Transport::Server(_) => None,
@@ -190,7 +190,7 @@ impl Http {
         self.complete(self.open(ask)?)
     }
 
-    /// Reads the whole body of a reply.
+    /// Reads the whole body of a reply into memory.
     fn complete(&self, OpenReply { status, headers, body }: OpenReply) -> Result<Reply, Failure> {
         let mut bytes = Vec::new();
         let read = body.take(MAX_REPLY_BYTES + 1).read_to_end(&mut bytes);
@@ -201,24 +201,24 @@ impl Http {
         Ok(Reply { status, headers, body: bytes })
     }
 
-    /// Like [`ask`](Self::ask), but returns `None` for status 404.
+    /// Sends a request as [`ask`](Self::ask) does, but returns `None` for a reply with status 404.
     pub(super) fn send_or_none(&self, ask: RequestBuilder<'_>) -> Result<Option<Reply>, Failure> {
         let reply = self.exchange(ask)?;
         if reply.status == 404 { Ok(None) } else { self.complete(self.succeeded(reply)?).map(Some) }
     }
 
-    /// Like [`ask`](Self::ask), but returns the body as JSON.
+    /// Sends a request as [`ask`](Self::ask) does, but returns the body of the reply as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self, ask: RequestBuilder<'_>) -> Result<T, Failure> {
         self.parse(&self.ask(ask)?.body)
     }
 
-    /// Parses the JSON of a reply.
+    /// Parses the JSON in the body of a reply.
     pub(super) fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Failure> {
         serde_json::from_slice(body).map_err(|error| self.unexpected_reply(&error.to_string()))
     }
 
-    /// Calls `line` with each line of an NDJSON reply as an object. The second argument is true if no further line has
-    /// arrived yet.
+    /// Calls `line` with each line of an NDJSON reply, as an object. The second argument is true if no further line
+    /// has arrived yet.
     pub(super) fn lines(
         &self,
         ask: RequestBuilder<'_>,
@@ -243,7 +243,7 @@ impl Http {
         }
     }
 
-    /// Sends a request. Returns the reply with its body unread; a status other than success is a [`Failure`].
+    /// Sends a request. Returns the reply with its body unread, or a [`Failure`] if the status is not a success.
     pub(super) fn open(&self, ask: RequestBuilder<'_>) -> Result<OpenReply, Failure> {
         let path = ask.path.split('?').next().unwrap_or_default();
         let is_nameless = path.contains("//") || path.ends_with('/');
@@ -254,7 +254,7 @@ impl Http {
         })
     }
 
-    /// Converts an error reply of the node to a failure.
+    /// Returns a successful reply unchanged, and converts an error reply of the node to a failure.
     fn succeeded(&self, reply: OpenReply) -> Result<OpenReply, Failure> {
         if (200..300).contains(&reply.status) {
             return Ok(reply);
@@ -264,7 +264,7 @@ impl Http {
         Err(self.failure_of(&serde_json::from_slice(&text).unwrap_or_default(), reply.status))
     }
 
-    /// Sends a request. Returns the reply, whatever its status.
+    /// Sends a request. Returns the reply, even if its status is an error.
     fn exchange(&self, ask: RequestBuilder<'_>) -> Result<OpenReply, Failure> {
         match &self.transport {
             Transport::Server(agent) => {
@@ -284,12 +284,12 @@ impl Http {
         }
     }
 
-    /// Converts an error object of the API to a failure.
+    /// Converts an error object of the HTTP API to a failure. `status` is the HTTP status of the reply.
     pub(super) fn failure_of(&self, body: &Value, status: u16) -> Failure {
         refusal::refused(status, body).unwrap_or_else(|| self.unexpected_reply(&format!("status {status}")))
     }
 
-    /// Converts a failure of the connection; the request or its answer is lost.
+    /// Converts an error of the connection to a failure. The request or its answer is lost.
     pub(super) fn lost(&self, error: impl Into<ureq::Error>) -> Failure {
         let (base, error) = (&self.base, error.into());
         if self.opened_directory().is_some() {
@@ -326,19 +326,20 @@ impl Http {
         Failure::new(Exit::Unavailable, "unreachable", message).then(next)
     }
 
-    /// Returns the failure for a reply that does not follow this API.
+    /// Returns the failure for a reply that a Thalweg server of this version would not send; `what` describes what
+    /// is wrong.
     pub(super) fn unexpected_reply(&self, what: &str) -> Failure {
         let message = format!("{} did not answer like a Thalweg server: {what}", self.base);
         Failure::new(Exit::Failed, "not_thalweg", message)
             .then("check --server or THALWEG_SERVER, and that server and command have the same version")
     }
 
-    /// Returns a part of a reply. Fails if it is missing; `what` describes it.
+    /// Returns a part of a reply that must exist. Fails if the part is missing; `what` describes the part.
     pub(super) fn required<T>(&self, found: Option<T>, what: &str) -> Result<T, Failure> {
         found.ok_or_else(|| self.unexpected_reply(&format!("the reply has no {what}")))
     }
 
-    /// Returns the durability level of an acknowledgement.
+    /// Returns the durability level that the acknowledgement of a write reports.
     pub(super) fn level(&self, reply: &Reply) -> Result<Durability, Failure> {
         self.required(reply.header("thalweg-durability"), "durability level")
     }

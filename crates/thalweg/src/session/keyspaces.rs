@@ -14,17 +14,17 @@ impl Session {
         Ok(names.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Returns a keyspace with its statistics.
+    /// Returns the description of a keyspace with its statistics, as JSON of the HTTP API.
     pub fn keyspace(&self, name: &str) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(path(name)))
     }
 
-    /// Creates a keyspace; an existing one is not changed.
+    /// Creates a keyspace, and returns its description; an existing keyspace is not changed.
     pub fn create_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::new(Method::PUT, path(name)).json(config))
     }
 
-    /// Changes the settings that `config` contains.
+    /// Changes the settings of a keyspace that `config` contains; other settings keep their values.
     pub fn configure_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
         self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config))?;
         self.keyspace(name)

@@ -19,9 +19,9 @@ use crate::{
 /// Acknowledgement of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Durability level that the write reached.
+    /// Durability level that the write had reached when it was acknowledged.
     pub durability: Durability,
-    /// Revision of the write; `None` at level `none`.
+    /// Revision of the write; `None` if the write was acknowledged at the durability level `none`.
     pub revision: Option<u64>,
 }
 
@@ -32,19 +32,19 @@ pub struct ValueAtRevision {
     pub revision: u64,
 }
 
-/// Condition of a write to a key, or to an entry of a cache.
+/// Condition under which a key, or an entry of a cache, is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected<'a> {
     #[default]
     Anything,
     Absent,
     Present,
-    /// The revision of the key, or the version of the entry.
+    /// The key must have this revision, or the entry of the cache this version.
     Revision(u64),
     Value(&'a [u8]),
 }
 
-/// Condition and lifetime of a put.
+/// Condition of a put, and lifetime of the value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutTerms<'a> {
     pub expected: Expected<'a>,
@@ -63,13 +63,13 @@ pub struct ScanQuery {
     pub limit: Option<u64>,
     pub reverse: bool,
     pub keys_only: bool,
-    /// Revision at which to read the keyspace.
+    /// Revision at which to read the keyspace; `None` for its current state.
     pub revision: Option<u64>,
-    /// Cursor of an earlier page after which to resume.
+    /// Cursor of an earlier page of the scan, after which to resume.
     pub cursor: Option<String>,
 }
 
-/// Pair of a scan; `value` is `None` if only keys were requested.
+/// Key, value and revision that a scan returns; `value` is `None` if only keys were requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub key: &'a [u8],
@@ -78,7 +78,8 @@ pub struct Pair<'a> {
 }
 
 impl RequestBuilder<'_> {
-    /// Adds a condition as a header. A condition on the value is sent in a body instead.
+    /// Adds the condition of a write as an HTTP header. A condition on the value has no header; it is sent in the
+    /// body of a commit instead.
     pub(super) fn expect(self, expected: Expected<'_>) -> Self {
         match expected {
             Expected::Anything | Expected::Value(_) => self,
@@ -88,7 +89,7 @@ impl RequestBuilder<'_> {
         }
     }
 
-    /// Adds a deadline as a header, unless it is the default.
+    /// Adds the lifetime of a value as an HTTP header, unless it is the default of the keyspace or cache.
     pub(super) fn deadline(self, deadline: Deadline) -> Self {
         if deadline == Deadline::Default { self } else { self.header("thalweg-ttl", ttl_text(deadline)) }
     }
@@ -116,7 +117,7 @@ impl Session {
         self.written(&self.write(ask)?)
     }
 
-    /// Puts all pairs or none, in one commit.
+    /// Puts all pairs of keys and values or none, in one commit.
     pub fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
         if let [(key, value)] = pairs {
             return self.put(keyspace, key, value, &PutTerms::default());
@@ -130,7 +131,7 @@ impl Session {
         self.found(RequestBuilder::get(key_path(keyspace, key)), |failure| failure.exit == Exit::NotFound)
     }
 
-    /// Returns the value of a key at a revision; `None` if it had none.
+    /// Returns the value of a key at a revision; `None` if the key had no value then.
     pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<ValueAtRevision>, Failure> {
         let path = format!("{}?revision={revision}", key_path(keyspace, key));
         self.found(RequestBuilder::get(path), |failure| failure.code == "not_found")
@@ -149,14 +150,14 @@ impl Session {
         Ok(Some(ValueAtRevision { value: reply.body, revision }))
     }
 
-    /// Returns a page of a key's versions before a revision, newest first, in the API's form.
+    /// Returns a page of the versions of a key before a revision, newest first, as JSON of the HTTP API.
     pub fn versions(&self, keyspace: &str, key: &[u8], before: Option<u64>, limit: u64) -> Result<Value, Failure> {
         let path = key_path(keyspace, key).replacen("/v1/kv/", "/v1/versions/", 1);
         let before = before.map_or(String::new(), |before| format!("&before={before}"));
         self.http.json(RequestBuilder::get(format!("{path}?limit={limit}{before}")))
     }
 
-    /// Deletes a key. A missing key is a success unless `expected` requires it.
+    /// Deletes a key. Deleting a missing key is a success, unless `expected` requires the key to exist.
     pub fn delete(&self, keyspace: &str, key: &[u8], expected: Expected<'_>) -> Result<Written, Failure> {
         if let Expected::Value(expected) = expected {
             return self.commit_if(keyspace, key, expected, write_json("delete", keyspace, key, None));
@@ -173,7 +174,8 @@ impl Session {
         }
     }
 
-    /// Sends a write under the condition that the key has exactly this value.
+    /// Writes a key on the condition that the key has exactly this value. `write` is the write in the JSON of the
+    /// HTTP API.
     fn commit_if(&self, keyspace: &str, key: &[u8], value: &[u8], write: Value) -> Result<Written, Failure> {
         let mut expect = Map::new();
         insert_bytes(&mut expect, "value", value);
@@ -183,7 +185,8 @@ impl Session {
         self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
-    /// Calls `visit` with the pairs of a keyspace; a missing one is empty. Returns a cursor if the limit left out pairs.
+    /// Calls `visit` with the pairs of a keyspace that the query covers; a missing keyspace counts as empty.
+    /// Returns a cursor if the limit of the query left out pairs.
     pub fn scan(
         &self,
         keyspace: &str,
@@ -213,22 +216,22 @@ impl Session {
         }
     }
 
-    /// Adds to a counter. Returns its new value.
+    /// Adds a number to the counter that a key contains. Returns the new value of the counter.
     pub fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
         let reply = self.write(RequestBuilder::post(format!("{}?add={delta}", key_path(keyspace, key))))?;
         let value = self.http.parse::<Value>(&reply.body)?["value"].as_i64();
         Ok((self.http.required(value, "value of the counter")?, self.written(&reply)?))
     }
 
-    /// Removes all keys with a prefix. Returns their number, unless there were too many to count.
+    /// Removes all keys with a prefix. Returns the number of removed keys; `None` if there were too many to count.
     pub fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
         let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
         let reply = self.write(RequestBuilder::delete(path))?;
         Ok((self.http.parse::<Value>(&reply.body)?["keys"].as_u64(), self.written(&reply)?))
     }
 
-    /// Executes a commit; request and answer are the API's. A directory has no subjects, so it rejects a commit that
-    /// publishes.
+    /// Executes a commit. The request and the answer are JSON of the HTTP API. A directory has no subjects, so a
+    /// commit that publishes messages is rejected.
     pub fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
         let publishes = |commit: Value| commit["publish"].as_array().is_some_and(|batches| !batches.is_empty());
         if self.http.opened_directory().is_some() && serde_json::from_slice(commit).is_ok_and(publishes) {
@@ -238,7 +241,7 @@ impl Session {
         self.write_json(RequestBuilder::post("/v1/commit").json_text(commit))
     }
 
-    /// Executes a transaction; request and answer are the API's.
+    /// Executes a transaction. The request and the answer are JSON of the HTTP API.
     pub fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::post("/v1/txn").json_text(transaction))
     }
@@ -248,7 +251,7 @@ impl Session {
     }
 }
 
-/// Formats a put or a delete for `/v1/commit`.
+/// Formats a put or a delete as the JSON of one write within a commit.
 fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
     let mut object = Map::from_iter([("op".into(), json!(op)), ("keyspace".into(), json!(keyspace))]);
     insert_bytes(&mut object, "key", key);
@@ -258,7 +261,7 @@ fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Val
     Value::Object(object)
 }
 
-/// Formats a deadline for the API.
+/// Formats the lifetime of a value as the HTTP API expects it: seconds, `never`, `keep` or `default`.
 pub(super) fn ttl_text(deadline: Deadline) -> String {
     match deadline {
         Deadline::After(ttl) => Duration::as_secs_f64(&ttl).to_string(),

@@ -13,20 +13,21 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// Maximum number of leases in a page, and of the keys of one lease.
+/// Maximum number of leases in a page of leases, and of keys in the description of one lease.
 const PAGE: usize = 1000;
 
 /// Revision, remaining lifetime and lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyLifetime {
     pub revision: u64,
-    /// Time until the earlier of the key's deadline and its lease's; `None` if it does not expire.
+    /// Time until the key expires, by its own deadline or the end of its lease, whichever is earlier; `None` if the
+    /// key does not expire.
     pub remaining: Option<Duration>,
     pub lease: Option<LeaseId>,
 }
 
 impl Session {
-    /// Returns the lifetime of a key; `None` if it does not exist.
+    /// Returns the lifetime of a key; `None` if the key does not exist.
     pub fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
         let ask = RequestBuilder::new(Method::HEAD, key_path(keyspace, key));
         let Some(reply) = self.http.send_or_none(ask)? else { return Ok(None) };
@@ -58,7 +59,7 @@ impl Session {
         self.list(&format!("/v1/leases?limit={PAGE}"), "leases")
     }
 
-    /// Returns a lease with its keys.
+    /// Returns the description of a lease with its keys, as JSON of the HTTP API.
     pub fn lease(&self, id: LeaseId) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/leases/{id}?limit={PAGE}")))
     }

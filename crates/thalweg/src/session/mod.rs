@@ -1,7 +1,7 @@
 //! The connection of a command to a node: to a server, or to a directory that this process opens.
 //!
-//! Both are reached through the HTTP API. For a directory its router runs in this process ([`directory`]), so a command
-//! behaves alike for both, and each request is written once.
+//! Both are reached through the HTTP API. For a directory its router runs in this process ([`directory`]), so a
+//! command behaves alike for both, and each request is written once.
 //!
 //! Owns: the requests of commands, with their paths, headers and bodies, and the meaning of replies and failures.
 //! Does not own: command-line options and output (`commands`), and the behaviour of the API (`thalweg_http`).
@@ -57,7 +57,7 @@ pub use self::{
     watch::{Change, WatchKeys, WatchQuery},
 };
 
-/// Requests of one command to a node.
+/// Connection of one command to a node, through which the command makes its requests.
 pub struct Session {
     http: Http,
     /// Durability level that the user requests; `None` for the node's default.
@@ -65,7 +65,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the directory, or prepares the connection to the server.
+    /// Opens the directory, or prepares the connection to the server, that the options of the command name.
     pub fn open(place: &TargetArgs, access: Access) -> Result<Self, Failure> {
         let http = match &place.data {
             Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
@@ -74,7 +74,8 @@ impl Session {
         Ok(Self { http, durability: place.durability })
     }
 
-    /// Opens a node, calls `work`, and closes the node. A failure of `work` takes precedence over one of closing.
+    /// Opens a node, calls `work`, and closes the node. If both `work` and the closing fail, returns the failure of
+    /// `work`.
     pub fn with<T>(
         place: &TargetArgs,
         access: Access,
@@ -88,17 +89,17 @@ impl Session {
         Ok(done)
     }
 
-    /// Prepares the connection to a server, for requests that a directory cannot serve.
+    /// Prepares the connection to a server, for requests that need a server because a directory cannot serve them.
     pub fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
         Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None })
     }
 
-    /// Closes the node. A directory is flushed, so that the next open is fast.
+    /// Closes the node. A directory is flushed, so that it opens fast the next time.
     pub fn close(&self) -> Result<(), Failure> {
         self.http.opened_directory().map_or(Ok(()), Directory::close)
     }
 
-    /// Sends a write at the durability level that the user requests.
+    /// Sends a write with the durability level that the user requests.
     fn write(&self, ask: RequestBuilder<'_>) -> Result<Reply, Failure> {
         self.http.ask(match self.durability {
             Some(level) => ask.header("thalweg-durability", level.name()),
@@ -111,7 +112,8 @@ impl Session {
         self.http.parse(&self.write(ask)?.body)
     }
 
-    /// Returns all items of a list, page by page. `path` includes a query, to which the cursor of a page is added.
+    /// Returns all items of a list, which the node returns page by page. `path` includes a query, to which the
+    /// cursor of each further page is added.
     fn list(&self, path: &str, field: &str) -> Result<Vec<Value>, Failure> {
         let (mut items, mut cursor) = (Vec::new(), String::new());
         loop {

@@ -13,7 +13,8 @@ impl Session {
         }
     }
 
-    /// Computes the digest of the state. Calls `progress` with the number of rows read, if this process computes it.
+    /// Computes the digest of the state. Calls `progress` with the number of rows read so far, if this process
+    /// computes the digest and not a server.
     pub fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => directory.digest(progress),
@@ -35,7 +36,7 @@ impl Session {
         self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
-    /// Raises the version of the state machine in force.
+    /// Raises the version of the state machine in force, and returns the versions as JSON.
     pub fn raise_version(&self, to: u16) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::post("/v1/state/version").json(&json!({ "to": to })))
     }

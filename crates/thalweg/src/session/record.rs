@@ -24,7 +24,7 @@ pub struct StreamRecord {
 }
 
 impl Record {
-    /// Parses a record; `None` without a payload.
+    /// Parses the JSON of a record or a message; `None` if it has no payload.
     pub(super) fn of(object: &Map<String, Value>) -> Option<Self> {
         let header = |header: &Value| {
             let header = header.as_object()?;
@@ -39,7 +39,7 @@ impl Record {
         })
     }
 
-    /// Formats the record.
+    /// Formats the record as JSON of the HTTP API.
     pub fn object(&self) -> Map<String, Value> {
         let mut object = Map::new();
         if let Some(key) = &self.key {
@@ -68,14 +68,14 @@ impl StreamRecord {
         Some(Self { offset: object.get("offset")?.as_u64()?, time, record: Record::of(object)? })
     }
 
-    /// Formats the record with its offset and time.
+    /// Formats the record with its offset and time as JSON of the HTTP API.
     pub fn object(&self) -> Map<String, Value> {
         let place = [("offset".into(), json!(self.offset)), ("time_micros".into(), json!(self.time))];
         place.into_iter().chain(self.record.object()).collect()
     }
 }
 
-/// Formats the body of a request that sends records.
+/// Formats records as the JSON body of a request that sends them.
 pub(super) fn records_json(records: &[Record]) -> Value {
     json!({ "records": records.iter().map(|record| Value::Object(record.object())).collect::<Vec<_>>() })
 }

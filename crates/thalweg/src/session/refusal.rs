@@ -8,7 +8,7 @@ use crate::{
     render,
 };
 
-/// Converts an error object of the API; `None` if the body is not one.
+/// Converts an error object of the HTTP API to a failure of the command; `None` if the JSON is no error object.
 pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
     let number = |name: &str| body.get(name).and_then(Value::as_u64);
@@ -51,7 +51,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     })
 }
 
-/// Returns the key whose condition was not met, if the error names it.
+/// Names the key whose condition was not met, for a message; returns "the key" if the error does not contain it.
 fn culprit(body: &Value) -> String {
     let keyspace = body.get("keyspace").and_then(Value::as_str);
     let key = body.as_object().and_then(|object| render::take_bytes(object, "key"));

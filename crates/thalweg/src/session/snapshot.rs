@@ -18,10 +18,10 @@ use crate::{
 
 /// Time for which a backup retries to reach a lost server, equal to the time for which the server keeps a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum number of snapshots begun: a server that restarted, or was unreachable for too long, has lost the previous
-/// one.
+/// Maximum number of snapshots that a backup begins. A server that restarted, or was unreachable for too long, no
+/// longer has the previous snapshot.
 const TRIES: u32 = 3;
-/// Pause between two attempts to resume.
+/// Pause between two attempts to resume the download of a snapshot.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Options of a snapshot, and a callback for the number of received bytes.
@@ -31,7 +31,7 @@ pub struct SnapshotRequest<'a> {
     pub progress: &'a mut dyn FnMut(u64),
 }
 
-/// A file that is being written.
+/// A backup file that is being written.
 pub struct PartialFile {
     pub path: PathBuf,
     pub file: SnapshotFile,
@@ -46,8 +46,8 @@ impl PartialFile {
         Failure::file(&self.path, error)
     }
 
-    /// Truncates the file after its last complete chunk. Returns its remaining contents; `None` without a complete
-    /// chunk.
+    /// Truncates the file after its last complete chunk. Returns a description of the remaining contents; `None` if
+    /// the file has no complete chunk.
     fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
         let Self { path, file } = self;
         let fault = |error: io::Error| Failure::file(path, &error);
@@ -60,7 +60,8 @@ impl PartialFile {
 }
 
 impl Session {
-    /// Writes a snapshot to a file.
+    /// Downloads a snapshot of the node into a file. Takes a new snapshot if the server no longer has the one
+    /// begun.
     pub fn snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         for left in (0..TRIES).rev() {
             match self.take_one_snapshot(ask, out)? {
@@ -77,7 +78,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes one snapshot, and resumes it while the server has it.
+    /// Downloads one snapshot. Resumes the download after a broken connection, as long as the server has the
+    /// snapshot.
     fn take_one_snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<DownloadEnd, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
@@ -103,8 +105,8 @@ impl Session {
         }
     }
 
-    /// Retries to request the remaining chunks until the server is reachable and has noticed the broken connection. The
-    /// inner error means that the server no longer has the snapshot.
+    /// Requests the remaining chunks of a snapshot until the server is reachable and has noticed the broken
+    /// connection. The inner error means that the server no longer has the snapshot.
     fn resume_download(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -119,7 +121,7 @@ impl Session {
     }
 }
 
-/// Result of taking a snapshot.
+/// End of the download of a snapshot.
 enum DownloadEnd {
     Whole,
     /// The connection broke, and the snapshot can't be resumed.
@@ -132,7 +134,8 @@ fn given_up(lost: Failure) -> Failure {
         .then("find out why the connection breaks or the server restarts, or run the backup on the server's machine")
 }
 
-/// Copies until the end of the body, or until the connection breaks, which is the inner error.
+/// Copies the body of a reply to the file, until the end of the body or until the connection breaks. The inner
+/// result contains the error of the connection.
 fn copy(
     body: &mut impl Read,
     out: &mut PartialFile,

@@ -22,18 +22,19 @@ use crate::{
     render::note,
 };
 
-/// Number of records requested per page.
+/// Number of records that one request for a page of records asks for.
 const PAGE_RECORDS: u64 = 10_000;
-/// Bytes of records requested per page.
+/// Maximum bytes of records that one request for a page of records asks for.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Acknowledgement of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub durability: Durability,
-    /// First and next offset; `None` at level `none`.
+    /// Offset of the first appended record, and the offset after the last one; `None` at the durability level
+    /// `none`.
     pub offsets: Option<(u64, u64)>,
-    /// True if the producer had sent the append before.
+    /// True if the producer had sent the same append before, so that nothing was appended now.
     pub duplicate: bool,
 }
 
@@ -47,27 +48,27 @@ pub struct ProducerRow {
     pub last_time_micros: u64,
 }
 
-/// Description of a stream.
+/// Description of a stream, as the node returns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamRow {
     pub name: String,
-    /// Oldest retained offset of the stream.
+    /// Offset of the oldest record that the stream still has.
     pub start: u64,
     /// Offset that the next record will get.
     pub next: u64,
     pub bytes: u64,
-    /// Space time of the newest record in microseconds since 1970; 0 if there never was one.
+    /// Time of the newest record in microseconds since 1970; 0 if the stream never had a record.
     #[serde(default)]
     pub last_time_micros: u64,
-    /// Configuration in the API's form.
+    /// Configuration of the stream, as JSON of the HTTP API.
     pub config: Value,
 }
 
-/// Called with each record; `Break` ends the read early.
+/// Function that is called with each record; `Break` ends the read early.
 type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Step;
 
 impl Session {
-    /// Appends all records or none; creates the stream if it is missing.
+    /// Appends all records to the stream, or none. Creates the stream if it is missing.
     pub fn append(&self, stream: &str, records: &[Record], terms: &AppendConditions<'_>) -> Result<Appended, Failure> {
         let mut path = format!("{}/records?", path(stream));
         if terms.expected != ExpectedOffset::Any {
@@ -95,7 +96,7 @@ impl Session {
         })
     }
 
-    /// Visits records from `from` to the current end, at most `limit`.
+    /// Passes the records from the offset `from` to the current end of the stream to `visit`, at most `limit`.
     pub fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         let (mut from, mut left, mut end) = (from, limit, None);
         while left > 0 && end.is_none_or(|end| from < end) {
@@ -127,7 +128,8 @@ impl Session {
         Ok(())
     }
 
-    /// Like `read`, and then continues with new records until `visit` ends it, also after restarts of the server.
+    /// Passes the records from the offset `from` on to `visit`, and then new records as they are appended, until
+    /// `visit` ends the read. Continues after restarts of the server.
     pub fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         if self.http.opened_directory().is_some() {
             self.read(stream, from, u64::MAX, visit)?;
@@ -148,7 +150,8 @@ impl Session {
         })
     }
 
-    /// Returns the first offset whose record is not older than `micros`, in microseconds since 1970.
+    /// Returns the offset of the first record whose time is at or after `micros`, in microseconds since 1970. Without
+    /// such a record, returns the offset that the next record will get.
     pub fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
         let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
         let mut found = None;
@@ -167,13 +170,14 @@ impl Session {
         self.http.json(RequestBuilder::get(path(name)))
     }
 
-    /// Creates a stream; an existing one is not changed. Returns true if it was created.
+    /// Creates a stream; an existing stream is not changed. Returns its description, and true if the stream did not
+    /// exist before.
     pub fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
         let reply = self.write(RequestBuilder::new(Method::PUT, path(name)).json(config))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
-    /// Creates a stream, or sets an existing one's configuration.
+    /// Creates a stream, or replaces the configuration of an existing one. Returns the description of the stream.
     pub fn configure_stream(&self, name: &str, config: &Value) -> Result<StreamRow, Failure> {
         match self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config)) {
             Err(failure) if failure.exit == Exit::NotFound => _ = self.create_stream(name, config)?,
@@ -182,7 +186,7 @@ impl Session {
         self.stream(name)
     }
 
-    /// Removes the records below `before`.
+    /// Removes the records of a stream whose offsets are below `before`.
     pub fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
         self.write(RequestBuilder::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
         self.stream(name)
@@ -197,7 +201,7 @@ impl Session {
         self.rows(self.list(&format!("{}/producers", path(stream)), "producers")?)
     }
 
-    /// Assigns a producer a new epoch and returns it; creates the stream if it is missing.
+    /// Assigns a new epoch to a producer and returns the epoch. Creates the stream if it is missing.
     pub fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
         let path = format!("{}/producers/{}", path(stream), encode(id.as_bytes()));
         let opened: Value = self.write_json(RequestBuilder::post(path))?;

@@ -1,4 +1,5 @@
-//! Requests for the subjects of a server: publish, subscribe, ask. Directories have none, since messages are not stored.
+//! Requests for the subjects of a server: publish, subscribe, ask. Directories have none, since messages are not
+//! stored.
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use crate::{failure::Failure, render::take_bytes};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub subject: Vec<u8>,
-    /// Subject for the answer, if one is wanted.
+    /// Subject to which the answer is to be published; `None` if the sender wants no answer.
     pub reply: Option<Vec<u8>>,
     pub record: Record,
 }
 
-/// Number of messages published and of subscriptions that got or missed them.
+/// Number of messages published, and of subscriptions that received or missed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Published {
     pub messages: u64,
@@ -42,18 +43,18 @@ pub struct SubscribeQuery {
 
 /// Event that a subscription passes to its visitor.
 pub enum SubscriptionEvent<'a> {
-    /// The subscription is active: later messages will be received.
+    /// The subscription is active: messages published from now on will be received.
     Subscribed,
     Message(&'a Message),
-    /// This number of messages was dropped here.
+    /// This number of messages was dropped at this point, because the queue of the subscription was full.
     Gap(u64),
 }
 
-/// Called with each event; `Break` ends the subscription.
+/// Function that is called with each event of a subscription; `Break` ends the subscription.
 type Visit<'v> = &'v mut dyn FnMut(SubscriptionEvent<'_>) -> Step;
 
 impl Session {
-    /// Publishes messages as one batch.
+    /// Publishes messages to a subject as one batch.
     pub fn publish(
         &self,
         subject: &[u8],
@@ -68,7 +69,7 @@ impl Session {
         self.http.json(RequestBuilder::post(path).json(&records_json(messages)))
     }
 
-    /// Publishes a message and waits for the first answer.
+    /// Publishes a message to a subject, and waits for the first answer.
     pub fn request(&self, subject: &[u8], message: Record, wait: Duration) -> Result<Message, Failure> {
         let path = format!("/v1/ask/{}?timeout={}", encode(subject), wait.as_secs_f64());
         let ask = RequestBuilder::post(path).json(&records_json(&[message])).header("accept", "application/json");
@@ -82,7 +83,8 @@ impl Session {
         self.http.required(message_of(&answer), "message")
     }
 
-    /// Subscribes, and subscribes again after the server returns; messages published in the meantime are missed.
+    /// Subscribes to a pattern of subjects. Subscribes again after the connection was lost; messages published in
+    /// the meantime are missed.
     pub fn subscribe(&self, query: &SubscribeQuery, visit: Visit<'_>) -> Result<(), Failure> {
         let endless = Endless {
             path: &|| path(query),
@@ -96,7 +98,7 @@ impl Session {
     }
 }
 
-/// Passes a part of a subscription's reply to its visitor.
+/// Passes a part of the reply to a subscription on to the visitor of the subscription.
 fn pass_on(part: Part, visit: Visit<'_>) -> Step {
     match part {
         Part::Opened => visit(SubscriptionEvent::Subscribed),
@@ -111,7 +113,7 @@ fn pass_on(part: Part, visit: Visit<'_>) -> Step {
     }
 }
 
-/// Parses a message in the API's form; `None` if fields are missing.
+/// Parses a message from the JSON of the HTTP API; `None` if fields are missing.
 fn message_of(object: &Map<String, Value>) -> Option<Message> {
     let record = Record::of(object)?;
     Some(Message { subject: take_bytes(object, "subject")?, reply: take_bytes(object, "reply"), record })

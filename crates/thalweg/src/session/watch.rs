@@ -1,4 +1,4 @@
-//! Watches of keys.
+//! Watches of keys: requests that report changes of keys as they happen.
 
 use std::{cell::Cell, ops::ControlFlow};
 
@@ -21,15 +21,15 @@ use crate::{
 pub enum WatchKeys {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
-    /// First key, inclusive, and end of the range, exclusive.
+    /// The keys from the first key, inclusive, to the second one, exclusive. `None` means no bound.
     Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
-/// Range and start of a watch.
+/// Keys that a watch covers, and the revision at which it starts.
 #[derive(Clone, Debug)]
 pub struct WatchQuery {
     pub keys: WatchKeys,
-    /// First revision; `None` for changes from now on.
+    /// Revision of the first change to report; `None` reports only changes from now on.
     pub from: Option<u64>,
 }
 
@@ -39,28 +39,28 @@ pub struct Change {
     pub revision: u64,
     /// Time of the change in microseconds since 1970.
     pub time: u64,
-    /// Kind as the API names it: `put`, `delete`, `expire`, `delete_prefix`.
+    /// Kind of the change, as the HTTP API names it: `put`, `delete`, `expire` or `delete_prefix`.
     pub what: String,
-    /// Key, or prefix for `delete_prefix`.
+    /// Key that changed; for `delete_prefix`, the prefix of the removed keys.
     pub key: Vec<u8>,
-    /// New value; only a put has one.
+    /// New value of the key; `None` unless the change is a put.
     pub value: Option<Vec<u8>>,
 }
 
 impl Change {
-    /// Returns true if `key` is a prefix.
+    /// Returns true if the change removed all keys with a prefix, so that `key` is the prefix.
     pub fn is_prefix(&self) -> bool {
         self.what == "delete_prefix"
     }
 }
 
-/// Called with each change; `Break` ends the watch.
+/// Function that is called with each change; `Break` ends the watch.
 type VisitChanges<'v> = &'v mut dyn FnMut(&Change) -> Step;
 
 impl Session {
-    /// Visits changes from a revision on and then as they happen, until `visit` ends it. A watch of a server continues
-    /// after a restart with the commit after the last one that was visited. A watch of a directory ends with the newest
-    /// change.
+    /// Passes the changes from a revision on to `visit`, and then new changes as they happen, until `visit` ends
+    /// the watch. After a restart of the server, the watch continues with the commit after the last one passed to
+    /// `visit`. A watch of a directory ends after the newest change.
     pub fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
         let newest = self.http.opened_directory().map(Directory::revision);
         let from = Cell::new(query.from);
@@ -87,9 +87,11 @@ impl Session {
     }
 }
 
-/// Changes of the commit that is being received. A commit is visited once it is complete, so that none is visited twice.
+/// Changes of the commit that is being received. The changes are passed on once the commit is complete, so that
+/// none is passed on twice.
 struct Commits<'a> {
-    /// Revision after the last complete commit; before the first one, the revision that the user gave.
+    /// Revision from which the watch continues after a lost connection: the one after the last complete commit.
+    /// Before the first commit, the revision that the user gave.
     from: &'a Cell<Option<u64>>,
     changes: Vec<Change>,
 }
@@ -113,7 +115,7 @@ impl Commits<'_> {
     }
 }
 
-/// Parses a change in the API's form; `None` if fields are missing.
+/// Parses a change from the JSON of the HTTP API; `None` if fields are missing.
 fn change_of(object: &Map<String, Value>) -> Option<Change> {
     let what = object.get("change")?.as_str()?.to_owned();
     Some(Change {

@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_RECORD_BYTES;
 
 use crate::{failure::Failure, render};
 
-/// Maximum size of a line in bytes, since no record or value may be larger.
+/// Maximum size of a line in bytes. The limit equals that of a record, which no record or value may exceed.
 const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 
 /// Format of a file.
@@ -24,7 +24,7 @@ pub enum FileFormat {
     Csv,
 }
 
-/// A record or a key-value pair of the file.
+/// A record, or a pair of a key and a value, that was read from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub key: Option<Vec<u8>>,
@@ -47,7 +47,8 @@ enum Rows<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Opens a source. `key` names the column or field of the key; `needs_key` requires a key in every record.
+    /// Opens a file to import. `key` names the column or field that contains the key. If `needs_key` is true, every
+    /// record must have a key.
     pub fn new(
         input: Box<dyn BufRead + 'a>,
         format: FileFormat,
@@ -68,7 +69,7 @@ impl<'a> Source<'a> {
         Ok(Self { rows, key, needs_key, count: 0 })
     }
 
-    /// Skips `count` records.
+    /// Skips the next `count` records of the file.
     pub fn skip(&mut self, count: u64) -> Result<(), Failure> {
         for _ in 0..count {
             if self.next_item()?.is_none() {
@@ -81,7 +82,8 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Returns the next record; `None` at the end. Empty lines are records in `lines`, and ignored in `ndjson`.
+    /// Returns the next record of the file; `None` at the end. An empty line is a record in the format `lines`, and
+    /// is ignored in `ndjson`.
     pub fn next_item(&mut self) -> Result<Option<Item>, Failure> {
         let number = self.count + 1;
         let item = match &mut self.rows {
@@ -157,7 +159,7 @@ fn csv_rows<'a>(input: Box<dyn BufRead + 'a>, key: Option<&str>) -> Result<Rows<
     Ok(Rows::Csv { rows, header, key_at })
 }
 
-/// Reads a row into a JSON object of strings, in the order of the columns.
+/// Reads a row of a CSV file into a JSON object of strings, in the order of the columns.
 fn next_row(
     rows: &mut csv::Reader<Box<dyn BufRead + '_>>,
     header: &csv::StringRecord,
