@@ -3,8 +3,8 @@
 //! Owns: the queued commands, the watched keys, and the execution of transactions.
 //! * In an immediate database all commands run without interruption, after watched keys are compared.
 //! * In a batched database a transaction that only reads uses one view of the state. Any other is part of a burst,
-//! which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
-//! when the entry is applied.
+//!   which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
+//!   when the entry is applied.
 //!
 //! Watched keys of other databases than the one of the `EXEC` are compared immediately before it.
 //!
