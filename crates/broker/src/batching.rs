@@ -16,8 +16,8 @@ use crate::{Batch, BatchError, Moment, Subject};
 /// Rule for a batch that has not reached a limit when its publisher has no further input for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenIdle {
-    /// The batch is published immediately, so a single message never waits. The limit on a batch's age then
-    /// matters only for input that never pauses.
+    /// The batch is published as soon as the publisher has no further input, so a single message never waits. The
+    /// maximum age of a batch then matters only while input arrives without a pause.
     Flush,
     /// The batch is kept until its deadline. This makes fewer and larger batches, but delays each single
     /// message.

@@ -90,7 +90,7 @@ type LastWalked = Option<Generation>;
 struct Candidates {
     /// Segments that are not needed for history, so that only live bytes keep them.
     past: Vec<SegmentInfo>,
-    /// Segments that are otherwise kept for history; empty unless the disk is full.
+    /// Segments that only the history still needs. They are freed too while the disk is full; otherwise this is empty.
     kept: Vec<SegmentInfo>,
 }
 
@@ -249,8 +249,8 @@ impl Mover {
             round.counted += usize::from(round.is_counted(segment));
             self.walk(round, segment, done);
         }
-        if let Some(segments) = self.segments.get_mut(&segment.generation) {
-            segments.last = live;
+        if let Some(walks) = self.segments.get_mut(&segment.generation) {
+            walks.last = live;
         }
         walks
     }
@@ -278,9 +278,9 @@ impl Mover {
         let start = log_start_after_freeing(&segments, &going);
         let gone = segments.iter().rev().filter(|segment| before <= segment.first && segment.first < start);
         for segment in gone {
-            let known = self.segments.get(&segment.generation).filter(|segments| segments.free_from.is_some());
+            let known = self.segments.get(&segment.generation).filter(|walks| walks.free_from.is_some());
             let last = match known {
-                Some(segments) => segments.last_entry,
+                Some(walks) => walks.last_entry,
                 // The segment can't be read: an earlier one provides the last entry.
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
@@ -293,50 +293,47 @@ impl Mover {
 
     /// Returns true if a segment could be freed as soon as the state is persisted.
     pub(crate) fn waits_for_state(&self) -> bool {
-        self.segments.values().any(|segments| segments.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
+        self.segments.values().any(|walks| walks.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
     }
 
     fn is_free(&self, inner: &Inner, segment: &SegmentInfo) -> bool {
         let persisted = inner.open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
-        self.segments
-            .get(&segment.generation)
-            .and_then(|segments| segments.free_from)
-            .is_some_and(|lsn| lsn <= persisted)
+        self.segments.get(&segment.generation).and_then(|walks| walks.free_from).is_some_and(|lsn| lsn <= persisted)
     }
 
-    /// Returns true if a walk over the segment is worthwhile. A segment with too many live stream bytes is not walked.
-    /// Another is walked when it was not walked before or something has changed since.
+    /// Returns true if reading the segment record by record could let it be freed: it has few live stream bytes, and it
+    /// was never read for this purpose, or its counts or the log have changed since it last was.
     fn is_walk_worthwhile(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
             return false;
         }
-        self.segments.get(&segment.generation).is_none_or(|segments| segments.is_due(segment, live, log))
+        self.segments.get(&segment.generation).is_none_or(|walks| walks.is_due(segment, live, log))
     }
 
     /// Walks a segment, copies its live bytes forward if they are few, and stores the result for later rounds.
     fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
-        let mut segments = self.segments.remove(&segment.generation).unwrap_or_default();
-        segments.begin(row.unwrap_or_default(), round.log);
-        match clear(round, segment, &mut segments, done) {
-            Ok(Some(walked)) => segments.set_free(round.inner.open.machine.applied().lsn, row, &walked),
-            Ok(None) => segments.keep(),
+        let mut walks = self.segments.remove(&segment.generation).unwrap_or_default();
+        walks.begin(row.unwrap_or_default(), round.log);
+        match clear(round, segment, &mut walks, done) {
+            Ok(Some(walked)) => walks.set_free(round.inner.open.machine.applied().lsn, row, &walked),
+            Ok(None) => walks.keep(),
             Err(WalkStop::Walk(WalkError::Unreadable)) => {
-                done.unreadable_segments += u64::from(!segments.unreadable);
-                segments.unreadable = true;
-                segments.keep();
+                done.unreadable_segments += u64::from(!walks.unreadable);
+                walks.unreadable = true;
+                walks.keep();
             }
             Err(WalkStop::Walk(WalkError::State(error))) => {
                 round.failure.get_or_insert(error);
-                segments.keep();
+                walks.keep();
             }
             Err(WalkStop::Copy(error)) => {
                 round.failure = round.failure.take().or(error);
-                segments.not_copied = true;
+                walks.not_copied = true;
             }
         }
-        self.segments.insert(segment.generation, segments);
+        self.segments.insert(segment.generation, walks);
     }
 }
 
@@ -345,7 +342,7 @@ impl Mover {
 fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
-    segments: &mut SegmentHistory,
+    walks: &mut SegmentHistory,
     done: &mut Maintenance,
 ) -> Result<Option<Walked>, WalkStop> {
     let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
@@ -353,8 +350,8 @@ fn clear(
         round.walked_bytes += u64::from(segment.bytes);
         let mut walked = walk(round.inner, segment, most)?;
         round.lookups += walked.lookups;
-        if walked.has_live_bytes() && !round.is_counted(segment) && !segments.undercounted {
-            segments.undercounted = true;
+        if walked.has_live_bytes() && !round.is_counted(segment) && !walks.undercounted {
+            walks.undercounted = true;
             done.undercounted_segments += 1;
         }
         let Some(live) = &mut walked.live else { return Ok(None) };
@@ -364,7 +361,7 @@ fn clear(
         if round.failure.is_some() {
             return Err(WalkStop::Copy(None));
         }
-        match copy_forward(round.inner, live, segments, done).map_err(|error| WalkStop::Copy(Some(error)))? {
+        match copy_forward(round.inner, live, walks, done).map_err(|error| WalkStop::Copy(Some(error)))? {
             CopyResult::All => return Ok(Some(walked)),
             CopyResult::TooLarge => return Ok(None),
             CopyResult::Partly => {}
@@ -378,7 +375,7 @@ fn clear(
 fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],
-    segments: &mut SegmentHistory,
+    walks: &mut SegmentHistory,
     done: &mut Maintenance,
 ) -> Result<CopyResult, WriteError> {
     if let Some(largest) = (0..live.len()).max_by_key(|at| live[*at].payload.len()) {
@@ -388,7 +385,7 @@ fn copy_forward(
     for live in &*live {
         match inner.open.solo.relocate(&live.payload) {
             Ok(LocalOutcome::Applied) => {
-                segments.copied = true;
+                walks.copied = true;
                 done.moved_bytes += live.bytes;
             }
             Ok(LocalOutcome::Void | LocalOutcome::SegmentForgotten { .. }) => copied = CopyResult::Partly,

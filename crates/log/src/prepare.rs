@@ -107,7 +107,7 @@ impl State {
 
     /// Number of segments that the writer took within [`RECENT`].
     fn taken_recently(&self, now: Instant) -> usize {
-        self.take_times.len() - self.take_times.partition_point(|take_times| now.duration_since(*take_times) > RECENT)
+        self.take_times.len() - self.take_times.partition_point(|taken| now.duration_since(*taken) > RECENT)
     }
 
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time

@@ -43,7 +43,7 @@ pub struct Message<'a> {
     pub offset: Offset,
     /// Number of deliveries of the record, including this one.
     pub deliveries: u32,
-    /// Space time at which the record was appended.
+    /// Time at which the record was appended, in the log's own clock (microseconds since 1970).
     pub time: SpaceTime,
     /// The delivered record itself.
     pub record: &'a Record<'a>,

@@ -140,44 +140,44 @@ mod tests {
 
     #[test]
     fn each_walk_in_vain_doubles_the_growth_up_to_the_log_itself() {
-        let (mut segments, mut written) = (SegmentHistory::default(), 0);
+        let (mut walks, mut written) = (SegmentHistory::default(), 0);
         let mut growths = Vec::new();
         for _ in 0..6 {
-            segments.begin(LIVE, at(written));
-            segments.keep();
-            let grown = (0..).step_by(500).find(|grown| segments.is_due(&segment(), LIVE, at(written + grown)));
+            walks.begin(LIVE, at(written));
+            walks.keep();
+            let grown = (0..).step_by(500).find(|grown| walks.is_due(&segment(), LIVE, at(written + grown)));
             growths.push(grown.unwrap());
             written += grown.unwrap();
         }
         assert_eq!(growths, [1000, 2000, 4000, 6000, 6000, 6000]);
         for _ in 0..100 {
-            segments.keep();
+            walks.keep();
         }
-        assert!(segments.is_due(&segment(), LIVE, at(written + 6000)));
+        assert!(walks.is_due(&segment(), LIVE, at(written + 6000)));
     }
 
     #[test]
     fn on_a_full_disk_a_delete_is_reason_enough() {
-        let mut segments = SegmentHistory::default();
-        segments.begin(LIVE, at(0));
-        segments.keep();
-        assert!(!segments.is_due(&segment(), LIVE, at(100)));
+        let mut walks = SegmentHistory::default();
+        walks.begin(LIVE, at(0));
+        walks.keep();
+        assert!(!walks.is_due(&segment(), LIVE, at(100)));
         let full = LogNow { is_full: true, ..at(100) };
-        assert!(segments.is_due(&segment(), LIVE, full));
-        assert!(!segments.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
-        segments.unreadable = true;
-        assert!(!segments.is_due(&segment(), LIVE, full), "an unreadable segment stays unreadable");
+        assert!(walks.is_due(&segment(), LIVE, full));
+        assert!(!walks.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
+        walks.unreadable = true;
+        assert!(!walks.is_due(&segment(), LIVE, full), "an unreadable segment stays unreadable");
     }
 
     #[test]
     fn copies_of_an_earlier_walk_must_be_persisted_too() {
-        let mut segments = SegmentHistory::default();
-        segments.begin(LIVE, at(0));
-        segments.copied = true;
-        segments.keep();
-        segments.begin(LIVE, at(1000));
-        segments.set_free(Lsn(77), None, &walked());
-        assert_eq!(segments.free_from, Some(Lsn(77)));
+        let mut walks = SegmentHistory::default();
+        walks.begin(LIVE, at(0));
+        walks.copied = true;
+        walks.keep();
+        walks.begin(LIVE, at(1000));
+        walks.set_free(Lsn(77), None, &walked());
+        assert_eq!(walks.free_from, Some(Lsn(77)));
         let mut other = SegmentHistory::default();
         other.begin(LIVE, at(0));
         other.set_free(Lsn(77), None, &walked());

@@ -45,7 +45,7 @@ impl Part {
         Self { name: name.into(), open: Box::new(open) }
     }
 
-    /// Creates a part of a backup from a file with a snapshot; its name is the path.
+    /// Creates a part of a backup from the snapshot file at `path`. Messages name the part by this path.
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
         Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)))

@@ -285,12 +285,12 @@ impl Subscriber {
             for item in self.taken.drain(..) {
                 match item {
                     Outbound::Batch { batch, subscriptions } => {
-                        let by_id = || subscriptions.iter().filter_map(|id| self.by_id.get(id));
+                        let named = || subscriptions.iter().filter_map(|id| self.by_id.get(id));
                         // Subscriptions by name precede those by pattern, as in Redis.
-                        let by_name = by_id().filter(|by_id| by_id.kind != Kind::Pattern);
-                        by_name.for_each(|by_id| send(&batch, by_id, protocol, out));
-                        let by_pattern = by_id().filter(|by_id| by_id.kind == Kind::Pattern);
-                        by_pattern.for_each(|by_id| send(&batch, by_id, protocol, out));
+                        let by_name = named().filter(|name| name.kind != Kind::Pattern);
+                        by_name.for_each(|name| send(&batch, name, protocol, out));
+                        let by_pattern = named().filter(|name| name.kind == Kind::Pattern);
+                        by_pattern.for_each(|name| send(&batch, name, protocol, out));
                         delivery = Delivery::Moved;
                     }
                     Outbound::Gap { .. } | Outbound::Disconnect { .. } => return Delivery::TooSlow,
@@ -307,8 +307,8 @@ impl Subscriber {
 /// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
-fn send(batch: &Batch, by_id: &Subscription, protocol: Protocol, out: &mut Outbox) {
-    match by_id.kind {
+fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mut Outbox) {
+    match subscription.kind {
         Kind::Channel => {
             let form = if protocol == Protocol::Resp2 { 0 } else { 1 };
             let bytes = batch.form(form, || Bytes::from(encoded(batch, &[b"message"], protocol)));
@@ -319,8 +319,8 @@ fn send(batch: &Batch, by_id: &Subscription, protocol: Protocol, out: &mut Outbo
             }
         }
         Kind::Shard => out.buffer().extend_from_slice(&encoded(batch, &[b"smessage"], protocol)),
-        Kind::Pattern if glob::matches(&by_id.name, &channel_of(batch.subject().as_bytes())) => {
-            out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &by_id.name], protocol));
+        Kind::Pattern if glob::matches(&subscription.name, &channel_of(batch.subject().as_bytes())) => {
+            out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &subscription.name], protocol));
         }
         // The subject pattern matches more than the glob does.
         Kind::Pattern => {}

@@ -98,9 +98,9 @@ impl Registry {
     /// Returns the names of a kind to which clients are subscribed: those that a glob matches, or all names without
     /// a glob.
     #[must_use]
-    pub(crate) fn names(&self, kind: Kind, by_id: Option<&[u8]>) -> Vec<Arc<[u8]>> {
+    pub(crate) fn names(&self, kind: Kind, matching: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
-        let is_wanted = |name: &&Arc<[u8]>| by_id.is_none_or(|by_id| glob::matches(by_id, name));
+        let is_wanted = |name: &&Arc<[u8]>| matching.is_none_or(|glob| glob::matches(glob, name));
         tables[kind as usize].keys().filter(is_wanted).cloned().collect()
     }
 

@@ -184,7 +184,7 @@ impl HistoryKey {
         Ok((SpaceTime(u64::from_be_bytes(*time)), Self::decode(rest).ok_or_else(corrupt)?))
     }
 
-    /// Returns the key of the version's row (`12|1`) that was decoded.
+    /// Returns the key of the row that stores this version (layout `12|1` in `docs/formats/state.md`).
     pub(crate) fn row(&self, keyspace: KeyspaceId) -> Vec<u8> {
         match self.revision {
             Some(revision) => version_row(keyspace, &self.key, revision),
@@ -227,7 +227,8 @@ impl Until {
         Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
     }
 
-    /// Decodes the content of a row of forgotten versions: the end of the newest of them. `key` is used in errors.
+    /// Decodes the row of a key that says up to which revision and time its versions were pruned. `key` is the row's
+    /// key, for error messages.
     pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let mut reader = Reader::at(row, 0);
         let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());

@@ -48,7 +48,7 @@ pub struct Shared<S: Store> {
 /// State of a backend whose fields change together, under one lock.
 pub struct State<S: Store> {
     pub(super) version: Arc<Version<S::View>>,
-    /// Number of the newest batch in the active memtable that is part of the position `applied`.
+    /// Identifies the newest batch in the active memtable whose changes are included in `applied`.
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
     pub(super) persisted: Option<Applied>,

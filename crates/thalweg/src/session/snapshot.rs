@@ -105,8 +105,9 @@ impl Session {
         }
     }
 
-    /// Requests the remaining chunks of a snapshot until the server is reachable and has noticed the broken
-    /// connection. The inner error means that the server no longer has the snapshot.
+    /// Requests the remaining chunks of a snapshot after a lost connection, and repeats the request while the server
+    /// is unreachable or still busy with the lost connection. An inner error (`Ok(Err(_))`) means that the server no
+    /// longer has the snapshot.
     fn resume_download(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
