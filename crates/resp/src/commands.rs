@@ -6,6 +6,11 @@ use thalweg_redis::Command;
 /// Number of arguments up to which a command is passed on without an allocation.
 const FEW: usize = 16;
 
+/// Returns true if a command marks the beginning or the end of a transaction for the database. Marks have no reply.
+pub(crate) fn is_mark(command: &Command) -> bool {
+    matches!(command.name, "multi" | "exec")
+}
+
 /// List of commands with their arguments, in one buffer. Clearing the list keeps some of its memory for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
@@ -40,6 +45,12 @@ impl Commands {
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// Number of replies that the commands get: marks of transactions get none.
+    #[must_use]
+    pub(crate) fn replies(&self) -> usize {
+        self.list.iter().filter(|kept| !is_mark(kept.command)).count()
     }
 
     /// Returns true if the list contains no commands.

@@ -1,10 +1,10 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
-use thalweg_engine::{AsyncDatabase, Keyspace, Purpose, Wake, WriteError};
-use thalweg_redis::{Flags, Read, StoreError};
+use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Purpose, Wake, WriteError};
+use thalweg_redis::{Flags, Read, Reply, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
-    command::{KeyspaceConfig, Outcome, RedisBuilder},
+    command::{Command, KeyspaceConfig, Outcome, RedisBuilder},
 };
 
 use super::{
@@ -53,6 +53,23 @@ impl KeyspaceDatabase {
     }
 }
 
+/// Returns the replies in the result of a proposed batch.
+fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec<Reply>>, Failure> {
+    match result {
+        Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
+        Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
+        Err(error) => Err(Failure::of(&error)),
+    }
+}
+
+/// Returns the batch of the commands of `batch` after the first `ran` ones.
+fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
+    match Command::decode(batch) {
+        Ok(Command::Redis(batch)) => batch.rest(ran),
+        _ => Vec::new(),
+    }
+}
+
 impl Batched for KeyspaceDatabase {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
@@ -65,12 +82,31 @@ impl Batched for KeyspaceDatabase {
         };
         let under_way = self.db.propose_command(&command, purpose, self.level, Wake::Later);
         gathering::commit_soon(&self.db);
+        let (expected, db, level) = (commands.replies(), self.db.clone(), self.level);
         Box::pin(async move {
-            match under_way.await {
-                Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
-                Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
-                Err(error) => Err(Failure::of(&error)),
+            let mut replies = match redis_outcome(under_way.await)? {
+                Some(replies) if replies.len() < expected => replies,
+                outcome => return Ok(outcome),
+            };
+            // Commands without a reply have changed nothing, because the commands before them took all steps of a
+            // batch. They follow as another one. Each batch runs at least one command.
+            let mut command = command;
+            let mut ran = replies.len();
+            while replies.len() < expected {
+                command = rest(&command, ran);
+                let under_way = db.propose_command(&command, purpose, level, Wake::Later);
+                gathering::commit_soon(&db);
+                match redis_outcome(under_way.await) {
+                    Ok(Some(more)) if !more.is_empty() => {
+                        ran = more.len();
+                        replies.extend(more);
+                    }
+                    Ok(_) => break,
+                    // The commands before have happened, so they get their replies.
+                    Err(Failure(text)) => replies.resize_with(expected, || Reply::Error(text.clone())),
+                }
             }
+            Ok(Some(replies))
         })
     }
 }

@@ -4,7 +4,7 @@
 //! lease), and the removal of the previous value's index rows. Does not own: plain puts, which read nothing and so
 //! leave such rows stale, or the removal of ended keys (see `expire`).
 
-use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline};
+use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline, steps::READ};
 
 use crate::{
     blobs::blob_at,
@@ -272,6 +272,8 @@ pub(crate) fn rewrite_value(
     let full = [&keys::data_prefix(keyspace), key].concat();
     let overwritten = applying.applier.staged.put_beginning(&full, |form| encode_head(form, revision, expiry));
     if let Some(overwritten) = overwritten {
+        // The same price as below, which does not depend on the entry that wrote the row before.
+        applying.charge(if value.is_none() { READ } else { 0 });
         applying.note_overwritten(overwritten);
     } else if let Some(value) = value {
         write_value(applying, keyspace, key, revision, expiry, value);

@@ -70,6 +70,7 @@ fn plain() -> Vec<(Outcome, String)> {
         (Outcome::Malformed(Malformed { at: 7, expected: "less" }), "18".to_owned()),
         (Outcome::Version { in_force: 5 }, format!("19 {ID}")),
         (Outcome::VersionNotInForce { needed: 5, in_force: 5 }, format!("1a {ID} {ID}")),
+        (Outcome::TooExpensive { limit: 6 }, format!("1b {NUMBER}")),
     ]
 }
 
