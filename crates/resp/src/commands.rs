@@ -47,12 +47,6 @@ impl Commands {
         self.list.len()
     }
 
-    /// Number of replies that the commands get: marks of transactions get none.
-    #[must_use]
-    pub(crate) fn replies(&self) -> usize {
-        self.list.iter().filter(|kept| !is_mark(kept.command)).count()
-    }
-
     /// Returns true if the list contains no commands.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {

@@ -170,7 +170,7 @@ pub const MAX_CONTENDERS: usize = 10_000;
 pub const MAX_RECIPE_NAME_BYTES: usize = 512;
 /// Maximum number of expired rows that one command removes. This bounds the size of the batch and the time for which
 /// the next log entry waits. Expired rows left over are hidden from reads, and a later command removes them.
-pub const MAX_EXPIRED_ROWS: u32 = 10_000;
+pub const MAX_EXPIRED_ROWS: u32 = 5_000;
 /// Maximum number of revisions of a key, including the newest, that a keyspace with history may be configured to keep;
 /// a write to the keyspace reads as many rows. A configuration with more, or with fewer than two, is rejected with an
 /// error.

@@ -58,13 +58,15 @@ impl StoredVersion {
 /// Returns the maximum price of keeping a value of this length as a version, and of removing the versions beyond the
 /// number that the keyspace keeps.
 pub(crate) fn version_price(history: KeyspaceHistory, value_bytes: usize) -> u64 {
-    /// Rows read and written for a version that is added or removed.
-    const VERSION: u64 = 2 * READ + 4 * WRITE;
+    /// Rows read and written for a version that is added.
+    const ADDED: u64 = READ + 2 * WRITE;
+    /// Rows read and written for a version that is removed. Mostly a write removes one version at most.
+    const REMOVED: u64 = READ + 5 * WRITE;
     let removed = match history.revisions {
-        Some(revisions) => SCAN + u64::from(revisions) * ROW + 2 * VERSION,
+        Some(revisions) => SCAN + u64::from(revisions) * ROW + 2 * REMOVED,
         None => 0,
     };
-    VERSION + removed + written_bytes(value_bytes)
+    ADDED + removed + written_bytes(value_bytes)
 }
 
 fn is_gone(ending: VersionEnd) -> bool {

@@ -69,11 +69,13 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
     check_writes(applying, commit, writes.clone())?;
     // All that the writes will cost is charged by now, because nothing can be rejected any more.
     applying.applier.staged.meter().end_budget();
+    let paid = applying.steps_used();
     let revision = applying.use_revision();
     for write in writes {
         let write = write.expect("decoded before, while it was checked");
         perform(applying, &write, revision, at, &mut appends)?;
     }
+    applying.applier.staged.meter().set_back(paid);
     Ok(Outcome::Committed { revision, appends })
 }
 
@@ -208,8 +210,7 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Charges the price of a write before it is made, because a commit is not rolled back. The write itself is charged
-/// again when it is made, without a budget; this price is at least that one.
+/// Charges the price of a write before it is made, because a commit is not rolled back.
 fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), MachineError> {
     applying.charge(OPERATION);
     match *write {

@@ -33,7 +33,7 @@ use thalweg_store::{
 use thalweg_types::steps::{MAX_PASSED_BYTES, READ, ROW, SCAN, WRITE, read_bytes, written_bytes};
 
 use crate::{
-    keys::{TAG_DATA, TAG_VERSIONS},
+    keys::{TAG_DATA, TAG_INDEX, TAG_LIVENESS, TAG_MARK, TAG_MEMBERSHIP, TAG_VERDICT, TAG_VERSIONS},
     keyspaces::values::value_len_of_row,
     machine::{
         gaps::{Gaps, Span},
@@ -86,6 +86,12 @@ const IDLE_CHANGES: usize = 64 * 1024;
 
 /// Number of deleted rows of the backend from which a scan remembers the range without rows.
 const MIN_GAP_ROWS: u64 = 64;
+
+/// Returns true if rows of a kind differ between nodes, so that they may not be charged.
+#[inline]
+fn is_local(tag: Option<u8>) -> bool {
+    matches!(tag, Some(TAG_INDEX | TAG_LIVENESS | TAG_MEMBERSHIP | TAG_VERDICT | TAG_MARK))
+}
 
 /// Returns the bytes of a row for which a scan is charged. They are the same on every node.
 #[inline]
@@ -160,12 +166,15 @@ impl Staged {
     /// Sets a row. Key and value are given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
-        // The bytes of values are charged where commands compute them.
-        let bytes = match key.first().and_then(|piece| piece.first()) {
-            Some(&(TAG_DATA | TAG_VERSIONS)) => 0,
-            _ => value.iter().map(|piece| piece.len()).sum(),
-        };
-        self.meter.charge(WRITE + written_bytes(bytes));
+        let tag = key.first().and_then(|piece| piece.first()).copied();
+        if !is_local(tag) {
+            // The bytes of values are charged where commands compute them.
+            let bytes = match tag {
+                Some(TAG_DATA | TAG_VERSIONS) => 0,
+                _ => value.iter().map(|piece| piece.len()).sum(),
+            };
+            self.meter.charge(WRITE + written_bytes(bytes));
+        }
         self.batch.put(key, value);
         self.note();
     }
@@ -173,7 +182,9 @@ impl Staged {
     /// Removes a row. Its key is given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn delete(&mut self, key: &[&[u8]]) {
-        self.meter.charge(WRITE);
+        if !is_local(key.first().and_then(|piece| piece.first()).copied()) {
+            self.meter.charge(WRITE);
+        }
         self.batch.delete(key);
         self.note();
     }
@@ -374,12 +385,18 @@ impl View for StagedView<'_> {
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError> {
         let meter = &self.staged.meter;
-        meter.charge(SCAN);
+        let tag = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key.first().copied(),
+            Bound::Unbounded => None,
+        };
+        meter.charge(if is_local(tag) { 0 } else { SCAN });
         if meter.is_spent() {
             return Ok(());
         }
         let mut charged = |key: &[u8], row: &[u8]| {
-            meter.charge(ROW + read_bytes(passed_bytes(key, row)));
+            if !is_local(key.first().copied()) {
+                meter.charge(ROW + read_bytes(passed_bytes(key, row)));
+            }
             if meter.is_spent() { ControlFlow::Break(()) } else { visit(key, row) }
         };
         let own = self.staged.changes_within(lower, upper);
