@@ -57,7 +57,6 @@ impl<'a> Page<'a> {
         page.pattern = page.pattern.filter(|pattern| *pattern != b"*");
         Ok(page)
     }
-
 }
 
 fn count(argument: &[u8]) -> Result<usize, CommandEnd> {

@@ -43,9 +43,7 @@ impl Pending {
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
     /// call.
     fn steps(&mut self, keeps_history: bool) -> u64 {
-        *self
-            .steps
-            .get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
+        *self.steps.get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
     }
 
     /// Sends the answer to the waiting thread or task, if there is one.

@@ -172,7 +172,13 @@ impl Solo {
             clock: space_clock,
             space: options.space,
             term,
-            role: Mutex::new(Role { next, taken: Vec::new(), ends: Vec::new(), entry: Vec::new(), outcomes: Vec::new() }),
+            role: Mutex::new(Role {
+                next,
+                taken: Vec::new(),
+                ends: Vec::new(),
+                entry: Vec::new(),
+                outcomes: Vec::new(),
+            }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
@@ -619,7 +625,8 @@ impl Shared {
         // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
         // of the group sets the first deadline.
         let (time, frozen) = self.clock.stamp_frozen();
-        let (mut written, mut begin, mut answers) = (Vec::with_capacity(ends.len()), 0, Vec::with_capacity(taken.len()));
+        let (mut written, mut begin, mut answers) =
+            (Vec::with_capacity(ends.len()), 0, Vec::with_capacity(taken.len()));
         for (number, &end) in ends.iter().enumerate() {
             let payload = payload_of(&taken[begin..end]);
             let purpose = purpose_of(&taken[begin..end]);
@@ -642,9 +649,11 @@ impl Shared {
             let index = role.next;
             role.outcomes.clear();
             match self.apply_entry(role, (index, time), payload, appended) {
-                Ok(()) => answers.extend(role.outcomes.drain(..).map(|outcome| {
-                    Ok(Committed { durability: level.max(Durability::Os), outcome: Some(outcome) })
-                })),
+                Ok(()) => answers.extend(
+                    role.outcomes
+                        .drain(..)
+                        .map(|outcome| Ok(Committed { durability: level.max(Durability::Os), outcome: Some(outcome) })),
+                ),
                 Err(error) => {
                     answers.extend((answers.len()..taken.len()).map(|_| Err(error.clone())));
                     return answers;

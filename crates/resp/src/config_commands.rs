@@ -2,10 +2,7 @@
 
 use thalweg_redis::{Reply, command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
-use thalweg_types::{
-    Durability,
-    limits::MAX_COMMAND_BYTES,
-};
+use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
 
 use super::{session::Session, transaction::MAX_TRANSACTION_COMMANDS};
 

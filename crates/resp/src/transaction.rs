@@ -85,7 +85,8 @@ impl Session {
         if transaction.commands.len() >= MAX_TRANSACTION_COMMANDS
             || transaction.commands.bytes() + bytes + 8 * arguments.len() > MAX_TRANSACTION_BYTES
         {
-            let text = format!("ERR a transaction has at most {MAX_TRANSACTION_COMMANDS} commands and 15 MiB: split it");
+            let text =
+                format!("ERR a transaction has at most {MAX_TRANSACTION_COMMANDS} commands and 15 MiB: split it");
             return self.refuse(&text, out);
         }
         let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();

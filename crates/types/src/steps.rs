@@ -68,5 +68,4 @@ const _: () = assert!(
         < MAX_COMMAND_STEPS
 );
 // As many deletes as a commit can have are never rejected, with the row that each of them replaces.
-const _: () =
-    assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);
+const _: () = assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);

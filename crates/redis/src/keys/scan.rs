@@ -34,10 +34,11 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let (mut budget, mut replies) = (ReplyBudget::default(), Vec::new());
     let (mut matcher, mut failure) = (Matcher::new(pattern), None);
     read.keys(None, &mut |key, _| {
-        let is_match = all || matcher.matches(read, key).unwrap_or_else(|error| {
-            failure = Some(error);
-            false
-        });
+        let is_match = all
+            || matcher.matches(read, key).unwrap_or_else(|error| {
+                failure = Some(error);
+                false
+            });
         if failure.is_some() {
             return ControlFlow::Break(());
         }

@@ -8,7 +8,9 @@ use std::ops::Bound;
 
 use thalweg_store::View;
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime, codec::List, command::Outcome,
+    KeyspaceId, LeaseId, Revision, SpaceTime,
+    codec::List,
+    command::Outcome,
     limits::{MAX_COMMAND_STEPS, MAX_EXPIRED_ROWS},
 };
 

@@ -161,8 +161,7 @@ mod tests {
             let asked: Vec<u8> = (start..end).collect();
             let parts = gaps.without(span(start, Some(end.max(start))));
             assert!(parts.is_sorted_by_key(|part| part.start.clone()));
-            let covered: Vec<u8> =
-                parts.iter().flat_map(|part| part.start[0]..part.end.as_ref().unwrap()[0]).collect();
+            let covered: Vec<u8> = parts.iter().flat_map(|part| part.start[0]..part.end.as_ref().unwrap()[0]).collect();
             let expected: Vec<u8> = asked.into_iter().filter(|key| !empty.contains(key)).collect();
             assert_eq!(covered, expected, "seed {seed}: {gaps:?}");
             assert!(gaps.len() <= 12);

@@ -268,12 +268,10 @@ impl Staged {
         let index = self.index().filter(|index| index.may_overlap(lower, upper) && !bounds_are_empty(lower, upper));
         index.into_iter().flat_map(move |index| {
             let order = self.order.get_or_init(|| index.last.iter().map(|n| key_of(&self.batch, *n).into()).collect());
-            order
-                .range::<[u8], _>((lower, upper))
-                .filter_map(|key| {
-                    let number = index.find(&self.batch, key)?;
-                    Some((&**key, self.value(number), number >= self.command_from))
-                })
+            order.range::<[u8], _>((lower, upper)).filter_map(|key| {
+                let number = index.find(&self.batch, key)?;
+                Some((&**key, self.value(number), number >= self.command_from))
+            })
         })
     }
 

@@ -64,7 +64,11 @@ fn steps_are_the_same_on_every_backend_and_within_the_bound_of_the_command() {
                 node.apply(entry.time, &entry.commands);
                 let (taken, [command]) = (steps_of(&node) - before, &entry.commands[..]) else { panic!("one command") };
                 let bound = max_steps(command, keeps_history);
-                assert!(taken <= bound, "THALWEG_SEED={seed}: {taken} steps, bound {bound}: {}", describe::command(command));
+                assert!(
+                    taken <= bound,
+                    "THALWEG_SEED={seed}: {taken} steps, bound {bound}: {}",
+                    describe::command(command)
+                );
                 each.push(taken);
             }
             steps.push(each);

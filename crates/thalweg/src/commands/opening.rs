@@ -65,7 +65,9 @@ pub(super) fn open_unless_stopped(
                 }
             },
             Err(_) => {
-                tracing::info!("the open has not ended after {STOP_LIMIT:?}: ending the process, the next start recovers");
+                tracing::info!(
+                    "the open has not ended after {STOP_LIMIT:?}: ending the process, the next start recovers"
+                );
                 std::process::exit(0)
             }
         }
