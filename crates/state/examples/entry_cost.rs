@@ -337,9 +337,10 @@ fn search_all(node: &Node, only: Option<&str>) -> f64 {
     search("MULTI: HSET", &|n| one(multi(n, |at| words(&[b"HSET", b"hash", &key(at), &value]))));
     search("MULTI: HGETALL of 100,000 fields", &|n| one(multi(n, |_| words(&[b"HGETALL", b"hash"]))));
     search("MULTI: KEYS of nothing", &|n| one(multi(n, |_| words(&[b"KEYS", b"nothing"]))));
-    search("MULTI: KEYS with a hostile pattern", &|n| {
-        let pattern = [&b"*"[..], &b"*0".repeat(n), b"x"].concat();
-        one(multi(1, |_| words(&[b"KEYS", &pattern])).filter(|_| pattern.len() <= 4096))
+    search("MULTI: SCAN with a hostile pattern", &|n| {
+        let pattern = [&b"*"[..], &b"?*".repeat(n), b"x"].concat();
+        let scan = words(&[b"SCAN", b"", b"COUNT", b"20000", b"MATCH", &pattern]);
+        one(multi(10, |_| scan.clone()).filter(|_| pattern.len() <= 4096))
     });
     search("MULTI: SCAN", &|n| one(multi(n, |_| words(&[b"SCAN", b"", b"COUNT", b"1000"]))));
     search("MULTI: HRANDFIELD of many", &|n| {

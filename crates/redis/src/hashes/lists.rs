@@ -108,7 +108,7 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
             return Err(refused(REPLY_TOO_LARGE));
         }
         // Each repetition costs a random number and a reply.
-        read.work(wanted as u64 / 2)?;
+        read.work(2 * wanted as u64)?;
         for _ in 0..wanted {
             chosen[random.below(fields)] += 1;
         }

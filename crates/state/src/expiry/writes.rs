@@ -252,7 +252,13 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
+    let prefix = keys::data_prefix(keyspace);
+    // The bytes of a long value are not copied an additional time.
+    let (head, bytes) = match value {
+        StoredRef::Inline(bytes) => (encode_value(revision, expiry, StoredRef::Inline(b"")), bytes),
+        value => (encode_value(revision, expiry, value), &b""[..]),
+    };
+    applying.applier.staged.put(&[&prefix, key], &[&head, bytes]);
 }
 
 /// Writes a key's row again with another revision or expiry but the same value. A caller that has the value at hand
