@@ -20,9 +20,9 @@ pub const SCAN: u64 = 100;
 /// when a scan passes it.
 pub const ROW: u64 = 2;
 /// Price of writing or removing a row.
-pub const WRITE: u64 = 8;
+pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
-pub const OPERATION: u64 = 2;
+pub const OPERATION: u64 = 1;
 /// Maximum bytes of a value that count when a scan examines its row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
 /// Number of bytes read or compared for one step.

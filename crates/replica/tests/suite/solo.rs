@@ -238,7 +238,8 @@ fn commit_together(node: &Node, commands: Vec<Framed>) -> Vec<Result<Outcome, Pr
         |command| node.solo.propose_async_waking(command, Durability::Disk, Purpose::Data, Wake::Later).unwrap();
     let mut proposals: Vec<Proposal> = commands.into_iter().map(propose).collect();
     node.solo.commit_queued_here();
-    let answer = |proposal: &mut Proposal| match std::pin::pin!(proposal).poll(&mut Context::from_waker(Waker::noop())) {
+    let answer = |proposal: &mut Proposal| match std::pin::pin!(proposal).poll(&mut Context::from_waker(Waker::noop()))
+    {
         Poll::Ready(answer) => answer.map(|committed| {
             assert_eq!(committed.durability, Durability::Disk);
             committed.outcome.expect("known at this level")
@@ -287,7 +288,8 @@ fn an_entry_that_the_log_rejects_does_not_affect_those_that_were_queued_with_it(
     let is_done: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(is_done, [true, true, false, true, true], "{answers:?}");
     assert!(matches!(answers[2], Err(ProposeError::Append(_))));
-    let there = |machine: &Machine| [b"a".as_slice(), b"large", b"b"].map(|key| machine.get(KEYSPACE, key).unwrap().is_some());
+    let there =
+        |machine: &Machine| [b"a".as_slice(), b"large", b"b"].map(|key| machine.get(KEYSPACE, key).unwrap().is_some());
     assert_eq!(there(&node.machine), [true, false, true]);
     assert_eq!(there(&open(&disk.power_loss(1)).machine), [true, false, true]);
     assert!(matches!(propose(&node, &put(b"next", b""), Durability::Os), Outcome::Committed { .. }));
