@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! cli ── commands ──┬── session ── args
-//!                   └── render, span, failure
+//!                   └── render, retry, span, failure
 //! ```
 
 mod args;
@@ -13,6 +13,7 @@ mod cli;
 mod commands;
 mod failure;
 mod render;
+mod retry;
 mod session;
 mod span;
 
