@@ -34,7 +34,8 @@ pub enum Cache {
         place: ServerArgs,
     },
     /// Show the figures of a cache: entries, bytes, hits, misses, evictions
-    Stats(CacheArgs),
+    #[command(alias = "stats")]
+    Show(CacheArgs),
     /// Remove all entries of a cache
     Clear(CacheArgs),
     /// Drop a cache and its entries
@@ -44,7 +45,7 @@ pub enum Cache {
     /// Put an entry
     Put(Put),
     /// Remove an entry
-    #[command(visible_alias = "delete")]
+    #[command(alias = "delete")]
     Del {
         #[command(flatten)]
         key: Key,
@@ -146,7 +147,7 @@ impl Cache {
     pub fn place(&self) -> &ServerArgs {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
-            Self::Stats(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
+            Self::Show(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
             Self::Get(key) | Self::Del { key, .. } | Self::Touch { key, .. } | Self::Incr { key, .. } => &key.place,
             Self::Put(put) => &put.key.place,
         }
@@ -162,14 +163,14 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
             let max = render::bytes(shown["max_bytes"].as_u64().unwrap_or_default());
             print_result(&shown, json, || format!("{}, at most {max}", if created { "created" } else { "exists" }))
         }
-        Cache::Stats(named) => stats(&session.cache_stats(&named.cache)?, json),
+        Cache::Show(named) => show(&session.cache_stats(&named.cache)?, json),
         Cache::Clear(named) => {
             session.clear_cache(&named.cache)?;
             print_result(&json!({ "cache": named.cache }), json, || "ok, empty".to_owned())
         }
         Cache::Drop(named) => {
             session.drop_cache(&named.cache)?;
-            print_result(&json!({ "cache": named.cache }), json, || "ok, dropped".to_owned())
+            print_result(&json!({ "cache": named.cache }), json, || format!("ok, {} and its entries are gone", named.cache))
         }
         Cache::Get(key) => get(session, key, json),
         Cache::Put(put) => {
@@ -256,7 +257,7 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
     render::line(&render::table(&["cache", "entries", "bytes", "at most", "hits", "evictions"], rows))
 }
 
-fn stats(shown: &Value, json: bool) -> Result<(), Failure> {
+fn show(shown: &Value, json: bool) -> Result<(), Failure> {
     print_result(shown, json, || {
         let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
             "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],

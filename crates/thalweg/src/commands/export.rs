@@ -93,7 +93,7 @@ fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Fa
 }
 
 fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
-    if !session.keyspaces()?.iter().any(|keyspace| keyspace == name) {
+    if !session.keyspaces()?.iter().any(|keyspace| keyspace["name"] == name) {
         return Err(Failure::new(Exit::NotFound, "no_such_keyspace", format!("there is no keyspace named {name:?}"))
             .then("`thalweg keyspaces` lists the existing keyspaces"));
     }

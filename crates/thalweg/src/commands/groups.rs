@@ -90,6 +90,7 @@ pub enum GroupAction {
         place: TargetArgs,
     },
     /// Show a group: lag, pending records, members
+    #[command(alias = "stats")]
     Show {
         #[command(flatten)]
         of: GroupArgs,
@@ -116,7 +117,7 @@ pub enum GroupAction {
         place: TargetArgs,
     },
     /// Change the named settings of a group; the others keep their values
-    #[command(visible_alias = "config")]
+    #[command(alias = "config")]
     Configure {
         #[command(flatten)]
         of: GroupArgs,
@@ -134,8 +135,9 @@ pub enum GroupAction {
         #[command(flatten)]
         place: TargetArgs,
     },
-    /// Delete a group; its stream stays
-    Delete {
+    /// Drop a group; its stream stays
+    #[command(alias = "delete")]
+    Drop {
         #[command(flatten)]
         of: GroupArgs,
         #[command(flatten)]
@@ -203,7 +205,7 @@ impl Groups {
                 | GroupAction::Create { place, .. }
                 | GroupAction::Configure { place, .. }
                 | GroupAction::Seek { place, .. }
-                | GroupAction::Delete { place, .. }
+                | GroupAction::Drop { place, .. }
                 | GroupAction::Ack { place, .. }
                 | GroupAction::Nack { place, .. }
                 | GroupAction::Extend { place, .. },
@@ -295,9 +297,9 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
             let sought = call(place, GroupCall::Seek, of, &json!({ "to": to }))?;
             print_result(&sought, place.json, || format!("ok, continues at offset {}", sought["cursor"]))
         }
-        Some(GroupAction::Delete { of, .. }) => {
+        Some(GroupAction::Drop { of, .. }) => {
             call(place, GroupCall::Delete, of, &Value::Null)?;
-            print_result(&json!({ "deleted": of.group, "stream": of.stream }), place.json, || {
+            print_result(&json!({ "dropped": of.group, "stream": of.stream }), place.json, || {
                 format!("ok, {} is gone; {} stays", of.group, of.stream)
             })
         }

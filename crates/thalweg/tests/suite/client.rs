@@ -106,7 +106,7 @@ fn scans_cover_what_is_asked() {
         let first = place.cli(&["scan", "k", "--json"]).ok();
         let first = json(first.lines().next().unwrap());
         assert_eq!((first["key"].as_str(), first["value"].as_str()), (Some("a"), Some("value a")));
-        assert_eq!(place.cli(&["keyspaces"]).ok(), "k\n");
+        assert!(place.cli(&["keyspaces"]).ok().lines().nth(1).unwrap().starts_with("k  "));
     });
 }
 
@@ -224,6 +224,21 @@ fn streams_are_listed_trimmed_configured_and_deleted() {
             (Some(10), Some(604_800.0))
         );
         assert!(row["config"]["max_bytes"].is_null());
+        let configured = |settings: &[&str]| {
+            place.cli(&[&["streams", "configure", "events"], settings].concat()).ok();
+            json(&place.cli(&["streams", "show", "events", "--json"]).ok())["config"].clone()
+        };
+        let config = configured(&["--max-records", "20", "--compact", "--tombstone-grace", "2h"]);
+        assert_eq!(
+            (config["max_records"].as_u64(), config["max_age_seconds"].as_f64()),
+            (Some(20), Some(604_800.0)),
+            "settings that are not named keep their values"
+        );
+        let config = configured(&["--max-bytes", "1MiB", "--compact"]);
+        assert_eq!(config["compaction"]["tombstone_grace_seconds"].as_f64(), Some(7200.0));
+        let config = configured(&["--max-age", "none", "--compact=false"]);
+        assert!(config["max_age_seconds"].is_null() && config["compaction"].is_null(), "{config}");
+        assert_eq!((config["max_records"].as_u64(), config["max_bytes"].as_u64()), (Some(20), Some(1 << 20)));
         place.cli(&["streams", "configure", "fresh", "--max-bytes", "1GiB"]).ok();
         assert_eq!(json(&place.cli(&["streams", "show", "fresh", "--json"]).ok())["config"]["max_bytes"], 1_u64 << 30);
         place.cli(&["streams", "delete", "events"]).ok();
@@ -428,13 +443,15 @@ fn prefixes_and_keyspaces_go_whole() {
         place.cli(&["del", "nowhere", "--prefix", ""]).fails(3);
         place.cli(&["keyspaces", "create", "exact", "--exact-counts"]).ok();
         place.cli(&["put", "exact", "k", "v"]).ok();
-        let stats = json(&place.cli(&["keyspaces", "stats", "exact", "--json"]).ok());
+        let stats = json(&place.cli(&["keyspaces", "show", "exact", "--json"]).ok());
         assert_eq!((stats["stats"]["keys"].as_u64(), stats["config"]["exact_counts"].as_bool()), (Some(1), Some(true)));
-        place.cli(&["keyspaces", "config", "ks", "--exact-counts"]).fails(2);
-        place.cli(&["keyspaces", "config", "exact", "--exact-counts=false"]).ok();
+        place.cli(&["keyspaces", "configure", "ks", "--exact-counts"]).fails(2);
+        place.cli(&["keyspaces", "configure", "exact", "--exact-counts=false"]).ok();
         place.cli(&["keyspaces", "drop", "exact"]).ok();
-        place.cli(&["keyspaces", "stats", "exact"]).fails(3);
-        assert_eq!(place.cli(&["keyspaces"]).ok(), "ks\n");
+        place.cli(&["keyspaces", "show", "exact"]).fails(3);
+        let listed = place.cli(&["keyspaces"]).ok();
+        let listed: Vec<_> = listed.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(listed, ["keyspace", "ks"]);
     });
 }
 
@@ -572,4 +589,37 @@ fn a_directory_ends_what_a_server_follows_and_rejects_what_needs_a_server() {
     place.cli(&["state", "digest", "--last"]).fails(2);
     place.cli(&["groups", "create", "events", "g"]).ok();
     assert!(place.cli(&["consume", "events", "--group", "g", "--push"]).fails(2).contains("--push"));
+}
+
+#[test]
+fn the_same_words_manage_everything_and_earlier_words_work_still() {
+    each_place(|place| {
+        place.cli(&["keyspaces", "create", "k"]).ok();
+        place.cli(&["streams", "create", "s"]).ok();
+        place.cli(&["groups", "create", "s", "g"]).ok();
+        for show in ["show", "stats"] {
+            for of in [&["keyspaces", show, "k"][..], &["streams", show, "s"], &["groups", show, "s", "g"]] {
+                let shown = place.cli(of).ok();
+                assert!(shown.lines().count() == 2 && shown.contains(of[0].trim_end_matches('s')), "{shown}");
+            }
+        }
+        for configure in ["configure", "config"] {
+            place.cli(&["keyspaces", configure, "k", "--default-ttl", "1h"]).ok();
+            place.cli(&["streams", configure, "s", "--max-age", "1h"]).ok();
+            place.cli(&["groups", configure, "s", "g", "--max-pending", "10"]).ok();
+        }
+        for drop in ["drop", "delete"] {
+            for of in [&["groups", drop, "s", "g"][..], &["streams", drop, "s"], &["keyspaces", drop, "k"]] {
+                assert!(place.cli(of).ok().contains("gone"));
+            }
+            place.cli(&["keyspaces", "create", "k"]).ok();
+            place.cli(&["streams", "create", "s"]).ok();
+            place.cli(&["groups", "create", "s", "g"]).ok();
+        }
+        for list in ["keyspaces", "streams", "groups"] {
+            let listed = place.cli(&[list]).ok();
+            assert!(listed.lines().next().unwrap().contains(list.trim_end_matches('s')), "{listed}");
+            assert_eq!(place.cli(&[list, "list"]).ok(), listed);
+        }
+    });
 }
