@@ -316,8 +316,7 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         Some(GroupAction::Extend { of, attempts, by, .. }) => {
             let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
             let extended = call(place, GroupCall::Extend, of, &body)?;
-            print_result(&extended, place.json, || format!("ok, extended to {} from now", show_span(*by)))?;
-            lapsed(&extended["lapsed"])
+            finish(&extended, place.json, format!("{} extended to {} from now", extended_count(attempts, &extended), show_span(*by)))
         }
     }
 }
@@ -328,24 +327,41 @@ fn call(place: &TargetArgs, call: GroupCall, of: &GroupArgs, body: &Value) -> Re
 }
 
 fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
-    print_result(settled, json, || {
-        let level = settled["durability"].as_str().unwrap_or_default();
-        let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
-        format!("ok, {records}, durability {level}")
-    })?;
-    lapsed(&settled["lapsed"])
+    let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
+    let level = settled["durability"].as_str().unwrap_or_default();
+    finish(settled, json, format!("{records}, durability {level}"))
 }
 
-/// Returns a failure if deliveries could not be acked, nacked or extended, because that was done before or because
-/// their ack deadline has passed.
-fn lapsed(lapsed: &Value) -> Result<(), Failure> {
-    match lapsed.as_array() {
-        Some(lapsed) if !lapsed.is_empty() => {
-            let message = format!("attempts have lapsed: {}", Value::Array(lapsed.clone()));
-            Err(Failure::new(Exit::Conflict, "attempt_lapsed", message)
-                .then("they were settled before, or their deadline has passed and they are delivered again"))
-        }
-        _ => Ok(()),
+/// Prints the outcome of an ack, a nack or an extension; `done` describes it. Returns a failure if some of the
+/// deliveries could not be acked, nacked or extended, because that was done before or because their deadline has passed.
+/// The text does not begin with `ok` then, and the failure includes it.
+fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
+    let lapsed = outcome["lapsed"].as_array().map_or(&[][..], Vec::as_slice);
+    if json {
+        render::line(&outcome.to_string())?;
+    }
+    if lapsed.is_empty() {
+        return if json { Ok(()) } else { render::line(&format!("ok, {done}")) };
+    }
+    let attempts: Vec<_> = lapsed.iter().map(attempt_text).collect();
+    let message = format!("attempts have lapsed: {}; done: {done}", attempts.join(", "));
+    Err(Failure::new(Exit::Conflict, "attempt_lapsed", message)
+        .then("they were settled before, or their deadline has passed and they are delivered again"))
+}
+
+/// Returns the number of attempts that were extended, with its unit.
+fn extended_count(attempts: &[u64], extended: &Value) -> String {
+    let lapsed = extended["lapsed"].as_array().map_or(0, Vec::len);
+    render::counted(attempts.len().saturating_sub(lapsed) as u64, "attempt", "attempts")
+}
+
+/// Formats an attempt as the user types it: a number, and the offsets after a colon if only some have lapsed.
+fn attempt_text(lapsed: &Value) -> String {
+    let attempt = lapsed.get("attempt").unwrap_or(lapsed);
+    match (&lapsed["range"][0], &lapsed["range"][1]) {
+        (Value::Null, _) => attempt.to_string(),
+        (first, last) if first == last => format!("{attempt}:{first}"),
+        (first, last) => format!("{attempt}:{first}-{last}"),
     }
 }
 
@@ -406,6 +422,19 @@ mod tests {
         assert_eq!(parse_attempt("7:0-4,9"), Ok(json!({ "attempt": 7, "ranges": [[0, 4], [9, 9]] })));
         for bad in ["", "x", "7:", "7:a", "7:1-", "7:1-2-3", "7,8"] {
             assert!(parse_attempt(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lapsed_attempts_are_shown_as_they_are_typed() {
+        for (json, text) in [
+            (json!(7), "7"),
+            (json!({ "attempt": 7 }), "7"),
+            (json!({ "attempt": 7, "range": [1, 1] }), "7:1"),
+            (json!({ "attempt": 7, "range": [1, 4] }), "7:1-4"),
+        ] {
+            assert_eq!(attempt_text(&json), text);
+            assert!(parse_attempt(text).is_ok());
         }
     }
 

@@ -35,14 +35,19 @@ fn values_come_back_byte_for_byte() {
 fn what_is_missing_ends_with_3_and_says_what_to_do() {
     each_place(|place| {
         place.cli(&["put", "users", "ada", "1"]).ok();
-        for missing in [["get", "users", "bob"], ["get", "nowhere", "ada"]] {
-            assert!(place.cli(&missing).fails(3).contains("thalweg scan"));
+        assert!(place.cli(&["get", "users", "bob"]).fails(3).contains("thalweg scan users"));
+        for missing in [&["get", "nowhere", "ada"][..], &["touch", "nowhere", "ada", "1h"]] {
+            let said = place.cli(missing).fails(3);
+            assert!(said.contains("nowhere") && said.contains("`thalweg keyspaces`"), "{said}");
+            assert!(!said.contains("thalweg scan"), "a scan of a missing keyspace prints nothing: {said}");
         }
         assert!(place.cli(&["read", "nowhere"]).fails(3).contains("thalweg streams"));
         assert!(place.cli(&["streams", "show", "nowhere"]).fails(3).contains("nowhere"));
         let error = json(&place.cli(&["read", "nowhere", "--json"]).fails(3));
         assert_eq!((error["exit"].as_u64(), error["retry"].as_str()), (Some(3), Some("fix")));
-        assert_eq!(place.cli(&["scan", "nowhere"]).ok(), "", "a keyspace that does not exist holds nothing");
+        let scanned = place.cli(&["scan", "nowhere"]);
+        assert!(scanned.err.contains("`thalweg keyspaces`"), "{}", scanned.err);
+        assert_eq!(scanned.ok(), "", "a keyspace that does not exist holds nothing");
         place.cli(&["append", "events", "a"]).ok();
         assert!(place.cli(&["read", "events", "--from", "2"]).fails(3).contains('1'));
         place.cli(&["del", "users", "bob"]).ok();
@@ -288,10 +293,61 @@ fn an_import_that_meets_a_bad_record_says_where_to_go_on() {
         let lines: String = (0..250).map(|n| format!("{{\"n\":{n}}}\n")).chain(["oops\n".to_owned()]).collect();
         let args = ["import", "-", "--stream", "s", "--format", "ndjson", "--batch", "100"];
         let failed = place.cli_with(&args, lines.as_bytes()).fails(2);
-        assert!(failed.contains("line 251") && failed.contains("--skip 200"), "{failed}");
+        assert!(failed.contains("record 251 is not JSON") && failed.contains("--skip 250"), "{failed}");
         let mended = lines.replace("oops", "{\"n\":250}");
-        place.cli_with(&[&args[..], &["--skip", "200"]].concat(), mended.as_bytes()).ok();
+        place.cli_with(&[&args[..], &["--skip", "250"]].concat(), mended.as_bytes()).ok();
         assert_eq!(place.cli(&["read", "s", "--payload-only"]).ok(), mended);
+    });
+}
+
+#[test]
+fn an_import_goes_on_behind_a_record_without_its_key() {
+    each_place(|place| {
+        let lines = "{\"id\":\"a\"}\n{\"id\":\"b\"}\n{}\n{\"id\":\"c\"}\n";
+        let import = |skip: u64| {
+            let skip = skip.to_string();
+            let args = ["import", "-", "--keyspace", "k", "--format", "ndjson", "--key", "id", "--skip", &skip];
+            place.cli_with(&args, lines.as_bytes())
+        };
+        let failed = import(0).fails(2);
+        assert!(failed.contains("record 3 has no field") && failed.contains("leave it out with --skip 3"), "{failed}");
+        assert_eq!(place.cli(&["scan", "k", "--keys-only"]).ok(), "a\nb\n", "the records before it are stored");
+        import(3).ok();
+        assert_eq!(place.cli(&["scan", "k", "--keys-only"]).ok(), "a\nb\nc\n");
+    });
+}
+
+#[test]
+fn a_csv_file_needs_no_format_and_its_keys_may_be_composed_or_generated() {
+    let dir = tempfile::tempdir().unwrap();
+    let csv = dir.path().join("zips.csv");
+    let rows = "country,zip,city\nUS,10001,\"New York, NY\"\nFR,75001,Paris\n";
+    std::fs::write(&csv, rows).unwrap();
+    let csv = csv.to_str().unwrap();
+    each_place(|place| {
+        place.cli(&["import", csv, "--keyspace", "zips", "--key", "country", "--key", "zip"]).ok();
+        assert_eq!(place.cli(&["scan", "zips", "--keys-only"]).ok(), "FR/75001\nUS/10001\n");
+        place.cli(&["import", csv, "--keyspace", "numbered", "--generate-keys", "--key-prefix", "z"]).ok();
+        assert!(place.cli(&["get", "numbered", "z000000000002"]).ok().contains("Paris"));
+        let columns = ["export", "--keyspace", "numbered", "--format", "csv", "--columns", "country,zip,city"];
+        assert_eq!(place.cli(&columns).ok(), rows, "the table comes back");
+        place.cli(&["put", "pairs", "a,b", "say \"x\"\nand y"]).ok();
+        let exported = place.cli(&["export", "--keyspace", "pairs", "--format", "csv"]).ok();
+        assert_eq!(exported, "key,value\n\"a,b\",\"say \"\"x\"\"\nand y\"\n");
+        let again = ["import", "-", "--keyspace", "again", "--format", "csv", "--key", "key", "--value", "value"];
+        place.cli_with(&again, exported.as_bytes()).ok();
+        assert_eq!(place.cli(&["get", "again", "a,b"]).ok(), "say \"x\"\nand y");
+        place.cli(&["append", "events", "one", "--key", "k", "--header", "source=shop"]).ok();
+        place.cli(&["append", "events", "two"]).ok();
+        let exported = place.cli(&["export", "--stream", "events", "--format", "csv"]).ok();
+        let lines: Vec<_> = exported.lines().collect();
+        assert_eq!(lines[0], "offset,time,key,headers,tombstone,payload");
+        assert!(lines[1].starts_with("0,20") && lines[1].contains("source"), "{exported}");
+        assert!(lines[2].starts_with("1,20") && lines[2].ends_with(",,,false,two"), "{exported}");
+        place.cli_with(&["put", "pairs", "bytes"], b"\xff").ok();
+        assert!(place.cli(&["export", "--keyspace", "pairs", "--format", "csv"]).fails(2).contains("ndjson"));
+        assert!(place.cli(&["import", "-", "--stream", "s"]).fails(2).contains("--format"));
+        place.cli(&["import", csv, "--keyspace", "k"]).fails(2);
     });
 }
 
@@ -621,5 +677,21 @@ fn the_same_words_manage_everything_and_earlier_words_work_still() {
             assert!(listed.lines().next().unwrap().contains(list.trim_end_matches('s')), "{listed}");
             assert_eq!(place.cli(&[list, "list"]).ok(), listed);
         }
+    });
+}
+
+#[test]
+fn a_transaction_that_does_nothing_does_not_print_ok() {
+    each_place(|place| {
+        let put = r#"{"op": "put", "keyspace": "k", "key": "a", "value": "1"}"#;
+        let absent = r#"{"keyspace": "k", "key": "a", "expect": "absent"}"#;
+        let transaction = format!(r#"{{"conditions": [{absent}], "then": [{put}]}}"#);
+        assert!(place.cli(&["txn", &transaction]).ok().starts_with("ok, then"));
+        let refused = place.cli(&["txn", &transaction]);
+        assert_eq!(refused.out, "");
+        assert!(refused.fails(4).contains("condition 0 was not met"));
+        let refused = place.cli(&["txn", &transaction, "--json"]);
+        assert_eq!(json(&refused.out)["succeeded"], false);
+        assert_eq!(json(&refused.fails(4))["code"], "condition_failed");
     });
 }
