@@ -4,14 +4,17 @@
 //! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
 //!
 //! ```text
-//! cli ── commands ──┬── session ── args
-//!                   └── render, retry, span, failure
+//! cli ──┬── commands ──┬── session ── args
+//!       │              └── render, retry, span, failure
+//!       └── help, man
 //! ```
 
 mod args;
 mod cli;
 mod commands;
 mod failure;
+mod help;
+mod man;
 mod render;
 mod retry;
 mod session;

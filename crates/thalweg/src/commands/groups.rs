@@ -74,8 +74,8 @@ pub struct StreamPosition {
     /// Position in the stream: `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
-    /// Position at the first record since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds
-    /// since 1970
+    /// Position at the first record since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
+    /// microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
 }
@@ -109,8 +109,8 @@ pub enum GroupAction {
         /// First position to deliver: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
-        /// Deliver records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since
-        /// 1970
+        /// Deliver records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
+        /// microseconds since 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]

@@ -1,6 +1,6 @@
 //! Rows of an export to CSV: the whole of a record or pair, or fields of the JSON object that it contains.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde_json::{Map, Value};
 
@@ -18,9 +18,9 @@ impl<'a> CsvRows<'a> {
     pub fn new(out: Box<dyn Write + 'a>, fields: &'a [String], whole: &[&str]) -> Result<Self, Failure> {
         let mut rows = Self { out: csv::Writer::from_writer(out), fields };
         if fields.is_empty() {
-            rows.out.write_record(whole).map_err(io::Error::from)?;
+            rows.out.write_record(whole).map_err(failure)?;
         } else {
-            rows.out.write_record(fields).map_err(io::Error::from)?;
+            rows.out.write_record(fields).map_err(failure)?;
         }
         Ok(rows)
     }
@@ -43,12 +43,20 @@ impl<'a> CsvRows<'a> {
         if cells.iter().any(|cell| std::str::from_utf8(cell).is_err()) {
             return Err(unfit(&name(), "is not UTF-8, as CSV is"));
         }
-        Ok(self.out.write_record(cells).map_err(io::Error::from)?)
+        Ok(self.out.write_record(cells).map_err(failure)?)
     }
 
     /// Writes what is buffered.
     pub fn finish(mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
+    }
+}
+
+/// Converts an error of the CSV writer, and keeps the kind of an I/O error: a closed pipe ends the export quietly.
+fn failure(error: csv::Error) -> Failure {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error.into(),
+        other => Failure::new(Exit::Failed, "io", format!("{other:?}")),
     }
 }
 
