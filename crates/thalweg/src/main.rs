@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
-//!       │              └── render, retry, span, failure
+//!       │              └── figures, render, retry, span, failure
 //!       └── help, man
 //! ```
 
@@ -13,6 +13,7 @@ mod args;
 mod cli;
 mod commands;
 mod failure;
+mod figures;
 mod help;
 mod man;
 mod render;

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     args::{KeyFormat, ServerArgs},
     failure::{Exit, Failure},
+    figures::{leaves, shown, without_unit, words},
     render::{self, Lines, print_result},
     session::{Entry, Expected, Session},
     span::parse_bytes,
@@ -243,6 +244,10 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
     if json {
         return all.iter().try_for_each(|cache| render::line(&cache.to_string()));
     }
+    if all.is_empty() {
+        render::note("no caches yet: `thalweg cache put CACHE KEY VALUE` creates one");
+        return Ok(());
+    }
     let number = |cache: &Value, name: &str| cache[name].as_u64().unwrap_or_default();
     let rows = all.iter().map(|cache| {
         vec![
@@ -257,11 +262,11 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
     render::line(&render::table(&["cache", "entries", "bytes", "at most", "hits", "evictions"], rows))
 }
 
-fn show(shown: &Value, json: bool) -> Result<(), Failure> {
-    print_result(shown, json, || {
-        let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
-            "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],
-            _ => vec![name, value],
+fn show(stats: &Value, json: bool) -> Result<(), Failure> {
+    print_result(stats, json, || {
+        let rows = leaves("", stats).into_iter().map(|(name, value)| {
+            let text = if name == "hit_ratio" { percent(&value) } else { shown(&name, &value) };
+            vec![words(without_unit(&name)), text]
         });
         render::table(&["figure", ""], rows)
     })
