@@ -526,7 +526,9 @@ fn producers_append_once_and_expectations_have_words() {
         let again = json(&send("0").ok());
         assert_eq!((&again["first"], &again["last"]), (&first["first"], &first["last"]));
         assert_eq!((first["duplicate"].as_bool(), again["duplicate"].as_bool()), (Some(false), Some(true)));
-        assert!(send("5").fails(4).contains("next sequence is 1"));
+        let refused = json(&send("5").fails(4));
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.starts_with("stream \"pay\": ") && message.contains("next sequence is 1"), "{message}");
         place.cli_with(&["append", "pay", "--producer", "till", "--sequence", "1"], b"a\n").fails(2);
         place.cli(&["append", "pay", "x", "--producer", "till"]).fails(2);
         let producers = json(&place.cli(&["streams", "producers", "pay", "--json"]).ok());

@@ -1,6 +1,6 @@
 //! Tests of `thalweg groups` and `thalweg consume`, against a server and against a directory.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::node::{self, Target};
 
@@ -46,7 +46,8 @@ fn what_is_not_acked_is_settled_by_hand() {
             (&first[1]["payload"], &first[1]["deliveries"], &first[1]["key"]),
             (&"b".into(), &1.into(), &"k".into())
         );
-        let attempt = first[0]["attempt"].as_u64().unwrap().to_string();
+        let number = first[0]["attempt"].as_u64().unwrap();
+        let attempt = number.to_string();
         let of = |verb: &'static str| ["groups", verb, "jobs", "g"];
         let with = |verb: &'static str, rest: &[&str]| place.cli(&[&of(verb)[..], rest].concat());
         assert!(with("ack", &[&format!("{attempt}:0-1")]).ok().contains("2 records"));
@@ -60,6 +61,9 @@ fn what_is_not_acked_is_settled_by_hand() {
         let late = with("extend", &[&attempt, "--by", "1h"]);
         assert_eq!(late.out, "");
         assert!(late.fails(4).contains("done: 0 attempts"));
+        let ack = json!({ "op": "ack", "stream": "jobs", "group": "g", "attempts": [{ "attempt": number }] });
+        let commit = json!({ "writes": [ack] }).to_string();
+        assert!(place.cli(&["commit", &commit]).fails(4).contains("consumer group \"g\" has lapsed"));
         let again = lines(&place.cli(&consume).ok());
         assert_eq!((again.len(), &again[0]["offset"], &again[0]["deliveries"]), (1, &3.into(), &1.into()));
         assert!(with("ack", &["nonsense"]).fails(2).contains("7:0-4,9"));

@@ -183,6 +183,49 @@ fn usage_errors_end_with_2() {
     assert!(thalweg(&["--help"]).ok().contains("Exit codes"));
 }
 
+#[test]
+fn help_is_in_groups_by_purpose() {
+    let help = thalweg(&["--help"]).ok();
+    for part in ["\nKeys and values:\n  put ", "\nStreams and consumer groups:\n  append ", "\nMaintenance:\n"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(!help.contains("Commands:"), "{help}");
+    assert_eq!(help, thalweg(&["help"]).ok());
+    let help = thalweg(&["serve", "--help"]).ok();
+    for part in ["\nNative protocol:\n", "\nTimeouts:\n", "--cache-bytes <SIZE>", "--idle-timeout <SPAN>"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(!help.contains("<VALUE>"), "{help}");
+}
+
+#[test]
+fn verbs_of_other_programs_lead_to_the_right_command() {
+    for (typed, meant) in [
+        (&["set", "users", "ada", "1"][..], "'put'"),
+        (&["ls"], "'scan'"),
+        (&["list"], "'keyspaces'"),
+        (&["streams", "ls"], "'list'"),
+        (&["keyspaces", "rm", "users"], "'drop'"),
+        (&["topics"], "'streams'"),
+    ] {
+        let said = thalweg(typed).fails(2);
+        assert!(said.contains(meant), "{typed:?}: {said}");
+    }
+    assert!(!thalweg(&["set", "a", "b"]).fails(2).contains("'get'"), "a verb that only looks alike");
+}
+
+#[test]
+fn man_pages_are_written_for_every_command() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("man1");
+    thalweg(&["man", dir.to_str().unwrap()]).ok();
+    for page in ["thalweg", "thalweg-put", "thalweg-serve", "thalweg-streams-configure"] {
+        let text = std::fs::read_to_string(dir.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".TH") && text.contains("SYNOPSIS"), "{page}: {text}");
+    }
+    thalweg(&["man", "/proc/none/man1"]).fails(3);
+}
+
 /// Returns the report of a benchmark. Its figures mean nothing, because it is small and unoptimised: a missed check (4)
 /// and a void one (1) are accepted like a passed one. Wrong data or a missing report are not.
 #[cfg(feature = "bench")]
