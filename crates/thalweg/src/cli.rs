@@ -144,9 +144,9 @@ pub enum Command {
 /// Parses the command line, or ends the process with an error. Returns the command, and true if the command prints
 /// JSON; its errors are then JSON, too.
 pub fn parse() -> (Command, bool) {
-    let mut matches = command().try_get_matches().unwrap_or_else(|error| {
+    let mut matches = program().try_get_matches().unwrap_or_else(|error| {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-        help::suggest(error, &command(), arguments).exit()
+        help::suggest(error, &program(), arguments).exit()
     });
     let json = wants_json(&matches);
     let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
@@ -154,7 +154,7 @@ pub fn parse() -> (Command, bool) {
 }
 
 /// Returns the command line of the program, with its commands grouped in the help.
-fn command() -> clap::Command {
+fn program() -> clap::Command {
     help::grouped(Cli::command())
 }
 
@@ -213,7 +213,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
             render::out(&script)
         }
-        Command::Man(args) => man::run(&args, command()),
+        Command::Man(args) => man::run(&args, program()),
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-        command().debug_assert();
+        program().debug_assert();
     }
 
     #[test]

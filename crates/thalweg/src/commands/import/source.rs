@@ -297,24 +297,14 @@ fn json_field(record: &Value, name: &str, number: u64) -> Result<JsonField, Fail
 }
 
 impl<'a> CsvRows<'a> {
-    /// Reads the header, and checks that it has the columns that the import needs, and no column twice.
+    /// Reads and checks the header.
     fn open(input: Box<dyn BufRead + 'a>, shape: &Shape<'_>) -> Result<Self, Failure> {
         let mut reader = csv::Reader::from_reader(input);
         let header = reader
             .headers()
             .map_err(|error| Failure::usage(format!("the first line of the file is invalid: {error}")))?
             .clone();
-        let mut names = HashSet::new();
-        if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
-            return Err(Failure::usage(format!("the file has two columns {twice:?}: rename one of them")));
-        }
-        let keys = if let KeyRule::Fields { names, .. } = shape.key { names } else { &[] };
-        for wanted in keys.iter().map(String::as_str).chain(shape.value) {
-            if !names.contains(wanted) {
-                let all: Vec<_> = header.iter().collect();
-                return Err(Failure::usage(format!("there is no column {wanted:?}: the file has {}", all.join(", "))));
-            }
-        }
+        check_header(&header, shape)?;
         Ok(Self { reader, header })
     }
 
@@ -339,6 +329,22 @@ impl<'a> CsvRows<'a> {
             },
         }
     }
+}
+
+/// Checks that a CSV file has the columns that the import needs, and no column twice, of which one would be lost.
+fn check_header(header: &csv::StringRecord, shape: &Shape<'_>) -> Result<(), Failure> {
+    let mut names = HashSet::new();
+    if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
+        return Err(Failure::usage(format!("the file has two columns {twice:?}: rename one of them")));
+    }
+    let keys = if let KeyRule::Fields { names, .. } = shape.key { names } else { &[] };
+    for wanted in keys.iter().map(String::as_str).chain(shape.value) {
+        if !names.contains(wanted) {
+            let all: Vec<_> = header.iter().collect();
+            return Err(Failure::usage(format!("there is no column {wanted:?}: the file has {}", all.join(", "))));
+        }
+    }
+    Ok(())
 }
 
 fn csv_error(error: &csv::ErrorKind) -> String {
