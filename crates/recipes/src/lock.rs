@@ -4,9 +4,7 @@ use std::fmt;
 
 use thalweg_types::limits::MAX_RECIPE_NAME_BYTES;
 
-use crate::{
-    acquire::Acquire, coordinator::Coordinator, error::RecipeError, hold::Hold, queue_entry::QueueEntry,
-};
+use crate::{acquire::Acquire, coordinator::Coordinator, error::RecipeError, hold::Hold, queue_entry::QueueEntry};
 
 pub(crate) fn check_name<E: std::error::Error>(name: &str) -> Result<(), RecipeError<E>> {
     if name.is_empty() || name.len() > MAX_RECIPE_NAME_BYTES {

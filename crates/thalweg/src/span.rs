@@ -110,9 +110,14 @@ mod tests {
     #[test]
     fn spans_have_fractions_and_several_units() {
         let seconds = |text: &str| parse_span(text).map(|span| span.as_secs_f64());
-        for (text, wanted) in
-            [("1.5h", 5400.0), ("1h30m", 5400.0), ("1h 30m", 5400.0), ("2 days", 172_800.0), ("PT90S", 90.0), ("0.25s", 0.25)]
-        {
+        for (text, wanted) in [
+            ("1.5h", 5400.0),
+            ("1h30m", 5400.0),
+            ("1h 30m", 5400.0),
+            ("2 days", 172_800.0),
+            ("PT90S", 90.0),
+            ("0.25s", 0.25),
+        ] {
             assert_eq!(seconds(text), Ok(wanted), "{text}");
         }
         for wrong in ["", "10", "1.5", "1 month", "-5s", "5s ago", "1.5ns", "h"] {

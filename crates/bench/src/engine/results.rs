@@ -327,7 +327,8 @@ mod tests {
 
     #[test]
     fn counts_are_those_that_run() {
-        for (scale, wanted) in [(1.0, "50k of 2 M × 100 B"), (0.2, "10k of 400k × 100 B"), (0.0001, "5 of 200 × 100 B")] {
+        for (scale, wanted) in [(1.0, "50k of 2 M × 100 B"), (0.2, "10k of 400k × 100 B"), (0.0001, "5 of 200 × 100 B")]
+        {
             assert_eq!(counts_at("{50k} of {2 M} × 100 B", scale), wanted);
         }
         assert_eq!(counts_at("{1000} queries", 1.0), "1000 queries");

@@ -171,7 +171,9 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
         }
         Cache::Drop(named) => {
             session.drop_cache(&named.cache)?;
-            print_result(&json!({ "cache": named.cache }), json, || format!("ok, {} and its entries are gone", named.cache))
+            print_result(&json!({ "cache": named.cache }), json, || {
+                format!("ok, {} and its entries are gone", named.cache)
+            })
         }
         Cache::Get(key) => get(session, key, json),
         Cache::Put(put) => {

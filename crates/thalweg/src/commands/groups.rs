@@ -316,7 +316,11 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         Some(GroupAction::Extend { of, attempts, by, .. }) => {
             let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
             let extended = call(place, GroupCall::Extend, of, &body)?;
-            finish(&extended, place.json, format!("{} extended to {} from now", extended_count(attempts, &extended), show_span(*by)))
+            finish(
+                &extended,
+                place.json,
+                format!("{} extended to {} from now", extended_count(attempts, &extended), show_span(*by)),
+            )
         }
     }
 }

@@ -122,7 +122,9 @@ pub fn run(args: &Import) -> Result<(), Failure> {
 fn format(args: &Import) -> Result<FileFormat, Failure> {
     args.format.or_else(|| FileFormat::of_name(&args.file)).ok_or_else(|| {
         let file = args.file.display();
-        Failure::usage(format!("the name {file:?} does not tell the format: name it with --format csv, ndjson or lines"))
+        Failure::usage(format!(
+            "the name {file:?} does not tell the format: name it with --format csv, ndjson or lines"
+        ))
     })
 }
 

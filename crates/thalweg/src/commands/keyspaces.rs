@@ -163,9 +163,8 @@ fn name(keyspace: &Value) -> String {
 /// Returns the columns of a table for the settings of a keyspace and the time of its creation.
 fn settings(keyspace: &Value) -> Vec<String> {
     let config = &keyspace["config"];
-    let span = |seconds: &Value| {
-        seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(show_span)
-    };
+    let span =
+        |seconds: &Value| seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(show_span);
     let history = &config["history"];
     let revisions = history["revisions"].as_u64().map(|count| render::counted(count, "revision", "revisions"));
     let bounds: Vec<_> = revisions.into_iter().chain(span(&history["age_seconds"])).collect();

@@ -36,8 +36,8 @@ impl<'a> CsvRows<'a> {
         let cells = if self.fields.is_empty() {
             whole()
         } else {
-            let object: Map<String, Value> =
-                serde_json::from_slice(value).map_err(|_| unfit(&name(), "is not a JSON object, which --columns needs"))?;
+            let object: Map<String, Value> = serde_json::from_slice(value)
+                .map_err(|_| unfit(&name(), "is not a JSON object, which --columns needs"))?;
             self.fields.iter().map(|field| cell(object.get(field))).collect()
         };
         if cells.iter().any(|cell| std::str::from_utf8(cell).is_err()) {

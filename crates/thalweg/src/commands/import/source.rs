@@ -257,8 +257,8 @@ fn memmem(text: &[u8], part: &[u8]) -> bool {
 }
 
 fn json_item(line: Vec<u8>, shape: &Shape<'_>, number: u64) -> Result<Item, Failure> {
-    let parsed: Value = serde_json::from_slice(&line)
-        .map_err(|error| bad_record(format!("record {number} is not JSON: {error}")))?;
+    let parsed: Value =
+        serde_json::from_slice(&line).map_err(|error| bad_record(format!("record {number} is not JSON: {error}")))?;
     let key = key_of(shape, number, |name| match json_field(&parsed, name, number)? {
         JsonField::Scalar(bytes) => Ok(bytes),
         JsonField::Nested(_) => {
