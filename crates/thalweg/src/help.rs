@@ -115,7 +115,7 @@ mod tests {
     fn program() -> Command {
         Command::new("thalweg")
             .subcommand(Command::new("put").about("Set the value of a key"))
-            .subcommand(Command::new("scan"))
+            .subcommand(Command::new("scan").about("List the pairs of a keyspace"))
             .subcommand(Command::new("streams").subcommand(Command::new("list")).subcommand(Command::new("drop")))
     }
 

@@ -555,7 +555,7 @@ fn streams_are_created_with_limits_and_take_tombstones() {
         assert_eq!((last["key"].as_str(), last["tombstone"].as_bool()), (Some("k"), Some(true)));
         let configured = json(&place.cli(&["streams", "config", "s", "--max-records", "5", "--json"]).ok());
         assert_eq!(configured["config"]["max_records"], 5);
-        assert!(configured["config"]["compaction"].is_null());
+        assert_eq!(configured["config"]["compaction"]["tombstone_grace_seconds"], 2.0);
     });
 }
 

@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    net::TcpListener,
     process::{Child, ChildStdout, Stdio},
     thread,
     time::{Duration, Instant},
@@ -240,10 +239,6 @@ fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
 /// Returns the id of the lease with this TTL, once its contender is the second one in the queue.
 fn lease_of_waiter(node: &Node, ttl_seconds: f64) -> Option<u64> {
     let leases = node.cli(&["lease", "list", "--json"]).ok();
@@ -271,7 +266,7 @@ fn a_waiter_whose_lease_ends_enters_the_queue_again() {
 
 #[test]
 fn a_waiter_outlasts_a_server_that_is_away_for_longer_than_its_lease() {
-    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (dir, address) = (tempfile::tempdir().unwrap(), node::free_address());
     let start = || Node::start_with(&dir.path().join("data"), &["--http", &address]);
     let node = start();
     let holder = Holder::start(&node, &["lock", "job", "--ttl", "60s"], HOLD);
@@ -294,7 +289,7 @@ fn commands_that_may_wait_also_wait_for_a_server_that_is_down_at_the_start() {
     let lock = ["lock", "job", "--wait", "60s", "--", "echo", "ran"];
     let consume = ["consume", "events", "--group", "g", "--create", "--follow", "--limit", "1", "--payload-only"];
     for args in [&lock[..], &consume] {
-        let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+        let (dir, address) = (tempfile::tempdir().unwrap(), node::free_address());
         let mut command = node::command();
         command.args(args).env("THALWEG_SERVER", format!("http://{address}"));
         let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
