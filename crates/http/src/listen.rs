@@ -7,6 +7,7 @@
 use std::{
     convert::Infallible,
     future::Future,
+    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -21,10 +22,12 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use thalweg_serving::{
-    accepting::{accept_until, reject_connection},
-    admission::Reservation,
+    accepting::accept_until,
+    admission::{AddressKey, Resource},
     app::App,
+    half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+    pace::MinRate,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -33,9 +36,13 @@ use tokio::{
 use tower_service::Service as _;
 
 use crate::{
-    connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
+    caller::{self, Caller, Service},
+    connection::{
+        Activity, ActivityMonitor, Busy, ConnectionSlot, ConnectionStatus, ConnectionTimeouts, MonitoredSocket,
+    },
     handling::router,
     shared::Http,
+    waiting_parts::PacedBody,
 };
 
 /// Name of HTTP connections' clients in log lines.
@@ -50,33 +57,30 @@ pub async fn serve_until(
     connections: &mut JoinSet<()>,
 ) {
     let router = router(http);
-    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(stream, &http.app, &router, connections);
+    let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(stream, peer, &http.app, &router, connections);
     accept_until(shutdown, || listener.accept(), begin, connections, WHOSE).await;
 }
 
-fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
-    match app.admission.connections.take(1) {
-        Some(held) => {
-            let _ = stream.set_nodelay(true);
-            connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
+/// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers to requests for the
+/// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
+fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
+    let account = app.admission.account(AddressKey::of(peer.ip()));
+    let (held, service) = match account.take(Resource::Connections, 1) {
+        Some(held) => (ConnectionSlot::Counted { _held: held }, Service::Full),
+        None => {
+            let slot = app.admission.status_connections.enter(account.address());
+            (ConnectionSlot::StatusOnly(Arc::new(slot)), Service::StatusOnly)
         }
-        None => reject_connection(stream, no_room().as_bytes()),
-    }
+    };
+    let _ = stream.set_nodelay(true);
+    connections.spawn(serve(stream, Arc::clone(app), router.clone(), held, Caller { account, service }));
 }
 
-/// Returns the reply to a connection above the limit `max_connections`.
-fn no_room() -> String {
-    const BODY: &str =
-        "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len()
-    )
-}
-
-fn builder() -> Builder<TokioExecutor> {
+fn builder(service: Service) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
+    if service == Service::StatusOnly {
+        builder = builder.http1_only();
+    }
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -96,13 +100,18 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservation) {
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: ConnectionSlot, caller: Caller) {
     let activity = Arc::new(Activity::default());
-    let service = PerConnection { router, activity: Arc::clone(&activity) };
+    let Caller { account, service } = caller.clone();
+    let patience = ConnectionTimeouts::new(&app.config, service);
+    let slot = match &held {
+        ConnectionSlot::StatusOnly(slot) => Some(Arc::clone(slot)),
+        ConnectionSlot::Counted { .. } => None,
+    };
+    let handler = PerConnection { router, caller, activity: Arc::clone(&activity), rate: patience.write };
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
-    let builder = builder();
-    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let patience = ConnectionTimeouts::new(&app.config);
+    let builder = builder(service);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, handler));
     let mut watch = ActivityMonitor::new(patience, Instant::now());
     let mut tick = tokio::time::interval(patience.tick());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -121,11 +130,12 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
                 }
                 return;
             }
+            () = lost(slot.as_deref()), if slot.is_some() => return,
             _ = stopping.changed(), if !closing => {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
             }
-            _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
+            _ = tick.tick() => match watch.verdict(&activity, Instant::now(), account.is_over_share(Resource::Connections)) {
                 ConnectionStatus::Active => idle_ticks = 0,
                 ConnectionStatus::Idle if idle_ticks == 0 => {
                     idle_ticks = 1;
@@ -134,6 +144,7 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
                 ConnectionStatus::Idle => return,
                 ConnectionStatus::Stuck(why) => {
                     tracing::debug!(why, "connection cut");
+                    account.cut();
                     return;
                 }
             },
@@ -141,10 +152,20 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
     }
 }
 
-/// Service of one connection: the router, and the connection's activity counters.
+/// Waits until a connection above `max_connections` has lost its slot to a newer one.
+async fn lost(slot: Option<&Slot>) {
+    match slot {
+        Some(slot) => slot.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Service of one connection: the router, and the connection's account and activity counters.
 struct PerConnection {
     router: Router,
+    caller: Caller,
     activity: Arc<Activity>,
+    rate: MinRate,
 }
 
 impl hyper::service::Service<Request<Incoming>> for PerConnection {
@@ -153,7 +174,12 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     type Future = Handling;
 
     fn call(&self, request: Request<Incoming>) -> Handling {
-        Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
+        Handling {
+            busy: Busy::new(&self.activity),
+            rate: self.rate,
+            caller: Some(self.caller.clone()),
+            inner: self.router.clone().call(request),
+        }
     }
 }
 
@@ -162,7 +188,10 @@ pin_project! {
     struct Handling {
         #[pin]
         inner: RouteFuture<Infallible>,
-        _busy: Busy,
+        // The connection of the request, until the handler takes it.
+        caller: Option<Caller>,
+        busy: Busy,
+        rate: MinRate,
     }
 }
 
@@ -170,6 +199,12 @@ impl Future for Handling {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context)
+        let this = self.project();
+        let polled = caller::offer(this.caller, || this.inner.poll(context));
+        let activity = this.busy.activity();
+        if !activity.is_http2() {
+            return polled;
+        }
+        polled.map_ok(|response| response.map(|body| Body::new(PacedBody::new(body, &activity.streams, *this.rate))))
     }
 }
