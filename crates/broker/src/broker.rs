@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::{
     Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock,
     publish::{Blocking, Publish},
-    registry::Registry, subject_table::Counters, wake::Wakes,
+    registry::Registry,
+    subject_table::Counters,
+    wake::Wakes,
 };
 
 /// The message broker: passes published messages to the queues of matching subscriptions. Clones are handles

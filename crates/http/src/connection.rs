@@ -46,7 +46,7 @@ pub(crate) struct Activity {
     /// Value of the field `read`, the bytes read from the socket, when the last handler ended. If `read` is larger, the
     /// head of another request has begun to arrive.
     read_at_last_end: AtomicU64,
-    /// Parts of HTTP/2 replies that wait for the client.
+    /// Streams of HTTP/2 replies that wait for the client.
     pub(crate) streams: Arc<WaitingParts>,
 }
 

@@ -43,7 +43,14 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(app, &call.account, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
+        return key_history::get(
+            app,
+            &call.account,
+            &keyspace,
+            &key.unwrap_or_default(),
+            Revision(revision),
+            WithValue::Yes,
+        );
     }
     let entry = keyspace.get(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
@@ -69,7 +76,14 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(app, &call.account, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
+        return key_history::get(
+            app,
+            &call.account,
+            &keyspace,
+            &key.unwrap_or_default(),
+            Revision(revision),
+            WithValue::No,
+        );
     }
     let head = keyspace.head(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();

@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
@@ -27,7 +27,6 @@ use thalweg_serving::{
     app::App,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
-    pace::MinRate,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -108,7 +107,8 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Connectio
         ConnectionSlot::StatusOnly(slot) => Some(Arc::clone(slot)),
         ConnectionSlot::Counted { .. } => None,
     };
-    let handler = PerConnection { router, caller, activity: Arc::clone(&activity), rate: patience.write };
+    let handler =
+        PerConnection { router, caller, activity: Arc::clone(&activity), write_timeout: patience.write.window };
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
     let builder = builder(service);
     let mut connection = std::pin::pin!(builder.serve_connection(io, handler));
@@ -165,7 +165,7 @@ struct PerConnection {
     router: Router,
     caller: Caller,
     activity: Arc<Activity>,
-    rate: MinRate,
+    write_timeout: Duration,
 }
 
 impl hyper::service::Service<Request<Incoming>> for PerConnection {
@@ -176,7 +176,7 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     fn call(&self, request: Request<Incoming>) -> Handling {
         Handling {
             busy: Busy::new(&self.activity),
-            rate: self.rate,
+            write_timeout: self.write_timeout,
             caller: Some(self.caller.clone()),
             inner: self.router.clone().call(request),
         }
@@ -191,7 +191,7 @@ pin_project! {
         // The connection of the request, until the handler takes it.
         caller: Option<Caller>,
         busy: Busy,
-        rate: MinRate,
+        write_timeout: Duration,
     }
 }
 
@@ -205,6 +205,8 @@ impl Future for Handling {
         if !activity.is_http2() {
             return polled;
         }
-        polled.map_ok(|response| response.map(|body| Body::new(PacedBody::new(body, &activity.streams, *this.rate))))
+        polled.map_ok(|response| {
+            response.map(|body| Body::new(PacedBody::new(body, &activity.streams, *this.write_timeout)))
+        })
     }
 }

@@ -72,8 +72,9 @@ async fn stream_pages(
     query: RecordsQuery,
     media: Media,
 ) -> Answer {
-    let held =
-        account.take(Resource::Scans, 1).ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
+    let held = account
+        .take(Resource::Scans, 1)
+        .ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
     let info = stream.info()?;
     let next = begin(&stream, query.from.unwrap_or(StartPosition::Start))?;
     if next > info.next {

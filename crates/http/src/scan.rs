@@ -63,8 +63,9 @@ pub(crate) async fn body(
     if query.limit == Some(0) {
         return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" }.into());
     }
-    let held =
-        account.take(Resource::Scans, 1).ok_or_else(|| ApiError::overloaded("too many scans at a time: retry later"))?;
+    let held = account
+        .take(Resource::Scans, 1)
+        .ok_or_else(|| ApiError::overloaded("too many scans at a time: retry later"))?;
     let limit = query.limit;
     let (start, end) = query.bounds();
     let range = ScanRange {

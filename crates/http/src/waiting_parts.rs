@@ -2,10 +2,11 @@
 //!
 //! The streams of an HTTP/2 connection have windows of their own, so a client can read one stream and leave another. The
 //! socket then moves bytes, and shows nothing of the stream that waits and of the scan, snapshot or memory behind it.
-//! Owns: the deadline of each part that was handed to the HTTP library, until the library has sent the part or requests
-//! the next one ([`PacedBody`]). Does not own: the check for overdue parts, after which the connection is cut.
+//! Owns: division of bodies into small parts, and a deadline for each stream whose parts wait. The deadline is renewed
+//! whenever the HTTP library has sent a part or requests the next one ([`PacedBody`]). Does not own: the check for
+//! overdue streams, after which the connection is cut.
 //!
-//! Bound: at most two entries for each stream of the connection.
+//! Bound: one entry for each stream of the connection.
 
 use std::{
     collections::HashMap,
@@ -21,75 +22,99 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use thalweg_serving::{admission::counted, pace::MinRate};
+use thalweg_serving::admission::counted;
 
-/// Size in bytes from which a part has a deadline until it was sent, and not only until the next part is requested.
+/// Maximum size in bytes of a part. The client must read one in each `write_timeout`. Equal to the default size of an HTTP/2
+/// frame, so the division adds no frames.
+const PART_BYTES: usize = 16 * 1024;
+/// Size in bytes from which a part waits until it was sent, and not only until the next part is requested.
 const TRACKED_BYTES: usize = 4096;
 
-/// Deadlines of the parts that wait for the client of a connection.
+/// Streams of a connection whose parts wait for the client.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingParts {
-    deadlines: Mutex<HashMap<u64, Instant>>,
+    streams: Mutex<HashMap<u64, WaitingStream>>,
     next: AtomicU64,
 }
 
+/// A stream whose parts wait for the client.
+#[derive(Debug)]
+struct WaitingStream {
+    deadline: Instant,
+    /// Number of parts that wait, at least 1.
+    parts: usize,
+}
+
 impl WaitingParts {
-    /// Returns true if the client has not read a part in time.
+    /// Returns true if the client has not read a part of a stream in time.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
-        self.deadlines().values().any(|deadline| *deadline <= now)
+        self.streams().values().any(|stream| stream.deadline <= now)
     }
 
-    fn deadlines(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
-        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn streams(&self) -> MutexGuard<'_, HashMap<u64, WaitingStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Entry of a part in the deadlines of its connection. Dropping it removes the entry.
+/// A part that waits for the client, or a body that waits until its next part is requested. Dropping it records progress
+/// of its stream.
 #[derive(Debug)]
 struct WaitingPart {
-    parts: Arc<WaitingParts>,
-    id: u64,
+    all: Arc<WaitingParts>,
+    stream: u64,
+    write_timeout: Duration,
 }
 
 impl WaitingPart {
-    fn new(parts: &Arc<WaitingParts>, deadline: Instant) -> Self {
-        let id = parts.next.fetch_add(1, Ordering::Relaxed);
-        parts.deadlines().insert(id, deadline);
-        Self { parts: Arc::clone(parts), id }
+    fn new(all: &Arc<WaitingParts>, stream: u64, write_timeout: Duration) -> Self {
+        let deadline = Instant::now() + write_timeout;
+        all.streams().entry(stream).or_insert(WaitingStream { deadline, parts: 0 }).parts += 1;
+        Self { all: Arc::clone(all), stream, write_timeout }
     }
 }
 
 impl Drop for WaitingPart {
     fn drop(&mut self) {
-        self.parts.deadlines().remove(&self.id);
+        let mut streams = self.all.streams();
+        if let Some(stream) = streams.get_mut(&self.stream) {
+            stream.parts -= 1;
+            stream.deadline = Instant::now() + self.write_timeout;
+            if stream.parts == 0 {
+                streams.remove(&self.stream);
+            }
+        }
     }
 }
 
-/// Body of an HTTP/2 reply, whose client must read it at a minimum rate.
+/// Body of an HTTP/2 reply, whose client must read each part in time.
 #[derive(Debug)]
 pub(crate) struct PacedBody {
     inner: Body,
-    parts: Arc<WaitingParts>,
-    rate: MinRate,
+    /// Bytes of the last frame of `inner` that were not handed out yet.
+    rest: Bytes,
+    all: Arc<WaitingParts>,
+    stream: u64,
+    write_timeout: Duration,
+    /// Present from the time when a part was handed out until the next one is requested.
     waiting: Option<WaitingPart>,
 }
 
 impl PacedBody {
-    /// Wraps the body of a reply. Its waiting parts are recorded in `parts`, which belongs to the connection.
-    pub(crate) fn new(inner: Body, parts: &Arc<WaitingParts>, rate: MinRate) -> Self {
-        Self { inner, parts: Arc::clone(parts), rate, waiting: None }
+    /// Wraps the body of a reply. Its waiting parts are recorded in `all`, which belongs to the connection.
+    pub(crate) fn new(inner: Body, all: &Arc<WaitingParts>, write_timeout: Duration) -> Self {
+        let stream = all.next.fetch_add(1, Ordering::Relaxed);
+        Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, write_timeout, waiting: None }
     }
 
-    /// Gives a part its deadline: a window, and the time that its bytes take at the minimum rate.
-    fn track(&mut self, part: Bytes) -> Bytes {
-        let windows = part.len() as f64 / self.rate.bytes as f64;
-        let time = self.rate.window + Duration::from_secs_f64(self.rate.window.as_secs_f64() * windows);
-        let deadline = Instant::now() + time;
-        self.waiting = Some(WaitingPart::new(&self.parts, deadline));
-        if part.len() < TRACKED_BYTES {
-            return part;
-        }
-        counted(part, WaitingPart::new(&self.parts, deadline))
+    fn wait(&self) -> WaitingPart {
+        WaitingPart::new(&self.all, self.stream, self.write_timeout)
+    }
+
+    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read.
+    fn next_part(&mut self) -> Frame<Bytes> {
+        let part = self.rest.split_to(self.rest.len().min(PART_BYTES));
+        self.waiting = Some(self.wait());
+        Frame::data(if part.len() < TRACKED_BYTES { part } else { counted(part, self.wait()) })
     }
 }
 
@@ -103,10 +128,16 @@ impl http_body::Body for PacedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // The library asks for more, so the client has room for it.
         self.waiting = None;
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_part())));
+        }
         let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(match frame.into_data() {
-                Ok(part) => Ok(Frame::data(self.track(part))),
+                Ok(data) => {
+                    self.rest = data;
+                    Ok(self.next_part())
+                }
                 Err(other) => Ok(other),
             }),
             other => other,
@@ -114,10 +145,16 @@ impl http_body::Body for PacedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }

@@ -31,7 +31,8 @@ use thalweg_serving::{
 use thalweg_transport::Channel;
 use thalweg_types::Action;
 use thalweg_wire::{
-    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES, Reason, SharedFrame,
+    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES, Reason,
+    SharedFrame,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
 };
 
@@ -321,13 +322,8 @@ impl ChannelTask {
         let permit = dispatch::permit_of(&frame);
         let handled = self.check(request, permit.is_some()).and_then(|tail| {
             let Self { session, out, subjects, is_sole_client, .. } = self;
-            let mut turn = Turn {
-                app: &session.app,
-                account: &session.account,
-                out,
-                subjects,
-                is_sole_client: *is_sole_client,
-            };
+            let mut turn =
+                Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
         let waiting = PendingRequest { id, kind, received };
@@ -543,8 +539,7 @@ impl ChannelTask {
         if !self.socket.tick() {
             return;
         }
-        let is_late =
-            self.socket.partial_for() >= self.session.frame_timeout || self.socket.is_receiving_too_slowly();
+        let is_late = self.socket.partial_for() >= self.session.frame_timeout || self.socket.is_receiving_too_slowly();
         if self.phase == ChannelPhase::Open && is_late {
             self.protocol("the remaining bytes of a frame did not arrive in time");
         }

@@ -77,13 +77,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
 
 /// Serves one native connection. `place` is its slot among the connections without a finished handshake. `held` is its
 /// slot among all connections; `None` if no slot was free, so that the connection is rejected.
-async fn begin(
-    native: Arc<Native>,
-    account: Arc<Account>,
-    incoming: Incoming,
-    place: Slot,
-    held: Option<Reservation>,
-) {
+async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, held: Option<Reservation>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
     let established = tokio::select! {

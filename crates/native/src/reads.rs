@@ -70,7 +70,8 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
-        let found = read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        let found =
+            read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
     }))
 }

@@ -6,8 +6,8 @@ use thalweg_redis::wire::Trust;
 use thalweg_serving::app::App;
 
 use super::{
-    auth_failures::AuthFailures, client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry,
-    waiting::WaitingClients,
+    auth_failures::AuthFailures, client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics,
+    pubsub::Registry, waiting::WaitingClients,
 };
 
 /// State of the Redis protocol that all its connections share.

@@ -19,8 +19,8 @@ use std::{
 
 use serde_json::json;
 use thalweg_broker::{
-    Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify, Policy,
-    Published, Subject, SubscribeError, SubscribeOptions, WouldBlock,
+    Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
+    Policy, Published, Subject, SubscribeError, SubscribeOptions, WouldBlock,
 };
 use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;

@@ -88,7 +88,9 @@ pub enum CreateCacheError {
     },
     /// The clients of one address have created as many bytes of caches as its share permits. The remaining bytes are
     /// kept for others.
-    #[error("the clients of this address have created their share of caches; {left} bytes are kept for others: drop one, or create a smaller one")]
+    #[error(
+        "the clients of this address have created their share of caches; {left} bytes are kept for others: drop one, or create a smaller one"
+    )]
     NoShare {
         /// Number of bytes that are still available for caches of others.
         left: u64,

@@ -29,5 +29,9 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
     let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;
-    Ok(reply::shown(Media::Json, reply::body_after_effect(&call.account, delivered(&delivery)?.into()), delivery.durability))
+    Ok(reply::shown(
+        Media::Json,
+        reply::body_after_effect(&call.account, delivered(&delivery)?.into()),
+        delivery.durability,
+    ))
 }

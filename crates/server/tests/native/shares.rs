@@ -7,7 +7,7 @@ use thalweg_types::{
     Durability,
     command::{encode_create_keyspace, encode_put},
 };
-use thalweg_wire::{Header, Kind, Permit, Policy, Reason, ServerFrame, ShortBytes, Subscribe, Tail, Position};
+use thalweg_wire::{Header, Kind, Permit, Policy, Position, Reason, ServerFrame, ShortBytes, Subscribe, Tail};
 
 use crate::{
     expect,
@@ -80,7 +80,7 @@ async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_
     // The good client was idle for as long. The other one has a tail.
     good.set(keyspace, b"k", b"v").await;
     busy.append(stream, &[b"x"]).await;
-    expect!(busy, 1, ServerFrame::Records(_) => ());
+    expect!(busy, 1, ServerFrame::Tailed(_) => ());
     node.stop().await;
 }
 

@@ -35,8 +35,8 @@ pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
 pub use profile::{Profile, WhenIdle};
-pub use subjects::SubjectPatterns;
 pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
+pub use subjects::SubjectPatterns;
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A configuration key, with its text for the help, the example file and the explanation.
@@ -257,9 +257,9 @@ knobs! {
     /// holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays unused
     /// while one client is alone.
     share_reserve_percent: u32 = |_| 10;
-    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply; each
-    /// HTTP/2 stream counts by itself. Bodies are measured over a third of `body_timeout`, replies over `write_timeout`.
-    /// Slower clients are disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
+    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies are
+    /// measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the client
+    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
     min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.
