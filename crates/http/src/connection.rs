@@ -19,7 +19,6 @@ use std::{
 use thalweg_serving::{
     admission::Reservation,
     config::Config,
-    half_open::Slot,
     limits::STATUS_HEADER_TIMEOUT,
     pace::{MinRate, Pace},
 };
@@ -51,6 +50,11 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
+    /// Returns true if the client has sent a whole head of a request.
+    pub(crate) fn has_requested(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0 || self.read_at_last_end.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns true if the connection speaks HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
@@ -200,25 +204,15 @@ pub(crate) struct MonitoredSocket {
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Slot of the connection, held until the socket is closed completely.
-    held: Option<ConnectionSlot>,
-}
-
-/// Slot of a connection: among `max_connections`, or among the connections that get answers about the server's health
-/// only.
-#[derive(Debug)]
-pub(crate) enum ConnectionSlot {
-    /// The connection counts in `max_connections`.
-    Counted { _held: Reservation },
-    /// The connection is above `max_connections`.
-    StatusOnly(Arc<Slot>),
+    /// Slot of the connection in the limit `max_connections`, if it has one, held until the socket is closed completely.
+    held: Option<Reservation>,
 }
 
 impl MonitoredSocket {
     /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
-    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: ConnectionSlot) -> Self {
-        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Option<Reservation>) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held }
     }
 
     fn socket(&mut self) -> Pin<&mut TcpStream> {
@@ -249,7 +243,7 @@ impl Drop for MonitoredSocket {
 /// Closes a connection without losing its last reply. Closing a socket that holds unread bytes resets the connection,
 /// and the client may lose a reply that it has not read. So this function sends the end of the stream, and reads on for
 /// [`LINGER`].
-async fn linger(mut stream: TcpStream, _held: Option<ConnectionSlot>) {
+async fn linger(mut stream: TcpStream, _held: Option<Reservation>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
         stream.shutdown().await?;

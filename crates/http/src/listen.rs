@@ -23,7 +23,7 @@ use hyper_util::{
 use pin_project_lite::pin_project;
 use thalweg_serving::{
     accepting::accept_until,
-    admission::{AddressKey, Resource},
+    admission::{AddressKey, Reservation, Resource},
     app::App,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
@@ -36,9 +36,7 @@ use tower_service::Service as _;
 
 use crate::{
     caller::{self, Caller, Service},
-    connection::{
-        Activity, ActivityMonitor, Busy, ConnectionSlot, ConnectionStatus, ConnectionTimeouts, MonitoredSocket,
-    },
+    connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
     handling::router,
     shared::Http,
     waiting_parts::PacedBody,
@@ -64,15 +62,15 @@ pub async fn serve_until(
 /// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
 fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
     let account = app.admission.account(AddressKey::of(peer.ip()));
-    let (held, service) = match account.take(Resource::Connections, 1) {
-        Some(held) => (ConnectionSlot::Counted { _held: held }, Service::Full),
-        None => {
-            let slot = app.admission.status_connections.enter(account.address());
-            (ConnectionSlot::StatusOnly(Arc::new(slot)), Service::StatusOnly)
-        }
+    let held = app.admission.connect(&account);
+    let (slots, service) = match &held {
+        Some(_) => (&app.admission.silent, Service::Full),
+        None => (&app.admission.status_connections, Service::StatusOnly),
     };
+    let slot = slots.enter(account.address());
     let _ = stream.set_nodelay(true);
-    connections.spawn(serve(stream, Arc::clone(app), router.clone(), held, Caller { account, service }));
+    let caller = Caller { account, service };
+    connections.spawn(serve(stream, Arc::clone(app), router.clone(), (held, slot), caller));
 }
 
 fn builder(service: Service) -> Builder<TokioExecutor> {
@@ -99,14 +97,19 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: ConnectionSlot, caller: Caller) {
+/// Serves one connection. It has one of `max_connections`, unless it is above them, and a slot that it may lose to a newer
+/// connection: until its first request, or always if it is above `max_connections`.
+async fn serve(
+    stream: TcpStream,
+    app: Arc<App>,
+    router: Router,
+    (held, slot): (Option<Reservation>, Slot),
+    caller: Caller,
+) {
     let activity = Arc::new(Activity::default());
     let Caller { account, service } = caller.clone();
     let patience = ConnectionTimeouts::new(&app.config, service);
-    let slot = match &held {
-        ConnectionSlot::StatusOnly(slot) => Some(Arc::clone(slot)),
-        ConnectionSlot::Counted { .. } => None,
-    };
+    let mut slot = Some(slot);
     let handler =
         PerConnection { router, caller, activity: Arc::clone(&activity), write_timeout: patience.write.window };
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
@@ -130,29 +133,39 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Connectio
                 }
                 return;
             }
-            () = lost(slot.as_deref()), if slot.is_some() => return,
+            () = lost(slot.as_ref()), if slot.is_some() => {
+                if service == Service::StatusOnly || !activity.has_requested() {
+                    return;
+                }
+                slot = None;
+            }
             _ = stopping.changed(), if !closing => {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
             }
-            _ = tick.tick() => match watch.verdict(&activity, Instant::now(), account.is_over_share(Resource::Connections)) {
-                ConnectionStatus::Active => idle_ticks = 0,
-                ConnectionStatus::Idle if idle_ticks == 0 => {
-                    idle_ticks = 1;
-                    connection.as_mut().graceful_shutdown();
+            _ = tick.tick() => {
+                if service == Service::Full && activity.has_requested() {
+                    slot = None;
                 }
-                ConnectionStatus::Idle => return,
-                ConnectionStatus::Stuck(why) => {
-                    tracing::debug!(why, "connection cut");
-                    account.cut();
-                    return;
+                match watch.verdict(&activity, Instant::now(), account.is_over_share(Resource::Connections)) {
+                    ConnectionStatus::Active => idle_ticks = 0,
+                    ConnectionStatus::Idle if idle_ticks == 0 => {
+                        idle_ticks = 1;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    ConnectionStatus::Idle => return,
+                    ConnectionStatus::Stuck(why) => {
+                        tracing::debug!(why, "connection cut");
+                        account.cut();
+                        return;
+                    }
                 }
-            },
+            }
         }
     }
 }
 
-/// Waits until a connection above `max_connections` has lost its slot to a newer one.
+/// Waits until the connection has lost its slot to a newer one.
 async fn lost(slot: Option<&Slot>) {
     match slot {
         Some(slot) => slot.lost().await,

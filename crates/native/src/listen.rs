@@ -56,8 +56,8 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     let incoming = if crowded { incoming.validate_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
     let account = admission.account(AddressKey::of(incoming.peer().ip()));
+    let held = admission.connect(&account);
     let place = admission.half_open.enter(account.address());
-    let held = account.take(Resource::Connections, 1);
     if incoming.kind() != Kind::Tcp {
         connections.spawn(begin(Arc::clone(native), account, incoming, place, held));
         return;

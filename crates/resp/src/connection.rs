@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     out: Outbox,
     /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
-    /// Slot under the limit on unauthenticated clients; `None` once the client has authenticated.
+    /// Slot of a client that has not authenticated, or has sent no command if it need not; `None` afterwards.
     place: Option<Slot>,
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
@@ -62,9 +62,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Creates the task of a connection. `place` is a slot under the limit on unauthenticated clients, if this
-    /// client must authenticate.
-    pub(crate) fn new(session: Session, io: Channel, place: Option<Slot>) -> Self {
+    /// Creates the task of a connection. The client has the slot `place` until it has authenticated and sent a
+    /// command.
+    pub(crate) fn new(session: Session, io: Channel, place: Slot) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
@@ -76,7 +76,7 @@ impl Connection {
             input: Input::new(),
             out: Outbox::new(),
             arriving: None,
-            place,
+            place: Some(place),
             phase: ConnectionPhase::Open,
             turn_since: None,
         }
@@ -88,7 +88,9 @@ impl Connection {
             return Poll::Ready(());
         }
         if self.place.as_ref().is_some_and(|place| place.poll_lost(cx).is_ready()) {
-            self.session.resp.metrics.not_authenticated();
+            if self.session.trust == Trust::Unknown {
+                self.session.resp.metrics.not_authenticated();
+            }
             return Poll::Ready(());
         }
         self.socket.begin();
@@ -182,7 +184,7 @@ impl Connection {
             return false;
         }
         let moved = self.session.run_received(&mut self.input, &mut self.out);
-        if self.session.trust == Trust::Known {
+        if moved && self.session.trust == Trust::Known {
             self.place = None;
         }
         if self.session.is_ending {
@@ -252,7 +254,8 @@ impl Connection {
         if self.phase == ConnectionPhase::Open && is_late {
             self.close_with_error("ERR Protocol error: the request was incomplete for too long");
         }
-        if self.phase == ConnectionPhase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
+        let must_authenticate = self.place.is_some() && self.session.trust == Trust::Unknown;
+        if self.phase == ConnectionPhase::Open && must_authenticate && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
             self.close_with_error("NOAUTH Authentication required: no AUTH within the time limit");
         }

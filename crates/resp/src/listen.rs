@@ -2,15 +2,15 @@
 //!
 //! Owns: the limits on connections (shared with HTTP) and, if a password is configured, on unauthenticated connections
 //! (`max_handshakes`, with `header_timeout` to authenticate; at the limit the oldest one of the address that has most is
-//! closed), and one task per connection on one of the
-//! [`threads`](thalweg_serving::threads).
+//! closed), and one task per connection on one of the [`threads`](thalweg_serving::threads). Without a password, a
+//! connection that has sent no command makes room for a newer one of its address.
 
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, time::Instant};
 
 use thalweg_redis::wire::Trust;
 use thalweg_serving::{
     accepting::{accept_until, drain, reject_connection},
-    admission::{AddressKey, Resource},
+    admission::AddressKey,
     threads::Threads,
 };
 use thalweg_transport::Channel;
@@ -41,10 +41,11 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
     let admission = &resp.app.admission;
     let must_authenticate = resp.first_trust() == Trust::Unknown;
     let account = admission.account(AddressKey::of(peer.ip()));
-    let Some(held) = account.take(Resource::Connections, 1) else {
+    let Some(held) = admission.connect(&account) else {
         return reject_connection(stream, b"-ERR max number of clients reached\r\n");
     };
-    let place = must_authenticate.then(|| admission.half_open.enter(account.address()));
+    let slots = if must_authenticate { &admission.half_open } else { &admission.silent };
+    let place = slots.enter(account.address());
     // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);

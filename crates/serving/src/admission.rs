@@ -472,6 +472,8 @@ pub struct Admission {
     /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
     /// that have not authenticated.
     pub half_open: Arc<HalfOpen>,
+    /// HTTP connections and connections of Redis clients without a password that have not sent a request.
+    pub silent: Arc<HalfOpen>,
     /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
     pub status_connections: Arc<HalfOpen>,
 }
@@ -503,6 +505,7 @@ impl Admission {
             bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
             addresses: Mutex::default(),
             half_open: HalfOpen::new(config.max_handshakes as usize),
+            silent: HalfOpen::new(usize::MAX),
             status_connections: HalfOpen::new(MAX_STATUS_CONNECTIONS),
         })
     }
@@ -526,6 +529,18 @@ impl Admission {
         });
         drop(addresses);
         Arc::new(Account { address, held: Default::default(), is_cut: AtomicBool::new(false) })
+    }
+
+    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
+    /// address that has not sent a request makes room: its task ends, and both connections count until then.
+    pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
+        if let Some(held) = account.take_quietly(Resource::Connections, 1) {
+            return Some(held);
+        }
+        if self.silent.replace_of(account.address()) || self.half_open.replace_of(account.address()) {
+            return Some(account.count(Resource::Connections));
+        }
+        account.take(Resource::Connections, 1)
     }
 
     /// Returns the number of client addresses that have connections or hold a resource.

@@ -7,6 +7,9 @@
 //! A connection always gets a slot. If none is free, the oldest connection of the address that has most slots loses its
 //! own. So connections that only wait cannot keep others out, even from their own address: a client that continues
 //! promptly loses its slot only if as many newer connections are accepted in that time as there are slots.
+//!
+//! The same holds for connections that have not sent a request: they have slots without a limit, and lose them when their
+//! address has its share of connections and opens another one ([`HalfOpen::replace_of`]).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -86,11 +89,26 @@ impl HalfOpen {
         table.count += 1;
         drop(table);
         if let Some(lost) = lost {
-            self.replaced.fetch_add(1, Relaxed);
-            lost.is_lost.store(true, Relaxed);
-            lost.waker.wake();
+            self.take_from(&lost);
         }
         Slot { owner: Arc::clone(self), address, seat }
+    }
+
+    /// Takes the slot from the oldest connection of `address`. Returns false if it has none.
+    pub fn replace_of(&self, address: AddressKey) -> bool {
+        let mut table = self.table();
+        let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone);
+        let Some(oldest) = oldest else { return false };
+        table.remove(address, &oldest);
+        drop(table);
+        self.take_from(&oldest);
+        true
+    }
+
+    fn take_from(&self, seat: &Seat) {
+        self.replaced.fetch_add(1, Relaxed);
+        seat.is_lost.store(true, Relaxed);
+        seat.waker.wake();
     }
 
     /// Returns the number of slots in use.
@@ -177,6 +195,18 @@ mod tests {
         drop((waiting, same, other, good));
         assert_eq!(slots.used(), 0);
         assert!(slots.table().by_address.is_empty());
+    }
+
+    #[test]
+    fn an_address_replaces_its_own_oldest_slot_and_no_other() {
+        let slots = HalfOpen::new(usize::MAX);
+        let (good, greedy) = (slots.enter(address(2)), [slots.enter(address(1)), slots.enter(address(1))]);
+        assert!(slots.replace_of(address(1)));
+        assert_eq!((is_lost(&greedy[0]), is_lost(&greedy[1]), is_lost(&good)), (true, false, false));
+        assert!(slots.replace_of(address(1)) && !slots.replace_of(address(1)) && !slots.replace_of(address(3)));
+        assert!(!is_lost(&good));
+        drop((greedy, good));
+        assert_eq!((slots.used(), slots.replaced()), (0, 2));
     }
 
     #[tokio::test]

@@ -177,6 +177,32 @@ async fn connections_have_a_reserve_and_health_answers_when_all_are_taken() {
 }
 
 #[tokio::test]
+async fn silent_connections_keep_nobody_out_even_from_their_own_address() {
+    let node = Node::with(|config| {
+        config.max_connections = 20;
+        config.header_timeout = Span(Duration::from_secs(18));
+        crate::support::resp::serving(config);
+    })
+    .await;
+    let mut silent = Vec::new();
+    for number in 0..90 {
+        let ports = [node.address, node.resp.unwrap(), node.native.unwrap()];
+        silent.push(dial_from(GREEDY, ports[number % 3]).await);
+    }
+    let begun = std::time::Instant::now();
+    for last in [GREEDY, 1] {
+        node.connect_from(last).await.call("GET", "/v1/kv", &[], b"").await.is(200);
+        let mut redis = crate::support::resp::Resp::connect_from(&node, last).await;
+        assert_eq!(redis.call("SET a 1").await, "+OK");
+        node.raw_from(last).await;
+        assert_eq!(redis.call("GET a").await, "$1 1");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
+    drop(silent);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_short() {
     let node = Node::with(|config| {
         config.max_connections = 20;

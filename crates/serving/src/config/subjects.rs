@@ -17,6 +17,8 @@ impl SubjectPatterns {
 }
 
 impl Setting for SubjectPatterns {
+    const VALUE_NAME: &'static str = "PATTERNS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "a list of subject patterns such as jobs.>,orders.*, or empty";
         let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());

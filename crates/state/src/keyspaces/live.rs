@@ -33,7 +33,7 @@ impl Stored {
         self.value.as_ref().collection()
     }
 
-    /// Returns those properties of the value that exact counts include.
+    /// Returns the properties of the value that the exact counts of a keyspace add up: its length and its collection.
     pub(crate) fn held(&self) -> CountedValue {
         self.value.as_ref().into()
     }
