@@ -117,7 +117,7 @@ mod tests {
 
     fn program() -> Command {
         Command::new("thalweg")
-            .subcommand(Command::new("put").about("Set the value of a key").visible_alias("store"))
+            .subcommand(Command::new("put").about("Set the value of a key").visible_alias("assign"))
             .subcommand(Command::new("scan").about("List the pairs of a keyspace"))
             .subcommand(Command::new("streams").subcommand(Command::new("list")).subcommand(Command::new("drop")))
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_help_lists_commands_under_their_purpose() {
         let help = grouped(program()).render_help().to_string();
-        assert!(help.contains("Keys and values:\n  put      Set the value of a key [also: store]\n  scan"), "{help}");
+        assert!(help.contains("Keys and values:\n  put      Set the value of a key [also: assign]\n  scan"), "{help}");
         assert!(!help.contains("Commands:"), "{help}");
     }
 }
