@@ -1,4 +1,4 @@
-//! Spans, sizes and times as users type and read them on the command line, in the same notation as in the
+//! Durations, sizes and times as users type and read them on the command line, in the same notation as in the
 //! configuration and the API.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_server::{
 };
 use thalweg_types::{Clock as _, SpaceTime, SystemClock};
 
-/// Parses a span of time such as `250ms`, `10s`, `5m`, `1.5h`, `1h30m` or `7d`.
+/// Parses a duration such as `250ms`, `10s`, `5m`, `1.5h`, `1h30m` or `7d`.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|expected| format!("use {expected}"))
 }
