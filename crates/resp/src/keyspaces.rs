@@ -23,8 +23,8 @@ pub(crate) struct KeyspaceDatabase {
 }
 
 impl KeyspaceDatabase {
-    /// Creates a database over a keyspace. Writes are acknowledged at the durability `level`, but at least at `os`,
-    /// because below `os` the outcome of a command is unknown.
+    /// Returns a handle that serves a keyspace as a Redis database. Writes are acknowledged at the durability `level`,
+    /// but at least at `os`, because below `os` the outcome of a command is unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
         Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
     }

@@ -40,7 +40,7 @@ pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
     deadline.0.div_ceil(1000)
 }
 
-/// Converts a deadline from Redis's milliseconds to space time (microseconds).
+/// Converts a deadline from Redis's milliseconds since 1970 to microseconds since 1970.
 pub(crate) fn micros_of(deadline: u64) -> SpaceTime {
     // One below the number that represents no deadline.
     SpaceTime(deadline.saturating_mul(1000).min(u64::MAX - 1))

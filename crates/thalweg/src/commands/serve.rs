@@ -4,6 +4,8 @@
 //! certificate), the startup line, the order of starting and stopping. Does not own: settings
 //! (`thalweg_server::config`, from whose table the flags are generated) and requests.
 
+mod headings;
+
 use std::{
     io::{self, Write},
     path::PathBuf,
@@ -15,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
-    config::{Config, ConfigError, ConfigLayer, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
+    config::{Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, LogFormat, LogLevel, Resolved, example},
     native::security::Certificate,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -78,8 +80,9 @@ impl Args for Serve {
                 .action(ArgAction::SetTrue)
                 .help("Truncate a corrupt log at the damage, keep the state, and report the loss, instead of refusing to start"),
         ];
-        let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
-        KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
+        headings::in_order().fold(command.after_help(AFTER_HELP).args(own), |command, (heading, knob)| {
+            command.arg(flag(knob).help_heading(heading))
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -89,13 +92,14 @@ impl Args for Serve {
 
 /// Creates the command-line flag for a setting. The default that its help text shows comes from the table that also
 /// applies the default.
-fn flag(name: &'static str, help: &'static str) -> Arg {
-    let default = Config::default().get(name).unwrap_or_default();
-    let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
+fn flag(knob: &Knob) -> Arg {
+    let default = Config::default().get(knob.name).unwrap_or_default();
+    let help = format!("{} [default: {default}]", knob.help.trim());
+    let arg = Arg::new(knob.name).long(knob.name.replace('_', "-")).help(help).value_name(knob.value_name);
     if default == "false" {
-        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
     } else {
-        arg.action(ArgAction::Set).value_name("VALUE")
+        arg.action(ArgAction::Set)
     }
 }
 
