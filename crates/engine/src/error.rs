@@ -275,8 +275,8 @@ pub enum WriteError {
         /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// The queue of commands that wait for the disk is full. Nothing happened.
-    #[error("{queued_bytes} bytes wait for the disk: retry later")]
+    /// The queue of commands is full, or its commands will take long and this one is expensive too. Nothing happened.
+    #[error("commands of {queued_bytes} bytes are queued: retry later")]
     Overloaded {
         /// Bytes of the commands in the queue.
         queued_bytes: usize,
