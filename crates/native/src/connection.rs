@@ -62,7 +62,7 @@ pub(crate) async fn serve(
             return;
         }
     };
-    drop(place);
+    place.release();
     connection.permit(MAX_CONNECTION_CHANNELS);
     let session = Session::new(&native, &account, &agreed, &parameters);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);

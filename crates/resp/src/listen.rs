@@ -45,7 +45,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
         return reject_connection(stream, b"-ERR max number of clients reached\r\n");
     };
     let slots = if must_authenticate { &admission.half_open } else { &admission.silent };
-    let place = slots.enter(account.address());
+    let place = slots.enter(account.address(), Some(held));
     // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
@@ -61,7 +61,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
         // The client leaves the table before the connection counts as closed.
         drop(connection);
         resp.metrics.connections.close();
-        drop((held, seat));
+        drop(seat);
     };
     connections.spawn_on(task, runtime);
 }

@@ -532,15 +532,14 @@ impl Admission {
     }
 
     /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
-    /// address that has not sent a request makes room: its task ends, and both connections count until then.
+    /// address that has not sent a request makes room.
     pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
         if let Some(held) = account.take_quietly(Resource::Connections, 1) {
             return Some(held);
         }
-        if self.silent.replace_of(account.address()) || self.half_open.replace_of(account.address()) {
-            return Some(account.count(Resource::Connections));
-        }
-        account.take(Resource::Connections, 1)
+        let address = account.address();
+        let replaced = self.silent.replace_of(address).or_else(|| self.half_open.replace_of(address));
+        replaced.or_else(|| account.take(Resource::Connections, 1))
     }
 
     /// Returns the number of client addresses that have connections or hold a resource.
