@@ -62,10 +62,10 @@ pub async fn serve_until(
 /// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
 fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
     let account = app.admission.account(AddressKey::of(peer.ip()));
-    let held = app.admission.connect(&account);
+    let held = app.slots.connect(&account);
     let (slots, service) = match &held {
-        Some(_) => (&app.admission.silent, Service::Full),
-        None => (&app.admission.status_connections, Service::StatusOnly),
+        Some(_) => (&app.slots.silent, Service::Full),
+        None => (&app.slots.status, Service::StatusOnly),
     };
     let slot = Arc::new(slots.enter(account.address(), held));
     let _ = stream.set_nodelay(true);

@@ -51,12 +51,12 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
 }
 
 fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
-    let admission = &native.app.admission;
-    let crowded = admission.half_open.used() * 2 >= admission.half_open.limit();
+    let (admission, slots) = (&native.app.admission, &native.app.slots);
+    let crowded = slots.half_open.used() * 2 >= slots.half_open.limit();
     let incoming = if crowded { incoming.validate_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
     let account = admission.account(AddressKey::of(incoming.peer().ip()));
-    let place = admission.half_open.enter(account.address(), admission.connect(&account));
+    let place = slots.half_open.enter(account.address(), slots.connect(&account));
     if incoming.kind() != Kind::Tcp {
         connections.spawn(begin(Arc::clone(native), account, incoming, place));
         return;

@@ -24,7 +24,46 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::admission::{AddressKey, Reservation};
+use crate::{
+    admission::{Account, AddressKey, Reservation, Resource},
+    config::Config,
+    limits::MAX_STATUS_CONNECTIONS,
+};
+
+/// The slots of a server's connections that have not proved themselves.
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
+    /// that have not authenticated.
+    pub half_open: Arc<HalfOpen>,
+    /// HTTP connections and connections of Redis clients without a password that have not sent a request.
+    pub silent: Arc<HalfOpen>,
+    /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
+    pub status: Arc<HalfOpen>,
+}
+
+impl ConnectionSlots {
+    /// Creates the slots of a configuration.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            half_open: HalfOpen::new(config.max_handshakes as usize),
+            silent: HalfOpen::new(usize::MAX),
+            status: HalfOpen::new(MAX_STATUS_CONNECTIONS),
+        }
+    }
+
+    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
+    /// address that has not sent a request makes room.
+    pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
+        if let Some(held) = account.take_quietly(Resource::Connections, 1) {
+            return Some(held);
+        }
+        let address = account.address();
+        let replaced = self.silent.replace_of(address).or_else(|| self.half_open.replace_of(address));
+        replaced.or_else(|| account.take(Resource::Connections, 1))
+    }
+}
 
 /// A bounded number of slots; see the module's documentation.
 #[derive(Debug)]
@@ -195,10 +234,7 @@ mod tests {
     use std::{net::Ipv4Addr, task::Waker};
 
     use super::*;
-    use crate::{
-        admission::{Admission, Resource},
-        config::Config,
-    };
+    use crate::admission::Admission;
 
     fn address(last: u8) -> AddressKey {
         AddressKey::of(Ipv4Addr::new(127, 0, 0, last).into())
