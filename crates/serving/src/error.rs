@@ -165,7 +165,9 @@ impl From<WriteError> for ApiError {
         let status = match &error {
             WriteError::Command(error) => command_status(error),
             WriteError::Record(error) => record_status(error),
-            WriteError::OverStreamLimit { .. } | WriteError::LargerThanSegment { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            WriteError::OverStreamLimit { .. }
+            | WriteError::LargerThanSegment { .. }
+            | WriteError::TooExpensive { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
             WriteError::OffsetConflict { .. }
             | WriteError::ProducerRefused { .. }

@@ -23,6 +23,7 @@ use thalweg_server::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
+use super::{opening::open_unless_stopped, stop::Stop};
 use crate::{
     failure::{Exit, Failure},
     render,
@@ -149,9 +150,16 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     log_to_stderr(&resolved.config);
     raise_file_limit();
-    let database = open(&resolved.config, args.repair)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    let served = runtime.block_on(serve(&resolved.config, &database));
+    let mut stop = {
+        let _context = runtime.enter();
+        Stop::new()?
+    };
+    let options = options(&resolved.config, args.repair);
+    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, &mut stop)? else {
+        return Ok(());
+    };
+    let served = runtime.block_on(serve(&resolved.config, &database, stop));
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
         // The server did not close the database. Acknowledged writes are safe either way.
@@ -169,15 +177,13 @@ fn raise_file_limit() {
     }
 }
 
-fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
+fn options(config: &Config, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    let options = Options { create: Create::IfMissing, repair, ..config.engine_options() };
-    Database::open(&config.data, options).map_err(|error| Failure::of(&error))
+    Options { create: Create::IfMissing, repair, ..config.engine_options() }
 }
 
 /// Runs a server over the database until a signal stops it; the server then closes the database.
-async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
-    let mut stop = Stop::new()?;
+async fn serve(config: &Config, database: &Database, mut stop: Stop) -> Result<(), Failure> {
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
@@ -203,25 +209,6 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))
-}
-
-/// Signals that stop a server.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn signalled(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
 }
 
 /// Reloads the configured certificate at each SIGHUP.
