@@ -54,8 +54,8 @@ pub(crate) struct Connection {
     out: Outbox,
     /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
-    /// Slot of a client that has not authenticated, or has sent no command if it need not; `None` afterwards.
-    place: Option<Slot>,
+    /// Slot that the connection may lose until it has authenticated and sent a command.
+    place: Slot,
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
@@ -76,7 +76,7 @@ impl Connection {
             input: Input::new(),
             out: Outbox::new(),
             arriving: None,
-            place: Some(place),
+            place,
             phase: ConnectionPhase::Open,
             turn_since: None,
         }
@@ -87,7 +87,7 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        if self.place.as_ref().is_some_and(|place| place.poll_lost(cx).is_ready()) {
+        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() {
             if self.session.trust == Trust::Unknown {
                 self.session.resp.metrics.not_authenticated();
             }
@@ -185,7 +185,7 @@ impl Connection {
         }
         let moved = self.session.run_received(&mut self.input, &mut self.out);
         if moved && self.session.trust == Trust::Known {
-            self.place = None;
+            self.place.release();
         }
         if self.session.is_ending {
             self.phase = ConnectionPhase::Finishing;
@@ -254,7 +254,7 @@ impl Connection {
         if self.phase == ConnectionPhase::Open && is_late {
             self.close_with_error("ERR Protocol error: the request was incomplete for too long");
         }
-        let must_authenticate = self.place.is_some() && self.session.trust == Trust::Unknown;
+        let must_authenticate = self.session.trust == Trust::Unknown;
         if self.phase == ConnectionPhase::Open && must_authenticate && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
             self.close_with_error("NOAUTH Authentication required: no AUTH within the time limit");
