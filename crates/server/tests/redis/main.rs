@@ -12,6 +12,7 @@ mod commands;
 mod differential;
 mod limits;
 mod pubsub;
+mod statistics;
 mod streams;
 mod tools;
 mod waiting;

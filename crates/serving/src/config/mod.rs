@@ -158,13 +158,12 @@ knobs! {
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
     /// one listening socket, and 5 MiB for scans in progress.
     resp: RespAddress = |_| RespAddress::Off;
-    /// Databases of Redis clients by number. `keyspace:NAME` is durable and has exact counts; `cache:NAME` holds
-    /// strings in memory; `streams` holds the native streams. The server creates missing keyspaces and caches. Cost:
-    /// the stored data; a full cache costs `new_cache_bytes` of memory.
-    resp_databases: RespDatabases = |_| RespDatabases(vec![
-        (0, RespDatabase::Keyspace("redis".to_owned())),
-        (1, RespDatabase::Cache("redis".to_owned())),
-    ]);
+    /// Databases of Redis clients. `16` means the durable keyspaces `redis`, `redis-1` to `redis-15`; after it,
+    /// `NUMBER=DATABASE` replaces one, as in `16,15=cache:sessions`. `keyspace:NAME` is durable and has exact counts;
+    /// `cache:NAME` holds strings in memory and evicts them when it is full; `streams` holds the native streams. The
+    /// server creates caches when it starts, and a keyspace at the first write to it. Cost: the stored data; a full
+    /// cache costs `new_cache_bytes` of memory.
+    resp_databases: RespDatabases = |_| RespDatabases::durable(16);
     /// Threads that serve Redis clients; the connections are divided among them. 0 starts one thread for every two
     /// processors. A thread commits the writes of its clients together, so its clients wait for the same fsync, and for
     /// each other's long commands. Cost: 190 KiB per thread; more threads share fewer fsyncs.
