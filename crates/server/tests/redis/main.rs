@@ -9,6 +9,7 @@ mod support;
 
 mod blocking;
 mod commands;
+mod databases;
 mod differential;
 mod limits;
 mod pubsub;

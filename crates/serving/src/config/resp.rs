@@ -19,7 +19,10 @@ impl Setting for RespAddress {
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "off" => Ok(Self::Off),
-            address => address.parse().map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379"),
+            address => {
+                let parsed = <SocketAddr as Setting>::parse(address);
+                parsed.map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379")
+            }
         }
     }
 

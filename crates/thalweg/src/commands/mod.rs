@@ -18,6 +18,7 @@ pub mod kv;
 pub mod log;
 pub mod migrate;
 mod record;
+mod reload;
 pub mod serve;
 pub mod state;
 pub mod status;
