@@ -177,14 +177,13 @@ impl Session {
     }
 
     fn hello(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
-        let protocol =
-            match arguments.get(1).map(|text| parse_integer(text)) {
-                None => None,
-                Some(Some(2)) => Some(Protocol::Resp2),
-                Some(Some(3)) => Some(Protocol::Resp3),
-                Some(Some(_)) => return self.error("NOPROTO unsupported protocol version", out),
-                Some(None) => return self.error("ERR Protocol version is not an integer or out of range", out),
-            };
+        let protocol = match arguments.get(1).map(|text| parse_integer(text)) {
+            None => None,
+            Some(Some(2)) => Some(Protocol::Resp2),
+            Some(Some(3)) => Some(Protocol::Resp3),
+            Some(Some(_)) => return self.error("NOPROTO unsupported protocol version", out),
+            Some(None) => return self.error("ERR Protocol version is not an integer or out of range", out),
+        };
         let mut options = arguments.get(2..).unwrap_or_default();
         while let Some((option, rest)) = options.split_first() {
             options = match rest {

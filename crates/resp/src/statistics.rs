@@ -101,10 +101,10 @@ impl Statistics {
         self.error_replies.fetch_add(1, Relaxed);
         let name = text.split(' ').next().unwrap_or_default();
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        match errors.get_mut(name) {
-            Some(count) => *count += 1,
-            None if errors.len() < MAX_ERROR_NAMES => drop(errors.insert(name.into(), 1)),
-            None => {}
+        if let Some(count) = errors.get_mut(name) {
+            *count += 1;
+        } else if errors.len() < MAX_ERROR_NAMES {
+            errors.insert(name.into(), 1);
         }
     }
 

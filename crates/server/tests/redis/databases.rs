@@ -25,7 +25,10 @@ async fn all_sixteen_databases_are_durable_by_default() {
     assert_eq!(client.call("CONFIG GET databases").await, "*2 $9 databases $2 16");
     for number in 0..16 {
         assert_eq!(client.call(&format!("SELECT {number}")).await, "+OK");
-        assert_eq!(client.call("CONFIG GET maxmemory*").await, "*4 $9 maxmemory $1 0 $16 maxmemory-policy $10 noeviction");
+        assert_eq!(
+            client.call("CONFIG GET maxmemory*").await,
+            "*4 $9 maxmemory $1 0 $16 maxmemory-policy $10 noeviction"
+        );
         // An empty database answers before its keyspace exists.
         assert_eq!(client.pipeline(&["DBSIZE", "GET number", "WATCH number"]).await, [":0", "$-1", "+OK"]);
         let set = format!("SET number {number}");

@@ -90,7 +90,9 @@ async fn commands_and_errors_are_counted_as_redis_counts_them() {
         for section in ["commandstats", "errorstats"] {
             let [expected, got] = [&mut theirs, &mut ours].map(|of| ask(of, &format!("INFO {section}")));
             assert_eq!(counts(&expected), counts(&got), "{expected}\n{got}");
-            let errors = |info: &str| info.split_whitespace().filter(|line| line.starts_with("errorstat")).map(str::to_owned).collect();
+            let errors = |info: &str| {
+                info.split_whitespace().filter(|line| line.starts_with("errorstat")).map(str::to_owned).collect()
+            };
             let [expected, got]: [Vec<String>; 2] = [errors(&expected), errors(&got)];
             assert_eq!(expected, got);
         }

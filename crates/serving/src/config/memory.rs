@@ -229,17 +229,22 @@ mod tests {
         assert_eq!(stated.memtable_bytes, DEFAULTS.memtable_bytes);
         let small = resolve("memory = \"512MiB\"", 64 * GIB).unwrap().config;
         assert_eq!((small.cache_bytes.0, small.memtable_bytes.0), (64 * MIB, 16 * MIB));
-        assert_eq!(resolve("memory = \"512MiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0, 32 * MIB);
+        assert_eq!(
+            resolve("memory = \"512MiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0,
+            32 * MIB
+        );
     }
 
     #[test]
     fn more_than_there_is_is_refused() {
-        let resolve = |text: &str| {
-            Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve_within(machine(GIB))
-        };
+        let resolve =
+            |text: &str| Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve_within(machine(GIB));
         let error = resolve("memory = \"2GiB\"").unwrap_err();
         assert!(matches!(error, ConfigError::Memory { .. }), "{error}");
-        assert!(error.to_string().contains("2GiB") && error.to_string().contains("1024 MiB of this machine"), "{error}");
+        assert!(
+            error.to_string().contains("2GiB") && error.to_string().contains("1024 MiB of this machine"),
+            "{error}"
+        );
         assert!(matches!(resolve("memory = \"32MiB\""), Err(ConfigError::Range { name: "memory", .. })));
         assert!(resolve("memory = \"1GiB\"").is_ok());
         // A single bound above the memory is a warning.

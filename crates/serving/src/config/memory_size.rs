@@ -27,7 +27,9 @@ impl Setting for MemorySize {
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "auto" => Ok(Self::Auto),
-            size => ByteSize::parse(size).map(Self::Bytes).map_err(|_| "auto, or a number of bytes such as 512MiB or 4GiB"),
+            size => {
+                ByteSize::parse(size).map(Self::Bytes).map_err(|_| "auto, or a number of bytes such as 512MiB or 4GiB")
+            }
         }
     }
 

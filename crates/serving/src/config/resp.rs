@@ -186,9 +186,19 @@ mod tests {
         assert_eq!((replaced.show().as_str(), replaced.0.len()), ("16,0=streams,15=cache:c", 16));
         assert_eq!(parse(&replaced.show()), Ok(replaced));
         assert_eq!(parse("2,200=cache:c").unwrap().show(), "0=keyspace:redis,1=keyspace:redis-1,200=cache:c");
-        for wrong in
-            ["", "0", "257", "1=cache:c,2", "16,1=cache:a,1=cache:b", "0=k", "0=keyspace:", "1=cache:c", "0=cache:a,0=cache:b", "0=cache:a,256=cache:b", "0=x:y"]
-        {
+        for wrong in [
+            "",
+            "0",
+            "257",
+            "1=cache:c,2",
+            "16,1=cache:a,1=cache:b",
+            "0=k",
+            "0=keyspace:",
+            "1=cache:c",
+            "0=cache:a,0=cache:b",
+            "0=cache:a,256=cache:b",
+            "0=x:y",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

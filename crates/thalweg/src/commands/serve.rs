@@ -179,13 +179,7 @@ fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
 }
 
 /// Runs a server over the database until a signal stops it; the server then closes the database.
-async fn serve(
-    args: &Serve,
-    config: &Config,
-    database: &Database,
-    hangup: Signal,
-    log: Log,
-) -> Result<(), Failure> {
+async fn serve(args: &Serve, config: &Config, database: &Database, hangup: Signal, log: Log) -> Result<(), Failure> {
     let mut stop = Stop::new()?;
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }

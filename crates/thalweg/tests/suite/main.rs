@@ -16,5 +16,6 @@ mod prose;
 mod redis_clients;
 mod redis_limits;
 mod serve;
+mod shipped;
 mod tools;
 mod tour;
