@@ -11,6 +11,7 @@ mod coordination;
 mod groups;
 mod guides;
 mod layering;
+mod memory;
 mod module_circles;
 mod prose;
 mod redis_clients;
