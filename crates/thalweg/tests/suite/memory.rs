@@ -77,7 +77,7 @@ fn load(address: &str, values: usize) -> usize {
 
 #[test]
 fn a_bulk_load_survives_a_small_memory_limit_with_the_defaults() {
-    for (limit, values) in [(256 * MIB, 200_000), (512 * MIB, 300_000)] {
+    for (limit, values) in [(256 * MIB, 250_000), (512 * MIB, 400_000)] {
         let Some(group) = Group::with_limit(limit) else { return };
         let dir = tempfile::tempdir().unwrap();
         let node = group.start(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
