@@ -290,7 +290,7 @@ operations! {
     /// Publishes a message and waits for an answer to it.
     SubjectAsk = "subject_ask", POST "/v1/ask/{subject}"
         => boxed subjects::ask::ask(app, call);
-    /// Lists caches with their figures.
+    /// Lists caches, each with its limits, its size and its counters.
     CacheList = "cache_list", GET "/v1/caches"
         => now caches::list(app, call);
     /// Creates a cache.

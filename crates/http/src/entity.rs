@@ -25,7 +25,7 @@ fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
     Key::parse(call.head.uri.query(), "id")?.required("id")
 }
 
-/// Handles `GET /v0/entity?id=`: returns an entity.
+/// Handles `GET /v0/entity?id=`: returns the value of the key `id` in the keyspace `default`.
 #[utoipa::path(get, path = "/v0/entity", params(EntityId), responses(EntityReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
@@ -40,7 +40,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `PUT /v0/entity?id=`: stores an entity.
+/// Handles `PUT /v0/entity?id=`: stores the body as the value of the key `id`.
 #[utoipa::path(
     put, path = "/v0/entity", params(EntityId, Level), request_body(content = Binary, content_type = BINARY),
     responses(EntityPut)
@@ -55,7 +55,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `DELETE /v0/entity?id=`: removes an entity.
+/// Handles `DELETE /v0/entity?id=`: deletes the key `id`.
 #[utoipa::path(delete, path = "/v0/entity", params(EntityId, Level), responses(EntityDeleted))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);

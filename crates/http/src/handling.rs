@@ -104,7 +104,7 @@ impl Http {
             let (name, path) = (operation.name(), head.uri.path());
             tracing::warn!(operation = name, path, code = error.code, request_id = id, "{}", error.message);
         }
-        reply::refusal(error, Some(id))
+        reply::refusal(error.with_names(self.app.db.blocking()), Some(id))
     }
 
     /// Returns the request id that the client sent if it is short and printable, or else a new one.

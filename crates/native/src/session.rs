@@ -1,4 +1,4 @@
-//! The terms of a connection, as its handshake has determined them; each of its channels has a copy.
+//! The parameters of a connection, as its handshake has determined them; each of its channels has a copy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,18 +34,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Returns the terms of the first channel after a handshake.
-    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerParameters<'_>) -> Self {
+    /// Returns the parameters of the first channel after a handshake.
+    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, parameters: &ServerParameters<'_>) -> Self {
         let config = &native.app.config;
         Self {
             app: Arc::clone(&native.app),
             native: Arc::clone(native),
             is_first: true,
             max_send_bytes: agreed.max_send_bytes,
-            max_frame_bytes: terms.max_frame_bytes,
+            max_frame_bytes: parameters.max_frame_bytes,
             keep_alive: agreed.keep_alive,
-            max_requests: terms.max_requests,
-            max_subscriptions: terms.max_subscriptions,
+            max_requests: parameters.max_requests,
+            max_subscriptions: parameters.max_subscriptions,
             frame_timeout: config.body_timeout.0,
             write_timeout: config.write_timeout.0,
         }

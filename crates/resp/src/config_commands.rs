@@ -6,12 +6,9 @@ use thalweg_redis::{
     errors::{SYNTAX, printable, wrong_subcommand},
 };
 use thalweg_transport::Outbox;
-use thalweg_types::{
-    Durability,
-    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS},
-};
+use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
 
-use super::session::Session;
+use super::{session::Session, transaction::MAX_TRANSACTION_COMMANDS};
 
 /// Reply to `CONFIG HELP`.
 const HELP: &[&str] = &[
@@ -45,7 +42,7 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
         // Of the selected database: keyspaces evict nothing, caches have a limit each.
         ("maxmemory", session.store().max_bytes().unwrap_or(0).to_string()),
         ("maxmemory-policy", text(session.store().eviction_policy())),
-        ("max-transaction-commands", MAX_REDIS_COMMANDS.to_string()),
+        ("max-transaction-commands", MAX_TRANSACTION_COMMANDS.to_string()),
         ("notify-keyspace-events", String::new()),
         ("port", session.client().local.port().to_string()),
         ("proto-max-bulk-len", MAX_COMMAND_BYTES.to_string()),

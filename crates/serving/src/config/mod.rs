@@ -49,6 +49,8 @@ pub struct Knob {
     pub name: &'static str,
     /// Text about the effect and the cost of the configuration value.
     pub help: &'static str,
+    /// Placeholder for the value in the help of its flag, such as `SIZE`.
+    pub value_name: &'static str,
 }
 
 macro_rules! knobs {
@@ -67,7 +69,11 @@ macro_rules! knobs {
         }
 
         /// Every knob (configuration value), in the order of the example file.
-        pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
+        pub const KNOBS: &[Knob] = &[$(Knob {
+            name: stringify!($name),
+            help: concat!($($help),+),
+            value_name: <$type as Setting>::VALUE_NAME,
+        },)+];
 
         impl ConfigLayer {
             /// Sets a knob from its text in a flag, an environment variable or the file.

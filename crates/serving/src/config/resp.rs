@@ -16,6 +16,8 @@ pub enum RespAddress {
 }
 
 impl Setting for RespAddress {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "off" => Ok(Self::Off),
@@ -77,6 +79,8 @@ impl RespDatabases {
 }
 
 impl Setting for RespDatabases {
+    const VALUE_NAME: &'static str = "DATABASES";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "a number of durable databases such as 16, or distinct numbers below 256 with their databases, \
              including 0, such as 0=keyspace:redis,1=cache:redis,2=streams, or both, such as 16,15=cache:sessions";
@@ -159,6 +163,8 @@ impl fmt::Debug for Password {
 }
 
 impl Setting for Password {
+    const VALUE_NAME: &'static str = "PASSWORD";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         Ok(Self((!text.is_empty()).then(|| text.as_bytes().into())))
     }
