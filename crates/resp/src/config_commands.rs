@@ -5,6 +5,7 @@ use thalweg_redis::{
     command::help,
     errors::{SYNTAX, printable, wrong_subcommand},
 };
+use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
 
@@ -62,7 +63,7 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
         }
         "resetstat" => {
             let resp = &session.resp;
-            resp.metrics.reset(resp.app.admission.connections.rejections());
+            resp.metrics.reset(resp.app.admission.bound(Resource::Connections).rejections());
             session.write_reply(out, |writer| writer.ok());
         }
         "rewrite" => session.error("ERR The server is running without a config file", out),

@@ -12,6 +12,7 @@ use thalweg_redis::{
     table::{all, find_full},
     wire::Writer,
 };
+use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 
 use super::{metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
@@ -310,7 +311,7 @@ fn persistence(session: &Session, text: &mut String) {
 
 /// Returns the totals since the start or the last `CONFIG RESETSTAT`.
 fn totals(session: &Session) -> Totals {
-    session.resp.metrics.totals(session.resp.app.admission.connections.rejections())
+    session.resp.metrics.totals(session.resp.app.admission.bound(Resource::Connections).rejections())
 }
 
 fn stats(session: &Session, text: &mut String) {

@@ -13,6 +13,7 @@ mod databases;
 mod differential;
 mod limits;
 mod pubsub;
+mod shares;
 mod statistics;
 mod streams;
 mod tools;

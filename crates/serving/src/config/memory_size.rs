@@ -24,6 +24,8 @@ pub enum MemorySize {
 }
 
 impl Setting for MemorySize {
+    const VALUE_NAME: &'static str = "SIZE";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "auto" => Ok(Self::Auto),
