@@ -353,7 +353,7 @@ impl ChannelTask {
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
             Ok((Handled::Write(write), _)) => match timeout {
                 None => {
-                    if let Err((waiting, reply)) = self.requests.write(waiting, write, account) {
+                    if let Some((waiting, reply)) = self.requests.write(waiting, write, account) {
                         self.reply(&waiting, reply);
                     }
                 }

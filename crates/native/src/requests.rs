@@ -178,22 +178,20 @@ impl Requests {
         self.subscriptions
     }
 
-    /// Adds a pending command of a request.
-    ///
-    /// # Errors
-    /// Returns the request and its reply if the command is already done, as is common without an fsync.
+    /// Adds a pending command of a request. Returns the request and its reply if the command is already done, as is
+    /// common without an fsync.
     pub(crate) fn write(
         &mut self,
         waiting: PendingRequest,
         mut write: PendingCommand,
         account: &Arc<Account>,
-    ) -> Result<(), (PendingRequest, Result<Reply, Failure>)> {
+    ) -> Option<(PendingRequest, Result<Reply, Failure>)> {
         // Polled with a waker that does nothing; an unfinished write is polled again with the set.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
-            return Err((waiting, carried.map(Reply::Outcome).map_err(Failure::from)));
+            return Some((waiting, carried.map(Reply::Outcome).map_err(Failure::from)));
         }
         self.begin(waiting, PendingWork::Write(write), None, account.count(Resource::Requests));
-        Ok(())
+        None
     }
 
     /// Adds a request that writes, so that neither a cancel nor a timeout stops its work. The client waits for its

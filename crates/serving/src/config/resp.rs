@@ -74,7 +74,7 @@ impl RespDatabases {
     fn mostly_durable(&self) -> Option<u32> {
         let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
         let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();
-        (!has_gaps && durable > 1).then(|| self.0.len() as u32)
+        (!has_gaps && durable > 1).then_some(self.0.len() as u32)
     }
 }
 
