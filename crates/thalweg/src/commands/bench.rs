@@ -39,7 +39,7 @@ use crate::{
                         thalweg bench cache --concurrency 32 --transport tcp,quic\n  \
                         thalweg bench streams --only 'publish 1024'\n  \
                         thalweg bench resp --server thalweg@1,redis-none --mix get:9,set:1 -c 50 -P 16\n  \
-                        thalweg bench resp --preset goals"
+                        thalweg bench resp --preset goals --goals"
 )]
 pub enum Bench {
     /// Appends to the log at each durability level, compared with a raw probe of the same disk

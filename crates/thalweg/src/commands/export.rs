@@ -84,7 +84,7 @@ pub fn run(args: &Export) -> Result<(), Failure> {
 enum Sink<'a> {
     Lines(Box<dyn Write>),
     Ndjson(Box<dyn Write>),
-    Csv(CsvRows<'a>),
+    Csv(Box<CsvRows<'a>>),
 }
 
 impl<'a> Sink<'a> {
@@ -99,7 +99,7 @@ impl<'a> Sink<'a> {
         Ok(match args.format {
             ExportFormat::Lines => Self::Lines(out),
             ExportFormat::Ndjson => Self::Ndjson(out),
-            ExportFormat::Csv => Self::Csv(CsvRows::new(out, &args.columns, columns)?),
+            ExportFormat::Csv => Self::Csv(Box::new(CsvRows::new(out, &args.columns, columns)?)),
         })
     }
 

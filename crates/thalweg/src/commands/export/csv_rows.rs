@@ -43,7 +43,7 @@ impl<'a> CsvRows<'a> {
         if cells.iter().any(|cell| std::str::from_utf8(cell).is_err()) {
             return Err(unfit(&name(), "is not UTF-8, as CSV is"));
         }
-        Ok(self.out.write_record(cells).map_err(failure)?)
+        self.out.write_record(cells).map_err(failure)
     }
 
     /// Writes what is buffered.
