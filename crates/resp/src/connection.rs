@@ -59,6 +59,9 @@ pub(crate) struct Connection {
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
+    /// Time at which the task was last woken in a blocking read; `None` if there was none in this turn. The time
+    /// before does not count as latency of the commands.
+    blocked_until: Option<Instant>,
 }
 
 impl Connection {
@@ -79,6 +82,7 @@ impl Connection {
             place,
             phase: ConnectionPhase::Open,
             turn_since: None,
+            blocked_until: None,
         }
     }
 
@@ -94,6 +98,9 @@ impl Connection {
             return Poll::Ready(());
         }
         self.socket.begin();
+        if self.session.blocked.is_some() {
+            self.blocked_until = Some(Instant::now());
+        }
         for _ in 0..MAX_TURNS {
             let mut moved = self.check_timeouts(cx);
             moved |= self.session.settle(cx, &mut self.out);
@@ -133,7 +140,10 @@ impl Connection {
             && self.out.is_empty()
             && !self.session.is_busy()
         {
-            resp.metrics.turn(since.elapsed());
+            let now = Instant::now();
+            resp.metrics.turn(now - since);
+            let begun = self.blocked_until.take().unwrap_or(since);
+            self.session.tally.end_turn(&resp.metrics, now.saturating_duration_since(begun));
             self.turn_since = None;
         }
     }
@@ -279,7 +289,8 @@ impl Connection {
 
     /// Ends the connection. The client gets an error with the text `why` as its last reply.
     fn close_with_error(&mut self, why: &str) {
-        tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
+        let (peer, request_id) = (self.socket.peer(), self.session.request_id());
+        tracing::debug!(%peer, %request_id, why, "closing the connection of a Redis client");
         self.session.end_with_reply(why, &mut self.out);
         self.phase = ConnectionPhase::Finishing;
     }

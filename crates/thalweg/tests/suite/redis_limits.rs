@@ -96,7 +96,8 @@ fn half_a_gigabyte_announced_by_who_is_unknown_allocates_nothing() {
     drop(warm);
     // Announcements at and above the limits, a hundred clients each, are rejected immediately.
     for (announced, said) in [
-        ("*2\r\n$4\r\nAUTH\r\n$536870912\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+        ("*2\r\n$4\r\nAUTH\r\n$536870912\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"),
+        ("*2\r\n$4\r\nAUTH\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
         ("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16777216\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"),
         ("*1048576\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n"),
     ] {
