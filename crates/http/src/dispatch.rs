@@ -445,7 +445,7 @@ impl Operation {
     responses((status = 200, description = "The body was read."))
 )]
 async fn echo(app: &Arc<App>, call: &mut Call) -> Answer {
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     drop(body);
     Ok(reply::empty(StatusCode::OK))
 }

@@ -35,7 +35,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     };
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
-    let mut response = reply::shown(Media::Binary, reply::counted_body(app, entry.value)?, level);
+    let mut response = reply::shown(Media::Binary, reply::counted_body(&call.account, entry.value)?, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }
@@ -47,8 +47,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
-    let value = body::read(app, call.body.get_mut()).await?;
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let value = body::read(app, &call.account, call.body.get_mut()).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     let ack = kv::store(app, &keyspace, &id, value, None, level).await?;
     let mut response = reply::empty(StatusCode::CREATED);
     reply::put_ack(response.headers_mut(), &ack);
@@ -59,7 +59,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 #[utoipa::path(delete, path = "/v0/entity", params(EntityId, Level), responses(EntityDeleted))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     let ack = kv::remove(app, &keyspace, &id, None, level).await?;
     let mut response = reply::empty(StatusCode::ACCEPTED);
     reply::put_ack(response.headers_mut(), &ack);
@@ -81,6 +81,6 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     }
     let query = ScanQuery { start: Some(start), end: range.end, limit: range.limit, ..ScanQuery::default() };
     let keyspace = app.db.blocking().find_keyspace(KEYSPACE);
-    let (body, level) = scan::body(app, keyspace.as_ref(), query, Shape::Chunks).await?;
+    let (body, level) = scan::body(app, &call.account, keyspace.as_ref(), query, Shape::Chunks).await?;
     Ok(reply::shown(Media::Binary, body, level))
 }

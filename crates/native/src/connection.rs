@@ -12,7 +12,8 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Resource},
+    half_open::Slot,
     limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
 };
 use thalweg_transport::{Channel, Connection, Outbox};
@@ -27,12 +28,26 @@ use super::{Native, channel::ChannelTask, session::Session};
 
 /// Serves a connection from its handshake to its end. `place` is its slot among the connections without a finished
 /// handshake; the slot is released after the handshake.
-pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Reservation) {
+pub(crate) async fn serve(
+    native: Arc<Native>,
+    account: Arc<Account>,
+    connection: Connection,
+    mut channel: Channel,
+    place: Slot,
+) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let parameters = parameters(&native, &spaces);
     let mut decoder = Decoder::new();
     let timeout = native.app.config.header_timeout.0;
-    let shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters)).await;
+    let shaken = tokio::select! {
+        biased;
+        () = place.lost() => {
+            native.metrics.handshake_failed();
+            tracing::debug!(peer = %channel.peer(), "a newer connection took the place of one that sent no hello");
+            return;
+        }
+        shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters)) => shaken,
+    };
     let agreed = match shaken {
         Ok(Ok(agreed)) => agreed,
         Ok(Err(error)) => {
@@ -49,7 +64,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
     };
     drop(place);
     connection.permit(MAX_CONNECTION_CHANNELS);
-    let session = Session::new(&native, &agreed, &parameters);
+    let session = Session::new(&native, &account, &agreed, &parameters);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);
     let first = poll_fn(|cx| first.poll(cx));
     if connection.is_multiplexed() {
@@ -70,7 +85,7 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
             () = &mut first => break,
             accepted = connection.accept(), if more => match accepted {
                 Ok(Some(channel)) => {
-                    let Some(held) = session.app.admission.connections.take(1) else {
+                    let Some(held) = session.account.take(Resource::Connections, 1) else {
                         channels.spawn(reject_channel(channel));
                         continue;
                     };

@@ -90,7 +90,7 @@ impl Session {
             return self.refuse(&text, out);
         }
         let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();
-        if !transaction.has_room(wanted, &self.resp.app.admission.body_bytes) {
+        if !transaction.has_room(wanted, &self.account) {
             return self.refuse("BUSY requests use too much memory: DISCARD, and retry later", out);
         }
         transaction.commands.push(command, arguments.iter().copied());

@@ -336,9 +336,10 @@ impl From<CacheError> for ApiError {
 impl From<CreateCacheError> for ApiError {
     fn from(error: CreateCacheError) -> Self {
         let status = match error {
-            CreateCacheError::Exists | CreateCacheError::TooMany | CreateCacheError::NoRoom { .. } => {
-                StatusCode::CONFLICT
-            }
+            CreateCacheError::Exists
+            | CreateCacheError::TooMany
+            | CreateCacheError::NoRoom { .. }
+            | CreateCacheError::NoShare { .. } => StatusCode::CONFLICT,
             CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
         };
         Self::classified(status, &error)

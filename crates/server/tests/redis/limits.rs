@@ -382,27 +382,28 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
     let four = ByteSize::parse("4MiB").unwrap();
     let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
     let announce = |bytes: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
+    const SENT: usize = (1 << 20) - 1000;
     let mut held = Vec::new();
-    for _ in 0..3 {
+    for number in 1..=3 {
         let mut client = Resp::connect(&node).await;
-        client.send(&[announce(1 << 20), vec![b'x'; 1 << 17]].concat()).await;
+        client.send(&[announce(1 << 20), vec![b'x'; SENT]].concat()).await;
         held.push(client);
-    }
-    // Until the bytes of the others are counted, one more may have room.
-    let refused = loop {
-        let mut client = Resp::connect(&node).await;
-        client.send(&announce(2 << 20)).await;
-        match tokio::time::timeout(Duration::from_millis(100), client.rest()).await {
-            Ok(said) => break said,
-            Err(_) => continue,
+        while node.metric(BODIES).await < (number * (1 << 20) - number * 20_000) as f64 {
+            tokio::task::yield_now().await;
         }
-    };
-    assert_eq!(refused, "-BUSY requests use too much memory: connect again and retry later");
+    }
+    // A length that is only announced holds nothing, and the bytes that arrive do.
+    let mut announced = Resp::connect(&node).await;
+    announced.send(&announce(3 << 20)).await;
+    let mut refused = Resp::connect(&node).await;
+    let _ = refused.stream.write_all(&[announce(2 << 20), vec![b'x'; (3 << 20) / 2]].concat()).await;
+    assert_eq!(refused.rest().await, "-BUSY requests use too much memory: connect again and retry later");
+    drop(announced);
     // Small requests need no room. When the large ones have finished, there is room again.
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call("SET k small").await, "+OK");
     for mut holder in held {
-        holder.send(&[vec![b'x'; (1 << 20) - (1 << 17)], b"\r\n".to_vec()].concat()).await;
+        holder.send(&[vec![b'x'; (1 << 20) - SENT], b"\r\n".to_vec()].concat()).await;
         assert_eq!(holder.reply().await, "+OK");
     }
     assert_eq!(client.call(&format!("SET k {}", "x".repeat(3 << 20))).await, "+OK");
@@ -432,6 +433,9 @@ async fn a_full_disk_keeps_no_server_from_starting() {
     disk.set_capacity(u64::MAX / 2);
     node.stop().await;
 }
+
+/// Name of the metric of bytes held for requests.
+const BODIES: &str = "http_in_use{bound=\"body_bytes\"}";
 
 /// Name of the metric of bytes held for large replies.
 const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
