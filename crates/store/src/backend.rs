@@ -333,6 +333,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Hints that the caller will read these keys next. A backend can load the memory of all keys into the processor's
     /// cache in one pass, so that the cache misses overlap. The default implementation does nothing.
     fn warm(&self, _keys: &[&[u8]]) {}
+    /// Blocks until flushes and compactions have caught up so far that the next [`apply`](Self::apply) does not wait
+    /// for them; `bytes` is the expected size of its batch. A caller that holds a lock during `apply` calls this
+    /// function before it takes the lock. If the batch turns out larger, `apply` may exceed the bound on memory by one
+    /// memtable instead of waiting. The default implementation does nothing, for backends whose `apply` never waits.
+    fn make_room(&self, _bytes: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
     /// Returns the newest consistent view of the backend's map.
     fn view(&self) -> Arc<dyn View>;
     /// Persists all batches that were applied before the call: first makes the log durable (through the barrier), then

@@ -275,7 +275,17 @@ impl<S: Store> Shared<S> {
                 state.failure = Some(BackendError::Failed(message));
             }
         }
-        // After a failure no memtable is persisted any more. Writes may still use the remaining room.
+        self.unless_failed(state)
+    }
+
+    /// Locks the state to seal another memtable, without waiting for room.
+    pub(super) fn lock_unless_failed(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
+        self.unless_failed(self.lock())
+    }
+
+    /// Returns the locked state if another memtable may be sealed. After a failure no memtable is persisted any more;
+    /// writes may still use the remaining room.
+    fn unless_failed<'a>(&self, state: MutexGuard<'a, State<S>>) -> Result<MutexGuard<'a, State<S>>, BackendError> {
         match &state.failure {
             Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
                 Err(BackendError::Failed(failure.to_string()))

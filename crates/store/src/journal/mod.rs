@@ -134,6 +134,10 @@ impl<B: Backend> Backend for Journaled<B> {
         self.backend.get(key)
     }
 
+    fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
+        self.backend.make_room(bytes)
+    }
+
     fn view(&self) -> Arc<dyn View> {
         self.backend.view()
     }
