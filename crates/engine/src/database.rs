@@ -15,6 +15,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
+use thalweg_store::BackendHealth;
 use thalweg_types::{
     Clock, Durability,
     command::{CommandError, CommitBuilder},
@@ -94,6 +95,7 @@ impl Database {
             digests,
             closed: AtomicBool::new(false),
         });
+        inner.note_state_space();
         let background = Arc::new(Background::start(Arc::downgrade(&inner), interval));
         Self { background, inner, level }
     }
@@ -191,7 +193,12 @@ impl Database {
         if inner.closed.load(Ordering::SeqCst) {
             return Health::Closed;
         }
-        if inner.is_disk_full() { Health::DiskFull { free_bytes: inner.free_bytes() } } else { Health::Good }
+        let state = inner.open.backend.health();
+        if let BackendHealth::Failed(reason) = state {
+            return Health::Failed { reason };
+        }
+        let is_full = state != BackendHealth::Good || inner.is_disk_full();
+        if is_full { Health::DiskFull { free_bytes: inner.free_bytes() } } else { Health::Good }
     }
 }
 

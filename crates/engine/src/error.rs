@@ -137,6 +137,14 @@ impl Classified for OpenError {
     }
 }
 
+/// Formats a number of bytes for a message: in MiB, rounded up, or in bytes if it is less than one MiB.
+fn shown_bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{bytes} bytes"),
+        _ => format!("{} MiB", bytes.div_ceil(1 << 20)),
+    }
+}
+
 /// Error returned when a write is not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
@@ -277,14 +285,18 @@ pub enum WriteError {
     },
     /// Too little disk space is left for new data. Nothing happened.
     #[error(
-        "disk full: {free_bytes} bytes are free, and {reserve_bytes} are kept for deletes and trims (reserve_bytes): \
-         delete or trim data, or add space"
+        "disk full: {} are free, and {} more are needed, because {} stay free for deletes and trims (reserve_bytes) \
+         and the log grows by whole segments: add space, or delete or trim data; the node frees the space of deleted \
+         data within a minute, or reports why it cannot in `thalweg status`",
+        shown_bytes(*.free_bytes), shown_bytes(*.short_bytes), shown_bytes(*.reserve_bytes)
     )]
     DiskFull {
         /// Number of bytes that are free on the disk.
         free_bytes: u64,
         /// Bytes of disk space that are reserved for deletes and trims.
         reserve_bytes: u64,
+        /// Number of bytes that must become free before new data is accepted.
+        short_bytes: u64,
     },
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
@@ -425,7 +437,9 @@ impl From<ProposeError> for WriteError {
 impl From<AppendError> for WriteError {
     fn from(error: AppendError) -> Self {
         match error {
-            AppendError::DiskFull { free_bytes, reserve_bytes } => Self::DiskFull { free_bytes, reserve_bytes },
+            AppendError::DiskFull { free_bytes, reserve_bytes, short_bytes } => {
+                Self::DiskFull { free_bytes, reserve_bytes, short_bytes }
+            }
             AppendError::Closed => Self::Closed,
             AppendError::TooLarge { got, max } => Self::LargerThanSegment { got, max },
             AppendError::NoSegment { .. } => Self::NoSegment { reason: error.to_string() },

@@ -40,7 +40,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, Backend, BackendError, BackendStats, LogBarrier, SyncMode, View, WriteBatch},
+    backend::{Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, View, WriteBatch},
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]
@@ -49,7 +49,7 @@ pub use options::BufferOptions;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
 use shared::lock;
-pub use shared::{Shared, State};
+pub use shared::{Shared, State, Work};
 pub use store::{Demand, Store, StoreView};
 use version::BufferedView;
 pub use worker::ThreadMain;
@@ -168,7 +168,9 @@ impl<S: Store> Buffered<S> {
             })?;
             shared.maintain()
         });
-        if let Err(failure) = &persisted {
+        if let Err(failure) = &persisted
+            && !failure.is_disk_full()
+        {
             shared.lock().failure.get_or_insert(failure.clone());
         }
         persisted
@@ -267,6 +269,24 @@ impl<S: Store> Backend for Buffered<S> {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn health(&self) -> BackendHealth {
+        self.shared.health()
+    }
+
+    fn bytes_to_persist(&self) -> u64 {
+        let version = self.shared.version.load();
+        let sealed: usize = version.sealed.iter().map(|sealed| sealed.memtable.used_bytes()).sum();
+        (version.active.used_bytes() + sealed) as u64
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        self.shared.store.reusable_bytes()
+    }
+
+    fn reclaim_space(&self) {
+        self.shared.change_upkeep(S::request_space);
     }
 
     fn stats(&self) -> BackendStats {

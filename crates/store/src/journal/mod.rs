@@ -19,7 +19,7 @@ use bytes::Bytes;
 use thalweg_disk::Disk;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, LogBarrier, View, WriteBatch,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, LogBarrier, View, WriteBatch,
 };
 use file::JournalFile;
 
@@ -159,6 +159,25 @@ impl<B: Backend> Backend for Journaled<B> {
 
     fn maintain(&self) -> Result<(), BackendError> {
         self.backend.maintain()
+    }
+
+    fn health(&self) -> BackendHealth {
+        match &self.lock().failure {
+            Some(failure) => BackendHealth::Failed(failure.to_string()),
+            None => self.backend.health(),
+        }
+    }
+
+    fn bytes_to_persist(&self) -> u64 {
+        self.backend.bytes_to_persist()
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        self.backend.reusable_bytes()
+    }
+
+    fn reclaim_space(&self) {
+        self.backend.reclaim_space();
     }
 
     fn stats(&self) -> BackendStats {

@@ -10,7 +10,7 @@ use rustix::{process::setpriority_process, thread::gettid};
 use super::store::{Extent, LsmStore};
 use crate::{
     backend::BackendError,
-    buffered::{Shared, State},
+    buffered::{Shared, State, Work},
 };
 
 /// The lowest scheduling priority of a thread, as a `nice` value.
@@ -20,7 +20,13 @@ const LOWEST_PRIORITY: i32 = 19;
 pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
-        if store.compact(extent)? {
+        // Between the attempts, the extent stays the same, but a later attempt finds other tables.
+        let Some(changed) = shared.until_there_is_room(Work::Upkeep, || store.compact(extent))? else { return Ok(()) };
+        if changed && matches!(extent, Extent::Reclaim) {
+            // One step may have made the next one possible.
+            shared.lock().upkeep.want_space();
+        }
+        if changed {
             shared.publish_after(|_, _| {})?;
         }
         if let Extent::All { asked } = extent {

@@ -77,7 +77,19 @@ pub(super) fn write<'a>(
         disk.sync_dir(dir)?;
         Ok(bytes)
     };
-    write_file().map_err(io_error("checkpoint"))
+    write_file().map_err(|error| {
+        // The room is needed more than the beginning of a checkpoint.
+        let _ = remove_if_there(disk, &path(dir, TMP_FILE));
+        io_error("checkpoint")(error)
+    })
+}
+
+/// Returns the size in bytes of a checkpoint file with this number of pairs, whose keys and values have `pair_bytes`
+/// bytes together.
+pub(super) fn file_bytes(pairs: u64, pair_bytes: u64) -> u64 {
+    let payload = pair_bytes + pairs * PAIR_HEADER_BYTES as u64;
+    let frames = payload.div_ceil(FRAME_PAYLOAD_BYTES as u64) + 1;
+    payload + frames * FRAME_HEADER_BYTES as u64 + (HEADER_BYTES + END_PAYLOAD_BYTES) as u64
 }
 
 /// Removes an unfinished checkpoint file. If a finished checkpoint exists, reads it and passes each pair of key and

@@ -34,7 +34,7 @@ use crate::{
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
-use file::DatabaseFile;
+use file::{DatabaseFile, RoomWait};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.tmp";
@@ -82,6 +82,7 @@ pub struct RedbStore {
     database: Option<Database>,
     sync: SyncMode,
     file_bytes: Arc<AtomicU64>,
+    room: Arc<RoomWait>,
 }
 
 impl RedbStore {
@@ -99,14 +100,20 @@ impl RedbStore {
             }
             opened => opened.map_err(io_error("open"))?,
         };
-        let (file, file_bytes) = DatabaseFile::new(file).map_err(io_error("open"))?;
+        let room = Arc::new(RoomWait::default());
+        let (file, file_bytes) = DatabaseFile::new(file, room.clone()).map_err(io_error("open"))?;
         if file_bytes.load(Ordering::Relaxed) == 0 {
             return Err(corrupt("the file is empty"));
         }
         let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
-        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes };
+        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes, room };
         match store.meta(FORMAT)? {
-            Some(version) if version == FORMAT_VERSION => Ok(store),
+            Some(version) if version == FORMAT_VERSION => {
+                if store.sync == SyncMode::BehindLog {
+                    store.room.begin();
+                }
+                Ok(store)
+            }
             found => Err(corrupt(format_args!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
         }
     }
@@ -125,7 +132,7 @@ impl RedbStore {
 /// Creates a redb database with its tables at a temporary path.
 fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     let file = disk.create(path).map_err(io_error("create"))?;
-    let (file, _) = DatabaseFile::new(file).map_err(io_error("create"))?;
+    let (file, _) = DatabaseFile::new(file, Arc::default()).map_err(io_error("create"))?;
     let database = Builder::new().create_with_backend(file).map_err(failed("create"))?;
     let mut transaction = database.begin_write().map_err(failed("create"))?;
     transaction.set_quick_repair(true);
@@ -183,9 +190,21 @@ impl Store for RedbStore {
         })
     }
 
+    fn full_disk(&self) -> Option<BackendError> {
+        self.room.full().map(|message| BackendError::DiskFull { operation: "write", message })
+    }
+
+    fn stop(&self) {
+        self.room.end();
+    }
+
     fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
         stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
         stats.tables += 1;
+        if self.room.full().is_some() {
+            // The transaction that waits for room may hold locks that the figures below need.
+            return;
+        }
         stats.cache_bytes += self.database().cache_stats().used_bytes() as u64;
         let keys = || self.database().begin_read().ok()?.open_table(PAIRS).ok()?.len().ok();
         stats.estimated_keys += keys().unwrap_or(0);
@@ -196,6 +215,7 @@ impl Drop for RedbStore {
     /// Closes the database. While it closes, redb writes data that makes the next open quick, and may panic if the file
     /// is damaged; no committed data is lost by such a panic.
     fn drop(&mut self) {
+        self.room.end();
         let database = self.database.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }

@@ -40,6 +40,7 @@ pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connecti
 pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) -> BackendError {
     move |error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupt(error),
+        Some(ErrorCode::DiskFull) => BackendError::DiskFull { operation, message: error.to_string() },
         _ => BackendError::io(operation, error),
     }
 }

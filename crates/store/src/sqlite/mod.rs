@@ -84,6 +84,8 @@ pub struct SqliteStore {
     dir: PathBuf,
     /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
+    /// Bytes of the database's unused pages at the last look.
+    reusable_bytes: AtomicU64,
 }
 
 impl SqliteStore {
@@ -104,6 +106,7 @@ impl SqliteStore {
             sync: options.buffer.sync,
             dir: options.dir.clone(),
             unchecked_bytes: AtomicU64::new(0),
+            reusable_bytes: AtomicU64::new(0),
         })
     }
 
@@ -227,6 +230,17 @@ impl Store for SqliteStore {
                 Ok(is_due)
             }
         }
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        // While a transaction runs, the figure of the last call stays in force.
+        if let Ok(writer) = self.writer.try_lock()
+            && let Ok(pages) = writer.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0))
+        {
+            let bytes = u64::try_from(pages).unwrap_or(0) * u64::from(PAGE_BYTES);
+            self.reusable_bytes.store(bytes, Ordering::Relaxed);
+        }
+        self.reusable_bytes.load(Ordering::Relaxed)
     }
 
     fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
