@@ -8,6 +8,7 @@ mod common;
 mod oracle;
 
 mod failures;
+mod full_disk;
 mod group_pages;
 mod migrate;
 mod model;

@@ -69,9 +69,9 @@ impl Upkeep {
         !self.may_compact && self.asked == self.answered
     }
 
-    /// Requests another step of returning space to the disk.
-    pub(super) fn want_space(&mut self) {
-        self.is_space_wanted = true;
+    /// Returns true if the space of deleted data should be returned to the disk, and marks the request as fulfilled.
+    pub(super) fn take_space_request(&mut self) -> bool {
+        std::mem::take(&mut self.is_space_wanted)
     }
 
     /// Marks all requests for full compactions up to this number as fulfilled.

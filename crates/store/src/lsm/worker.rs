@@ -20,12 +20,14 @@ const LOWEST_PRIORITY: i32 = 19;
 pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
-        // Between the attempts, the extent stays the same, but a later attempt finds other tables.
-        let Some(changed) = shared.until_there_is_room(Work::Upkeep, || store.compact(extent))? else { return Ok(()) };
-        if changed && matches!(extent, Extent::Reclaim) {
-            // One step may have made the next one possible.
-            shared.lock().upkeep.want_space();
-        }
+        let attempt = || match store.compact(extent) {
+            // If even this finds no room, smaller steps may make some.
+            Err(full) if full.is_disk_full() && shared.lock().upkeep.take_space_request() => {
+                if store.compact(Extent::Reclaim)? { Ok(true) } else { Err(full) }
+            }
+            done => done,
+        };
+        let Some(changed) = shared.until_there_is_room(Work::Upkeep, attempt)? else { return Ok(()) };
         if changed {
             shared.publish_after(|_, _| {})?;
         }
