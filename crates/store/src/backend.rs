@@ -353,6 +353,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
     /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
+    /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
+    /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends early.
+    /// Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists
+    /// nothing.
+    fn verify(&self, _step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        Ok(VerifiedRows { is_complete: true, ..VerifiedRows::default() })
+    }
     /// Returns the backend's ability to persist batches.
     fn health(&self) -> BackendHealth {
         BackendHealth::Good
@@ -374,6 +381,17 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn stats(&self) -> BackendStats;
     /// Returns the backend's name in the configuration, such as `memory` or `lsm`.
     fn name(&self) -> &'static str;
+}
+
+/// Amount of persisted data that a verification has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedRows {
+    /// Number of rows read, including overwritten and deleted versions of rows that the backend still stores.
+    pub rows: u64,
+    /// Number of bytes read.
+    pub bytes: u64,
+    /// True if all persisted data was read; false if the caller ended the verification early.
+    pub is_complete: bool,
 }
 
 /// Ability of a backend to persist batches.

@@ -20,6 +20,8 @@
 
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod checked;
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+mod contents;
 mod options;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
@@ -29,6 +31,7 @@ mod version;
 mod worker;
 
 use std::{
+    ops::ControlFlow,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -40,11 +43,13 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, View, WriteBatch},
+    backend::{Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, VerifiedRows, View, WriteBatch},
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub use contents::Contents;
 pub use options::BufferOptions;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
@@ -269,6 +274,11 @@ impl<S: Store> Backend for Buffered<S> {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        // A view of the store alone, so that no memtable hides its pairs.
+        self.shared.store.view()?.verify(step)
     }
 
     fn health(&self) -> BackendHealth {

@@ -4,13 +4,16 @@
 //! searches again from the last key of the previous page. So no lock or cursor of the store is held while the caller
 //! processes a pair, and the caller may read the store again.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::store::StoreView;
+use super::{
+    contents::{self, Contents},
+    store::StoreView,
+};
 use crate::{
-    backend::{BackendError, Direction},
+    backend::{BackendError, Direction, VerifiedRows},
     merge::{Cursor, Source},
     span::Span,
 };
@@ -36,6 +39,9 @@ pub trait PagedView: Send + Sync + 'static {
         direction: Direction,
         page: &mut Page,
     ) -> Result<(), BackendError>;
+
+    /// Returns the summary of the view's pairs; `None` if the database has none yet.
+    fn contents(&self) -> Result<Option<Contents>, BackendError>;
 }
 
 impl<V: PagedView> StoreView for V {
@@ -43,6 +49,10 @@ impl<V: PagedView> StoreView for V {
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         PagedView::get(self, key)
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        contents::verify(self, step)
     }
 
     fn run_count(&self) -> usize {
@@ -75,12 +85,12 @@ struct Pair {
 }
 
 impl Page {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
     }
 
     /// Empties the page, and increases the number of pairs that the next read may add.
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.bytes.clear();
         self.pairs.clear();
         self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
@@ -97,6 +107,11 @@ impl Page {
     /// Returns true if the page is full, so that no more pairs may be added.
     pub fn is_full(&self) -> bool {
         self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
+    }
+
+    /// Iterates over the pairs of key and value on the page.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).map(|number| (self.key(number), self.value(number)))
     }
 
     fn len(&self) -> usize {

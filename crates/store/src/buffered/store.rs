@@ -1,11 +1,11 @@
 //! The interface of a store behind memtables.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, BackendError, BackendStats, Change},
+    backend::{Applied, BackendError, BackendStats, Change, VerifiedRows},
     merge::{Cursor, Source},
     span::Span,
 };
@@ -122,6 +122,9 @@ pub trait StoreView: Send + Sync + 'static {
 
     /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+
+    /// Reads all pairs and verifies them; see [`Backend::verify`](crate::Backend::verify).
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError>;
 
     /// Returns the maximum number of sorted runs that a scan over the view must merge; 0 if the view has no pairs.
     fn run_count(&self) -> usize;

@@ -13,13 +13,17 @@
 
 mod file;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use bytes::Bytes;
 use thalweg_disk::Disk;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, LogBarrier, View, WriteBatch,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, LogBarrier, VerifiedRows, View,
+    WriteBatch,
 };
 use file::JournalFile;
 
@@ -159,6 +163,10 @@ impl<B: Backend> Backend for Journaled<B> {
 
     fn maintain(&self) -> Result<(), BackendError> {
         self.backend.maintain()
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        self.backend.verify(step)
     }
 
     fn health(&self) -> BackendHealth {

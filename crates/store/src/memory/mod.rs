@@ -21,8 +21,8 @@ use thalweg_disk::Disk;
 use crate::files::create_dir;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier, View, Visit,
-    WriteBatch, bounds_are_empty,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier, VerifiedRows, View,
+    Visit, WriteBatch, bounds_are_empty,
 };
 
 /// Estimated memory in bytes of one pair in addition to its key and value: two reference-counted buffers and a share of
@@ -213,6 +213,10 @@ impl Backend for MemoryBackend {
             self.checkpoint(&mut writing)?;
         }
         Ok(())
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        checkpoint::verify(&*self.disk, &self.options.dir, step)
     }
 
     fn health(&self) -> BackendHealth {

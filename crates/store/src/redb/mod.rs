@@ -3,8 +3,8 @@
 //! Owns: the layout of pairs in the database, its transactions and its views. Does not own: the decision when to
 //! persist; see `buffered`.
 //!
-//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written in the same transaction
-//! as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
+//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied` and `contents`, written in the
+//! same transaction as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
 //! redb's quick repair. This costs a second fsync for each memtable, but an open after a crash need not read the whole
 //! database. If each batch is synced, the transaction is a plain one, as redb users have it, and an open after a crash
 //! reads the whole database.
@@ -25,12 +25,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+use redb::{
+    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+};
 use thalweg_disk::Disk;
 
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, PagedView, Store, checked, checksum},
+    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Contents, Page, PagedView, Store, checked, checksum},
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
@@ -41,8 +43,15 @@ const NEW_FILE: &str = "state.redb.tmp";
 const PAIRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pairs");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
+const CONTENTS: &str = "contents";
 const FORMAT: &str = "format";
-const FORMAT_VERSION: &[u8] = &[1];
+/// Format of a database whose transactions store a summary of the pairs.
+const FORMAT_VERSION: &[u8] = &[2];
+/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+const FORMAT_VERSION_1: &[u8] = &[1];
+
+/// Number of bytes of a database file that [`Store::reusable_bytes`] leaves out of account: redb's own tables.
+const MIN_FILE_BYTES: u64 = 2 << 20;
 
 /// Options of a [`RedbBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +92,8 @@ pub struct RedbStore {
     sync: SyncMode,
     file_bytes: Arc<AtomicU64>,
     room: Arc<RoomWait>,
+    /// Bytes of all keys and stored values, as of the last transaction that this process has made.
+    pair_bytes: AtomicU64,
 }
 
 impl RedbStore {
@@ -106,9 +117,9 @@ impl RedbStore {
             return Err(corrupt("the file is empty"));
         }
         let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
-        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes, room };
+        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes, room, pair_bytes: AtomicU64::new(0) };
         match store.meta(FORMAT)? {
-            Some(version) if version == FORMAT_VERSION => {
+            Some(version) if version == FORMAT_VERSION || version == FORMAT_VERSION_1 => {
                 if store.sync == SyncMode::BehindLog {
                     store.room.begin();
                 }
@@ -148,7 +159,12 @@ impl Store for RedbStore {
     type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
-        let bytes = catch_panics("reading the applied position", || self.meta(APPLIED))?;
+        let bytes = catch_panics("reading the applied position", || {
+            let transaction = self.database().begin_read().map_err(failed("read"))?;
+            // Verifies the applied position too.
+            contents_of(&transaction.open_table(META).map_err(failed("read"))?)?;
+            self.meta(APPLIED)
+        })?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
@@ -157,28 +173,43 @@ impl Store for RedbStore {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
             let mut bytes = 0;
-            {
+            let contents = {
                 let mut pairs = transaction.open_table(PAIRS).map_err(failed("write"))?;
+                let mut meta = transaction.open_table(META).map_err(failed("write"))?;
+                let mut contents = match contents_of(&meta)? {
+                    Some(contents) => contents,
+                    None => summarize(&pairs)?,
+                };
                 for change in changes {
                     match change {
                         Change::Put(key, value) => {
                             bytes += key.len() + value.len();
+                            if let Some(old) = pairs.get(key).map_err(failed("write"))? {
+                                contents.remove(key, old.value());
+                            }
                             let stored_bytes = CHECKSUM_BYTES + value.len();
                             let mut room = pairs.insert_reserve(key, stored_bytes).map_err(failed("write"))?;
                             let room: &mut [u8] = room.as_mut();
                             room[..CHECKSUM_BYTES].copy_from_slice(&checksum(key, value));
                             room[CHECKSUM_BYTES..].copy_from_slice(value);
+                            contents.add(key, room);
                         }
                         Change::Delete(key) => {
                             bytes += key.len();
-                            pairs.remove(key).map_err(failed("write"))?;
+                            if let Some(old) = pairs.remove(key).map_err(failed("write"))? {
+                                contents.remove(key, old.value());
+                            }
                         }
                     }
                 }
-                let mut meta = transaction.open_table(META).map_err(failed("write"))?;
-                meta.insert(APPLIED, applied.encode().as_slice()).map_err(failed("write"))?;
-            }
+                let applied = applied.encode();
+                meta.insert(APPLIED, applied.as_slice()).map_err(failed("write"))?;
+                meta.insert(CONTENTS, contents.encode(&applied).as_slice()).map_err(failed("write"))?;
+                meta.insert(FORMAT, FORMAT_VERSION).map_err(failed("write"))?;
+                contents
+            };
             transaction.commit().map_err(failed("commit"))?;
+            self.pair_bytes.store(contents.bytes, Ordering::Relaxed);
             Ok(bytes as u64)
         })
     }
@@ -186,8 +217,18 @@ impl Store for RedbStore {
     fn view(&self) -> Result<Arc<RedbView>, BackendError> {
         catch_panics("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }))
+            let pairs = transaction.open_table(PAIRS).map_err(failed("read"))?;
+            Ok(Arc::new(RedbView { pairs, meta: transaction.open_table(META).map_err(failed("read"))? }))
         })
+    }
+
+    /// Returns the part of the file that the pairs do not need, even if its pages are half full and all inner pages are
+    /// counted.
+    fn reusable_bytes(&self) -> u64 {
+        match self.pair_bytes.load(Ordering::Relaxed) {
+            0 => 0,
+            pairs => self.file_bytes.load(Ordering::Relaxed).saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES),
+        }
     }
 
     fn full_disk(&self) -> Option<BackendError> {
@@ -224,9 +265,40 @@ impl Drop for RedbStore {
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
 pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    meta: ReadOnlyTable<&'static str, &'static [u8]>,
+}
+
+/// Returns the summary of the pairs in a transaction; `None` if the database has the format without summaries.
+fn contents_of(meta: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Option<Contents>, BackendError> {
+    let get = |name| meta.get(name).map_err(failed("read"));
+    if get(FORMAT)?.is_some_and(|format| format.value() == FORMAT_VERSION_1) {
+        return Ok(None);
+    }
+    let damaged = || corrupt("`applied` or `contents` is damaged");
+    match (get(APPLIED)?, get(CONTENTS)?) {
+        (None, None) => Ok(Some(Contents::default())),
+        (Some(applied), Some(contents)) => {
+            Contents::decode(contents.value(), applied.value()).ok_or_else(damaged).map(Some)
+        }
+        _ => Err(damaged()),
+    }
+}
+
+/// Computes the summary of all pairs. Needed only for a database that was written without one.
+fn summarize(pairs: &impl ReadableTable<&'static [u8], &'static [u8]>) -> Result<Contents, BackendError> {
+    let mut contents = Contents::default();
+    for pair in pairs.iter().map_err(failed("read"))? {
+        let (key, stored) = pair.map_err(failed("read"))?;
+        contents.add(key.value(), stored.value());
+    }
+    Ok(contents)
 }
 
 impl PagedView for RedbView {
+    fn contents(&self) -> Result<Option<Contents>, BackendError> {
+        catch_panics("reading", || contents_of(&self.meta))
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         catch_panics("reading", || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };

@@ -3,8 +3,8 @@
 //! Owns: the layout of pairs in the database, its transactions, its write-ahead log and its views. Does not own:
 //! the decision when to persist; see `buffered`.
 //!
-//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written in the same
-//! transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
+//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied` and `contents`, written in the
+//! same transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
 //! state is behind the node's log, there is one commit per memtable, and a checkpoint would sync the WAL anyway, so
 //! `synchronous = NORMAL` would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint.
 //! SQLite receives only batches that are durable in the log.
@@ -38,7 +38,10 @@ use view::{Readers, SqliteView};
 const WAL_FILE: &str = "state.sqlite-wal";
 /// Application id in the database's header, "THWG", which identifies a state database.
 const APPLICATION_ID: i32 = 0x5448_5747;
-const FORMAT_VERSION: i32 = 1;
+/// Format of a database whose transactions store a summary of the pairs.
+const FORMAT_VERSION: i32 = 2;
+/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+const FORMAT_VERSION_1: i32 = 1;
 const PAGE_BYTES: u32 = 8192;
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
@@ -128,7 +131,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
     if found == (0, 0) {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
-    } else if found != (APPLICATION_ID, FORMAT_VERSION) {
+    } else if found != (APPLICATION_ID, FORMAT_VERSION) && found != (APPLICATION_ID, FORMAT_VERSION_1) {
         return Err(corrupt(format_args!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
@@ -168,6 +171,8 @@ impl Store for SqliteStore {
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
+        // Verifies the applied position too.
+        view::contents_of(&writer)?;
         let found = writer.query_row("SELECT value FROM meta WHERE name = 'applied'", [], row);
         let found = found.optional().map_err(failed("read"))?;
         found.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
@@ -178,6 +183,16 @@ impl Store for SqliteStore {
         let transaction = writer.transaction().map_err(failed("write"))?;
         let (mut bytes, mut count) = (0, 0);
         {
+            let mut contents = match view::contents_of(&transaction)? {
+                Some(contents) => contents,
+                None => {
+                    let convert = format!("PRAGMA user_version = {FORMAT_VERSION}");
+                    transaction.execute_batch(&convert).map_err(failed("write"))?;
+                    view::summarize(&transaction)?
+                }
+            };
+            let get = "SELECT value FROM pairs WHERE key = ?1";
+            let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
             let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
                        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
             let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
@@ -185,12 +200,19 @@ impl Store for SqliteStore {
             let mut stored = Vec::new();
             for change in changes {
                 count += 1;
+                let (Change::Put(key, _) | Change::Delete(key)) = change;
+                let mut old = get.query([key]).map_err(failed("write"))?;
+                if let Some(row) = old.next().map_err(failed("write"))? {
+                    contents.remove(key, view::blob(row, 0)?);
+                }
+                drop(old);
                 match change {
                     Change::Put(key, value) => {
                         bytes += key.len() + value.len();
                         stored.clear();
                         stored.extend_from_slice(&checksum(key, value));
                         stored.extend_from_slice(value);
+                        contents.add(key, &stored);
                         put.execute([key, &stored]).map_err(failed("write"))?;
                     }
                     Change::Delete(key) => {
@@ -199,10 +221,12 @@ impl Store for SqliteStore {
                     }
                 }
             }
-            let meta = "INSERT INTO meta (name, value) VALUES ('applied', ?1) \
+            let meta = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
                         ON CONFLICT (name) DO UPDATE SET value = excluded.value";
             let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
-            meta.execute([applied.encode()]).map_err(failed("write"))?;
+            let applied = applied.encode();
+            meta.execute(("applied", &applied)).map_err(failed("write"))?;
+            meta.execute(("contents", contents.encode(&applied))).map_err(failed("write"))?;
         }
         self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
         let written = bytes as u64 + count * u64::from(PAGE_BYTES);
