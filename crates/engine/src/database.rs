@@ -29,6 +29,7 @@ use crate::{
     maintenance::{Background, Maintenance},
     open::{self, OpenReport, Opened},
     options::Options,
+    scrub::{Scrub, ScrubStats},
 };
 
 /// Ability of the database to accept writes, and the reason if it cannot.
@@ -84,7 +85,10 @@ impl Database {
         // A replayed command may have left a view that no caller of this process has requested.
         open.machine.drop_digest_view();
         let digests = Digests::new(open.machine.applied().lsn);
+        let (log, backend) = (open.log.clone(), open.backend.clone());
+        let scrub = Scrub::start(log, backend, options.scrub_interval, options.scrub_bytes_per_second);
         let inner = Arc::new(Inner {
+            scrub,
             open,
             options,
             totals: Mutex::default(),
@@ -114,6 +118,7 @@ impl Database {
             return Ok(());
         }
         self.background.stop();
+        inner.scrub.stop();
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
         // ignored.
@@ -181,6 +186,12 @@ impl Database {
     /// Runs one round of maintenance: retention, reclaiming, flushing, moving and freeing.
     pub fn maintain(&self) -> Result<Maintenance, WriteError> {
         self.background.run_round(&self.inner)
+    }
+
+    /// Reads all stored data on the caller's thread, as the scrub does in the background, and verifies it. Returns the
+    /// statistics of all scrubs, with any damage.
+    pub fn scrub(&self) -> ScrubStats {
+        self.inner.scrub.run()
     }
 
     /// Returns the database's ability to accept writes, and the reason if it does not.

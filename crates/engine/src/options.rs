@@ -124,6 +124,12 @@ pub struct Options {
     /// Interval between rounds of maintenance (retention, moving, freeing); with zero, maintenance runs only on
     /// request.
     pub maintenance_interval: Duration,
+    /// Interval between scrubs, each of which reads all stored data and verifies it; with zero there are none. The first
+    /// scrub begins at the latest ten minutes after the open.
+    pub scrub_interval: Duration,
+    /// Maximum number of bytes per second that a scrub reads. A higher rate takes more of the disk from others; with a
+    /// lower one, the files of redb and SQLite can grow by what is written during a longer scrub.
+    pub scrub_bytes_per_second: u64,
 }
 
 impl Default for Options {
@@ -148,6 +154,8 @@ impl Default for Options {
             max_queue_bytes: limits::MAX_QUEUE_BYTES,
             max_replay_bytes: 512 << 20,
             maintenance_interval: Duration::from_secs(1),
+            scrub_interval: Duration::from_secs(7 * 24 * 3600),
+            scrub_bytes_per_second: 32 << 20,
         }
     }
 }

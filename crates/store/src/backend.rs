@@ -462,7 +462,10 @@ pub enum BackendError {
         message: String,
     },
     /// Files of the backend on disk are damaged.
-    #[error("state is corrupt in {what}: {message}")]
+    #[error(
+        "state is corrupt in {what}: {message}; `thalweg state rebuild` computes it again if the log still has all \
+         entries, and otherwise restore a backup"
+    )]
     Corrupt {
         /// File, or part of a file, that is damaged.
         what: String,

@@ -219,6 +219,13 @@ knobs! {
     /// Time between runs of retention, of moving values out of old segments, and of freeing segments. Cost: shorter
     /// intervals use more CPU, longer ones more disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
+    /// Time between scrubs, which read all stored data and report damage in the metrics and the status; 0s disables
+    /// them. The first one begins within ten minutes of a start. Cost: `scrub_bytes_per_second` of the disk while a scrub
+    /// runs.
+    scrub_interval: Span = |engine| Span(engine.scrub_interval);
+    /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
+    /// the files of redb and sqlite grow by what is written during the longer scrub.
+    scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
     /// Maximum number of connections over HTTP and the native protocol. Further clients get 503 or a goodbye, and are
     /// disconnected. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
     /// replies.
@@ -330,6 +337,8 @@ impl Config {
             max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
             max_replay_bytes: self.max_replay_bytes.0,
             maintenance_interval: self.maintenance_interval.0,
+            scrub_interval: self.scrub_interval.0,
+            scrub_bytes_per_second: self.scrub_bytes_per_second.0,
             ..Options::default()
         }
     }

@@ -1,7 +1,7 @@
 //! A summary of all pairs of a database, by which a verification finds that pairs are missing.
 //!
-//! Owns: [`Contents`] and its bytes, and [`verify`], which compares a view with its summary. Does not own: the
-//! transactions that store the summary beside the pairs.
+//! Owns: [`Contents`] and its bytes. Does not own: the transactions that store the summary beside the pairs, or the
+//! verification that compares the two (`paged.rs`).
 //!
 //! redb and SQLite do not check their tree pages when they read them, so a flipped bit can hide a whole subtree. The
 //! checksum of a pair (`checked.rs`) shows damage only in pairs that are found. The summary shows the others: each
@@ -14,19 +14,10 @@
 //! `crc` is a CRC-32C of the other bytes and of the encoded applied position, which is stored in the same transaction
 //! and has no checksum of its own.
 
-use std::ops::{Bound, ControlFlow};
-
-use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::{
-    checked::{CHECKSUM_BYTES, checksum},
-    paged::{Page, PagedView},
-};
-use crate::{
-    backend::{BackendError, Direction, VerifiedRows},
-    checksum::crc32c,
-};
+use super::checked::CHECKSUM_BYTES;
+use crate::checksum::crc32c;
 
 const VERSION: u8 = 1;
 const ENCODED_BYTES: usize = 1 + 3 * 8 + 4;
@@ -85,55 +76,6 @@ fn hash(key: &[u8], stored: &[u8]) -> u64 {
     digest.update(&stored[..stored.len().min(CHECKSUM_BYTES)]);
     digest.update(&(key.len() as u64).to_le_bytes());
     digest.finalize()
-}
-
-/// Reads all pairs of a view, each by scan and by key, and compares them with the view's summary. Calls `step` after
-/// each page with its number of bytes; if `step` returns `Break`, the verification ends early.
-pub fn verify<V: PagedView>(
-    view: &V,
-    step: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<VerifiedRows, BackendError> {
-    let corrupt = |message: String| BackendError::corrupt("the state's database", message);
-    let (mut found, mut verified) = (Contents::default(), VerifiedRows::default());
-    let (mut page, mut last) = (Page::new(), None::<Vec<u8>>);
-    loop {
-        let lower = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        view.page(lower, Bound::Unbounded, Direction::Forward, &mut page)?;
-        let bytes_before = verified.bytes;
-        for (key, value) in page.iter() {
-            if last.as_deref().is_some_and(|last| last >= key) {
-                return Err(corrupt(format!("keys are out of order at {}", shown(key))));
-            }
-            // A search takes another way through the tree than a scan, and a damaged inner page can mislead it.
-            if PagedView::get(view, key)?.as_deref() != Some(value) {
-                return Err(corrupt(format!("a search does not find the key {}", shown(key))));
-            }
-            found.add(key, &[&checksum(key, value)[..], value].concat());
-            verified.rows += 1;
-            verified.bytes += (key.len() + value.len()) as u64;
-            last = Some(key.to_vec());
-        }
-        let goes_on = step(verified.bytes - bytes_before).is_continue();
-        if !page.is_full() {
-            break;
-        }
-        if !goes_on {
-            return Ok(verified);
-        }
-        page.reset();
-    }
-    verified.is_complete = true;
-    match view.contents()? {
-        Some(expected) if expected != found => Err(corrupt(format!(
-            "it has {} rows of {} bytes, and its summary counts {} rows of {} bytes",
-            found.pairs, found.bytes, expected.pairs, expected.bytes
-        ))),
-        _ => Ok(verified),
-    }
-}
-
-fn shown(key: &[u8]) -> String {
-    format!("that begins with {:02x?}", Bytes::copy_from_slice(&key[..key.len().min(16)]).as_ref())
 }
 
 #[cfg(test)]

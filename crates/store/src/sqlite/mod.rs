@@ -32,16 +32,10 @@ use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, checksum},
 };
-use connection::{FILE, Role, corrupt, failed};
+use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, Role, corrupt, failed};
 use view::{Readers, SqliteView};
 
 const WAL_FILE: &str = "state.sqlite-wal";
-/// Application id in the database's header, "THWG", which identifies a state database.
-const APPLICATION_ID: i32 = 0x5448_5747;
-/// Format of a database whose transactions store a summary of the pairs.
-const FORMAT_VERSION: i32 = 2;
-/// Format of earlier versions of the program, without summaries. The first transaction converts it.
-const FORMAT_VERSION_1: i32 = 1;
 const PAGE_BYTES: u32 = 8192;
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;

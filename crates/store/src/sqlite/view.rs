@@ -18,10 +18,7 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::{
-    FORMAT_VERSION_1,
-    connection::{self, Role, corrupt, failed},
-};
+use super::connection::{self, FORMAT_VERSION_1, Role, corrupt, failed};
 use crate::{
     backend::{BackendError, Direction},
     buffered::{Contents, Page, PagedView, checked},
