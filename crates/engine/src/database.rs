@@ -128,6 +128,7 @@ impl Database {
         inner.open.watches.close();
         // Do both: a state that cannot be flushed only makes the next open slower.
         let flushed = inner.open.backend.flush();
+        inner.note_last_use();
         inner.open.log.close()?;
         flushed?;
         Ok(())

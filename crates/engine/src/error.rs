@@ -1,6 +1,6 @@
 //! Error enums of the engine's operations: open, write, read.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use thalweg_log::AppendError;
 use thalweg_redis::Collection;
@@ -16,6 +16,8 @@ use thalweg_types::{
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
     record::RecordError,
 };
+
+use crate::clock_file::shown_span;
 
 /// Error returned when a directory cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -56,6 +58,22 @@ pub enum OpenError {
     NoOsPath {
         /// Name of the backend.
         backend: &'static str,
+    },
+    /// The wall clock is far ahead of the time at which the directory was last in use. The time of a space never goes
+    /// back, so a wrong clock would end leases and expire keys for good.
+    #[error(
+        "the wall clock is {} ahead of the last use of {path}, more than max_clock_jump ({}): opening it now would end \
+         leases, expire keys and trim streams by that time, for good. If the clock is right, because the node was off, \
+         accept it once with THALWEG_MAX_CLOCK_JUMP={} (`serve --max-clock-jump`). If it is wrong, correct it first",
+        shown_span(*.jump), shown_span(*.max), shown_span(*.jump + Duration::from_secs(3600))
+    )]
+    ClockJump {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Span between the last use of the directory and the time of the wall clock.
+        jump: Duration,
+        /// Maximum span that the options permit.
+        max: Duration,
     },
     /// This build of the program does not contain the backend.
     #[error("this build has no {backend} backend: build it with `--features {backend}`")]
@@ -109,6 +127,7 @@ impl Classified for OpenError {
             Self::Unfinished { .. } => "unfinished_restore",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
+            Self::ClockJump { .. } => "clock_jump",
             Self::NotBuilt { .. } => "backend_not_built",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
@@ -126,6 +145,7 @@ impl Classified for OpenError {
             Self::Missing { .. }
             | Self::Unfinished { .. }
             | Self::OtherBackend { .. }
+            | Self::ClockJump { .. }
             | Self::NoOsPath { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,

@@ -18,12 +18,13 @@
 //! # }
 //! ```
 //!
-//! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/BACKEND/`.
+//! Layout of a directory: `LOCK`, `IDENTITY`, `CLOCK`, `log/`, `state/default/BACKEND/`.
 
 mod ack;
 mod async_database;
 mod async_time;
 mod backends;
+mod clock_file;
 mod command;
 mod compactor;
 mod coordination;

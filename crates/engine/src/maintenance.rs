@@ -75,6 +75,9 @@ const PRUNED_PER_COMMAND: u32 = 1000;
 /// second.
 const PRUNES_PER_ROUND: u32 = 100;
 
+/// Number of rounds after which maintenance notes that the directory is in use: about half an hour. A node that is killed
+/// after days without a write must not seem to have been off.
+const ROUNDS_PER_NOTE: u32 = 1800;
 /// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
 /// flushed deletes return space.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
@@ -96,6 +99,8 @@ struct Rounds {
     stale: StaleCursor,
     /// Id of the digest whose view is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
+    /// Number of rounds so far.
+    count: u32,
     /// Number of consecutive rounds that have found the disk full.
     full: u32,
 }
@@ -134,6 +139,10 @@ impl Inner {
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
         first.default_on_error(rounds.mover.round(self, &mut done));
         first.default_on_error(self.raise_history_floor());
+        rounds.count = rounds.count.wrapping_add(1);
+        if rounds.count.is_multiple_of(ROUNDS_PER_NOTE) {
+            self.note_last_use();
+        }
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         first.0.map_or(Ok(done), Err)
     }
@@ -167,6 +176,12 @@ impl Inner {
             self.propose_expiry()?;
         }
         Ok(())
+    }
+
+    /// Writes the present time of the space to the file that shows when the directory was last in use.
+    pub(crate) fn note_last_use(&self) {
+        // The file is only compared with at the next open; a disk that cannot take it reports itself elsewhere.
+        let _ = self.open.clock_file.save(&self.open.disk, self.open.solo.now());
     }
 
     fn is_expiry_due(&self) -> Result<bool, WriteError> {

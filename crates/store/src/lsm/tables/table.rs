@@ -194,7 +194,7 @@ impl Table {
 
     /// Reads the whole file of the table and compares it with the checksum that the LSM crate has stored for it in its
     /// manifest. Adds the amounts to `verified`, and calls `step` after each piece. Returns `Break` if `step` does.
-    pub(super) fn verify(
+    pub fn verify(
         &self,
         verified: &mut VerifiedRows,
         step: &mut dyn FnMut(u64) -> ControlFlow<()>,
