@@ -60,7 +60,7 @@ fn a_node_that_was_idle_but_in_use_is_not_refused() {
     let (db, clock) = open_at(&disk, START.plus(DAY * 10), options()).unwrap();
     clock.advance(DAY * 10);
     // About half an hour of rounds.
-    (0..1800).for_each(|_| drop(db.maintain().unwrap()));
+    (0..1800).for_each(|_| _ = db.maintain().unwrap());
     drop(db);
     open_at(&disk.kill_process(), START.plus(DAY * 20), options()).unwrap();
 }

@@ -22,6 +22,7 @@ mod repair;
 mod snapshot;
 mod space;
 mod state_digest;
+mod state_files;
 mod state_version;
 mod truncations;
 mod undercount;

@@ -64,6 +64,8 @@ pub use worker::ThreadMain;
 const SPARE_ARENAS: usize = 1;
 /// Share of a memtable that [`Backend::make_room`] leaves free for a batch of unknown size: one in this number.
 const ROOM_SHARE: usize = 16;
+/// Size in bytes of a change in a memtable, assumed while the memtable has none.
+const DEFAULT_CHANGE_BYTES: usize = 256;
 /// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
@@ -287,8 +289,12 @@ impl<S: Store> Backend for Buffered<S> {
 
     fn bytes_to_persist(&self) -> u64 {
         let version = self.shared.version.load();
-        let sealed: usize = version.sealed.iter().map(|sealed| sealed.memtable.used_bytes()).sum();
-        (version.active.used_bytes() + sealed) as u64
+        let active = &version.active;
+        // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
+        let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
+        let changes = self.shared.options.memtable_bytes / mean_bytes;
+        let memtables = version.sealed.len() as u64 + 1;
+        self.shared.store.bytes_to_persist(memtables, changes as u64, self.shared.options.memtable_bytes as u64)
     }
 
     fn reusable_bytes(&self) -> u64 {

@@ -83,6 +83,12 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// that is free now.
     fn request_space(_upkeep: &mut Self::Upkeep) {}
 
+    /// Returns an estimate of the disk space in bytes that persisting `memtables` memtables takes at most, if each has
+    /// `changes` changes in `bytes` bytes.
+    fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
+        memtables * bytes
+    }
+
     /// Returns the number of bytes within the store's files that it can use again before the files grow.
     fn reusable_bytes(&self) -> u64 {
         0

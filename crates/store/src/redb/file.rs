@@ -88,14 +88,30 @@ impl RoomWait {
 pub(super) struct DatabaseFile {
     file: Arc<dyn File>,
     len: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+    written_end: Arc<AtomicU64>,
     room: Arc<RoomWait>,
 }
 
+/// Figures of a database file that its user reads.
+#[derive(Debug, Clone)]
+pub(super) struct FileFigures {
+    /// Size of the file in bytes, updated when redb resizes it.
+    pub len: Arc<AtomicU64>,
+    /// Number of bytes written to the file since it was opened.
+    pub written: Arc<AtomicU64>,
+    /// End of the last byte in the file that was written since it was opened. redb extends the file without writing, so
+    /// the file has disk space only up to about here.
+    pub written_end: Arc<AtomicU64>,
+}
+
 impl DatabaseFile {
-    /// Returns the file and a shared counter of the file's size in bytes, which is updated when redb resizes the file.
-    pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, Arc<AtomicU64>)> {
+    /// Returns the file, and its figures.
+    pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, FileFigures)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
-        Ok((Self { file, len: len.clone(), room }, len))
+        let figures = FileFigures { len, written: Arc::default(), written_end: Arc::default() };
+        let FileFigures { len, written, written_end } = figures.clone();
+        Ok((Self { file, len, written, written_end, room }, figures))
     }
 }
 
@@ -119,6 +135,9 @@ impl StorageBackend for DatabaseFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.room.until_there_is_room(|| self.file.write_all_at(data, offset))
+        self.room.until_there_is_room(|| self.file.write_all_at(data, offset))?;
+        self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.written_end.fetch_max(offset + data.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
-use file::{DatabaseFile, RoomWait};
+use file::{DatabaseFile, FileFigures, RoomWait};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.tmp";
@@ -50,6 +50,8 @@ const FORMAT_VERSION: &[u8] = &[2];
 /// Format of earlier versions of the program, without summaries. The first transaction converts it.
 const FORMAT_VERSION_1: &[u8] = &[1];
 
+/// Size of a page of redb in bytes, which is the least that a change of a page writes.
+const PAGE_BYTES: u64 = 4096;
 /// Number of bytes of a database file that [`Store::reusable_bytes`] leaves out of account: redb's own tables.
 const MIN_FILE_BYTES: u64 = 2 << 20;
 
@@ -90,10 +92,12 @@ pub struct RedbStore {
     /// The redb database; `None` only while the store is being dropped.
     database: Option<Database>,
     sync: SyncMode,
-    file_bytes: Arc<AtomicU64>,
+    figures: FileFigures,
     room: Arc<RoomWait>,
     /// Bytes of all keys and stored values, as of the last transaction that this process has made.
     pair_bytes: AtomicU64,
+    /// Bytes that recent transactions have written to the file for each change.
+    bytes_per_change: AtomicU64,
 }
 
 impl RedbStore {
@@ -112,12 +116,19 @@ impl RedbStore {
             opened => opened.map_err(io_error("open"))?,
         };
         let room = Arc::new(RoomWait::default());
-        let (file, file_bytes) = DatabaseFile::new(file, room.clone()).map_err(io_error("open"))?;
-        if file_bytes.load(Ordering::Relaxed) == 0 {
+        let (file, figures) = DatabaseFile::new(file, room.clone()).map_err(io_error("open"))?;
+        if figures.len.load(Ordering::Relaxed) == 0 {
             return Err(corrupt("the file is empty"));
         }
         let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
-        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes, room, pair_bytes: AtomicU64::new(0) };
+        let store = Self {
+            database: Some(database),
+            sync: options.buffer.sync,
+            figures,
+            room,
+            pair_bytes: AtomicU64::new(0),
+            bytes_per_change: AtomicU64::new(PAGE_BYTES),
+        };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION || version == FORMAT_VERSION_1 => {
                 if store.sync == SyncMode::BehindLog {
@@ -172,7 +183,8 @@ impl Store for RedbStore {
         catch_panics("persisting", || {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
-            let mut bytes = 0;
+            let (mut bytes, mut count) = (0, 0);
+            let written_before = self.figures.written.load(Ordering::Relaxed);
             let contents = {
                 let mut pairs = transaction.open_table(PAIRS).map_err(failed("write"))?;
                 let mut meta = transaction.open_table(META).map_err(failed("write"))?;
@@ -181,6 +193,7 @@ impl Store for RedbStore {
                     None => summarize(&pairs)?,
                 };
                 for change in changes {
+                    count += 1;
                     match change {
                         Change::Put(key, value) => {
                             bytes += key.len() + value.len();
@@ -210,6 +223,11 @@ impl Store for RedbStore {
             };
             transaction.commit().map_err(failed("commit"))?;
             self.pair_bytes.store(contents.bytes, Ordering::Relaxed);
+            let written = self.figures.written.load(Ordering::Relaxed) - written_before;
+            // The figure falls slowly, because the next transaction may be like an earlier one.
+            let before = self.bytes_per_change.load(Ordering::Relaxed);
+            let per_change = (written / count.max(1)).max(before / 4 * 3);
+            self.bytes_per_change.store(per_change, Ordering::Relaxed);
             Ok(bytes as u64)
         })
     }
@@ -222,12 +240,24 @@ impl Store for RedbStore {
         })
     }
 
+    /// A transaction copies each page that it changes, and frees the old pages for the transaction after the next. It
+    /// cannot copy more than the whole file.
+    fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
+        let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
+        let copied = copied.min(self.figures.len.load(Ordering::Relaxed));
+        copied * memtables.min(2) + memtables * bytes * 2
+    }
+
     /// Returns the part of the file that the pairs do not need, even if its pages are half full and all inner pages are
     /// counted.
     fn reusable_bytes(&self) -> u64 {
         match self.pair_bytes.load(Ordering::Relaxed) {
             0 => 0,
-            pairs => self.file_bytes.load(Ordering::Relaxed).saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES),
+            pairs => {
+                let written_end = self.figures.written_end.load(Ordering::Relaxed);
+                let end = written_end.min(self.figures.len.load(Ordering::Relaxed));
+                end.saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES)
+            }
         }
     }
 
@@ -240,7 +270,7 @@ impl Store for RedbStore {
     }
 
     fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
-        stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
+        stats.disk_bytes += self.figures.len.load(Ordering::Relaxed);
         stats.tables += 1;
         if self.room.full().is_some() {
             // The transaction that waits for room may hold locks that the figures below need.

@@ -21,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -81,6 +81,8 @@ pub struct SqliteStore {
     dir: PathBuf,
     /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
+    /// True if the last checkpoint has copied the whole WAL, so that SQLite reuses the file from its start.
+    is_wal_copied: AtomicBool,
     /// Bytes of the database's unused pages at the last look.
     reusable_bytes: AtomicU64,
 }
@@ -103,6 +105,7 @@ impl SqliteStore {
             sync: options.buffer.sync,
             dir: options.dir.clone(),
             unchecked_bytes: AtomicU64::new(0),
+            is_wal_copied: AtomicBool::new(false),
             reusable_bytes: AtomicU64::new(0),
         })
     }
@@ -110,7 +113,10 @@ impl SqliteStore {
     /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
+        let frames = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+        let (written, copied) =
+            writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], frames).map_err(failed("checkpoint"))?;
+        self.is_wal_copied.store(written == copied, Ordering::Relaxed);
         self.unchecked_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -248,6 +254,16 @@ impl Store for SqliteStore {
                 Ok(is_due)
             }
         }
+    }
+
+    /// A transaction writes each page that it changes to the WAL, whose file is used again; a checkpoint then extends
+    /// the database by the new pages.
+    fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
+        let file_bytes = |name: &str| fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
+        let changed = changes.saturating_mul(PAGE_BYTES.into()).min(file_bytes(FILE));
+        let reused = if self.is_wal_copied.load(Ordering::Relaxed) { file_bytes(WAL_FILE) } else { 0 };
+        // A view that a reader holds can keep one transaction from reusing the WAL.
+        (changed * 2).saturating_sub(reused) + memtables * bytes * 2
     }
 
     fn reusable_bytes(&self) -> u64 {
