@@ -105,7 +105,7 @@ fn delete(db: &Database, keys: impl Iterator<Item = u32>) {
     for (count, number) in keys.enumerate() {
         while let Err(error) = keyspace.delete(&key(number)) {
             assert!(matches!(error, WriteError::DiskFull { .. } | WriteError::NoSegment { .. }), "{error}");
-            assert!(Instant::now() < until, "a delete finds no room: {error}");
+            assert!(Instant::now() < until, "a delete finds no room: {error}\n{:#?}", db.stats());
             let _ = db.maintain();
             thread::yield_now();
         }

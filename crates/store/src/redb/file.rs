@@ -89,7 +89,6 @@ pub(super) struct DatabaseFile {
     file: Arc<dyn File>,
     len: Arc<AtomicU64>,
     written: Arc<AtomicU64>,
-    written_end: Arc<AtomicU64>,
     room: Arc<RoomWait>,
 }
 
@@ -100,18 +99,17 @@ pub(super) struct FileFigures {
     pub len: Arc<AtomicU64>,
     /// Number of bytes written to the file since it was opened.
     pub written: Arc<AtomicU64>,
-    /// End of the last byte in the file that was written since it was opened. redb extends the file without writing, so
-    /// the file has disk space only up to about here.
-    pub written_end: Arc<AtomicU64>,
+    /// The file, for its disk space: redb extends the file without writing, so it has holes.
+    pub file: Arc<dyn File>,
 }
 
 impl DatabaseFile {
     /// Returns the file, and its figures.
     pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, FileFigures)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
-        let figures = FileFigures { len, written: Arc::default(), written_end: Arc::default() };
-        let FileFigures { len, written, written_end } = figures.clone();
-        Ok((Self { file, len, written, written_end, room }, figures))
+        let figures = FileFigures { len, written: Arc::default(), file };
+        let FileFigures { len, written, file } = figures.clone();
+        Ok((Self { file, len, written, room }, figures))
     }
 }
 
@@ -137,7 +135,6 @@ impl StorageBackend for DatabaseFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.room.until_there_is_room(|| self.file.write_all_at(data, offset))?;
         self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.written_end.fetch_max(offset + data.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -96,6 +96,8 @@ pub struct RedbStore {
     room: Arc<RoomWait>,
     /// Bytes of all keys and stored values, as of the last transaction that this process has made.
     pair_bytes: AtomicU64,
+    /// Bytes that two transactions copy, by the last estimate.
+    copied_bytes: AtomicU64,
     /// Bytes that recent transactions have written to the file for each change.
     bytes_per_change: AtomicU64,
 }
@@ -127,6 +129,7 @@ impl RedbStore {
             figures,
             room,
             pair_bytes: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
             bytes_per_change: AtomicU64::new(PAGE_BYTES),
         };
         match store.meta(FORMAT)? {
@@ -244,19 +247,20 @@ impl Store for RedbStore {
     /// cannot copy more than the whole file.
     fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
         let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
-        let copied = copied.min(self.figures.len.load(Ordering::Relaxed));
-        copied * memtables.min(2) + memtables * bytes * 2
+        let copied = copied.min(self.figures.file.allocated_bytes().unwrap_or(u64::MAX));
+        self.copied_bytes.store(copied * 2, Ordering::Relaxed);
+        copied * 2 + memtables * bytes * 2
     }
 
     /// Returns the part of the file that the pairs do not need, even if its pages are half full and all inner pages are
-    /// counted.
+    /// counted, without the pages that the last two transactions have freed and the next two copy.
     fn reusable_bytes(&self) -> u64 {
         match self.pair_bytes.load(Ordering::Relaxed) {
             0 => 0,
             pairs => {
-                let written_end = self.figures.written_end.load(Ordering::Relaxed);
-                let end = written_end.min(self.figures.len.load(Ordering::Relaxed));
-                end.saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES)
+                let allocated = self.figures.file.allocated_bytes().unwrap_or(0);
+                let copied = self.copied_bytes.load(Ordering::Relaxed);
+                allocated.saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES + copied)
             }
         }
     }

@@ -15,6 +15,7 @@
 
 mod connection;
 mod view;
+mod wal;
 
 use std::{
     fs::{self, File},
@@ -36,6 +37,7 @@ use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, Role, c
 use view::{Readers, SqliteView};
 
 const WAL_FILE: &str = "state.sqlite-wal";
+const SHM_FILE: &str = "state.sqlite-shm";
 const PAGE_BYTES: u32 = 8192;
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
@@ -110,9 +112,74 @@ impl SqliteStore {
         })
     }
 
+    /// Makes the changes and the position `applied` durable in one transaction.
+    fn write<'a>(
+        &self,
+        writer: &mut Connection,
+        changes: impl Iterator<Item = Change<'a>>,
+        applied: Applied,
+    ) -> Result<u64, BackendError> {
+        let transaction = writer.transaction().map_err(failed("write"))?;
+        let (mut bytes, mut count) = (0, 0);
+        {
+            let mut contents = match view::contents_of(&transaction)? {
+                Some(contents) => contents,
+                None => {
+                    let convert = format!("PRAGMA user_version = {FORMAT_VERSION}");
+                    transaction.execute_batch(&convert).map_err(failed("write"))?;
+                    view::summarize(&transaction)?
+                }
+            };
+            let get = "SELECT value FROM pairs WHERE key = ?1";
+            let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
+            let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
+                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
+            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
+            let mut stored = Vec::new();
+            for change in changes {
+                count += 1;
+                let (Change::Put(key, _) | Change::Delete(key)) = change;
+                let mut old = get.query([key]).map_err(failed("write"))?;
+                if let Some(row) = old.next().map_err(failed("write"))? {
+                    contents.remove(key, view::blob(row, 0)?);
+                }
+                drop(old);
+                match change {
+                    Change::Put(key, value) => {
+                        bytes += key.len() + value.len();
+                        stored.clear();
+                        stored.extend_from_slice(&checksum(key, value));
+                        stored.extend_from_slice(value);
+                        contents.add(key, &stored);
+                        put.execute([key, &stored]).map_err(failed("write"))?;
+                    }
+                    Change::Delete(key) => {
+                        bytes += key.len();
+                        delete.execute([key]).map_err(failed("write"))?;
+                    }
+                }
+            }
+            let meta = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
+                        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
+            let applied = applied.encode();
+            meta.execute(("applied", &applied)).map_err(failed("write"))?;
+            meta.execute(("contents", contents.encode(&applied))).map_err(failed("write"))?;
+        }
+        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
+        let written = bytes as u64 + count * u64::from(PAGE_BYTES);
+        self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(bytes as u64)
+    }
+
     /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.copy_wal(&writer)
+    }
+
+    fn copy_wal(&self, writer: &Connection) -> Result<(), BackendError> {
         let frames = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
         let (written, copied) =
             writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], frames).map_err(failed("checkpoint"))?;
@@ -180,58 +247,14 @@ impl Store for SqliteStore {
 
     fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = writer.transaction().map_err(failed("write"))?;
-        let (mut bytes, mut count) = (0, 0);
-        {
-            let mut contents = match view::contents_of(&transaction)? {
-                Some(contents) => contents,
-                None => {
-                    let convert = format!("PRAGMA user_version = {FORMAT_VERSION}");
-                    transaction.execute_batch(&convert).map_err(failed("write"))?;
-                    view::summarize(&transaction)?
-                }
-            };
-            let get = "SELECT value FROM pairs WHERE key = ?1";
-            let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
-            let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
-                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
-            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
-            let mut stored = Vec::new();
-            for change in changes {
-                count += 1;
-                let (Change::Put(key, _) | Change::Delete(key)) = change;
-                let mut old = get.query([key]).map_err(failed("write"))?;
-                if let Some(row) = old.next().map_err(failed("write"))? {
-                    contents.remove(key, view::blob(row, 0)?);
-                }
-                drop(old);
-                match change {
-                    Change::Put(key, value) => {
-                        bytes += key.len() + value.len();
-                        stored.clear();
-                        stored.extend_from_slice(&checksum(key, value));
-                        stored.extend_from_slice(value);
-                        contents.add(key, &stored);
-                        put.execute([key, &stored]).map_err(failed("write"))?;
-                    }
-                    Change::Delete(key) => {
-                        bytes += key.len();
-                        delete.execute([key]).map_err(failed("write"))?;
-                    }
-                }
-            }
-            let meta = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
-                        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
-            let applied = applied.encode();
-            meta.execute(("applied", &applied)).map_err(failed("write"))?;
-            meta.execute(("contents", contents.encode(&applied))).map_err(failed("write"))?;
+        let persisted = self.write(&mut writer, changes, applied);
+        if persisted.as_ref().is_err_and(BackendError::is_disk_full) {
+            // A WAL that cannot be trimmed only leaves less room.
+            let _ = wal::trim(&self.dir.join(WAL_FILE), &self.dir.join(SHM_FILE), PAGE_BYTES.into());
+            // The next attempt can reuse the WAL if its content is in the database.
+            let _ = self.copy_wal(&writer);
         }
-        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
-        let written = bytes as u64 + count * u64::from(PAGE_BYTES);
-        self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
-        Ok(bytes as u64)
+        persisted
     }
 
     fn view(&self) -> Result<Arc<SqliteView>, BackendError> {
