@@ -46,9 +46,7 @@ impl ClockFile {
                 };
                 Ok(Self { file, found })
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Self { file: disk.create(PATH)?, found: None })
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self { file: disk.create(PATH)?, found: None }),
             Err(error) => Err(error),
         }
     }

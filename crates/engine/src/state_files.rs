@@ -144,7 +144,8 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
         let _lock = lock(&disk, path)?;
         backend = backend_of(&disk, path)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let (log, _) = Log::open(disk.clone(), LOG_DIR, options.log(), clock, random_seed()).map_err(OpenError::from)?;
+        let (log, _) =
+            Log::open(disk.clone(), LOG_DIR, options.log(), clock, random_seed()).map_err(OpenError::from)?;
         let first = log.segments().first().map_or(Lsn::ZERO, |segment| segment.first);
         if log.start() != Lsn::ZERO || first != Lsn::ZERO {
             return Err(StateFilesError::LogIncomplete { first: log.start() });
@@ -162,7 +163,6 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
     };
     opened.solo.close();
     opened.log.close().map_err(WriteError::from)?;
-    backends::remove_set_aside(&disk, backend)
-        .map_err(|error| io_error(path, "removing the old state", &error))?;
+    backends::remove_set_aside(&disk, backend).map_err(|error| io_error(path, "removing the old state", &error))?;
     Ok(rebuilt)
 }

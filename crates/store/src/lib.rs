@@ -34,7 +34,7 @@ mod span;
 pub mod sqlite;
 
 pub use backend::{
-    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier, SyncMode, VerifiedRows,
-    View, Visit, WriteBatch, bounds_are_empty,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
+    SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 pub use buffered::BufferOptions;

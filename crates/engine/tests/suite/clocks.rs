@@ -35,7 +35,10 @@ fn a_wall_clock_far_ahead_is_refused_and_shifts_nothing() {
     assert!(matches!(&error, OpenError::ClockJump { .. }), "{error}");
     assert_eq!((error.code(), error.action()), ("clock_jump", Action::Fix));
     let said = error.to_string();
-    assert!(said.contains("3650d ahead") && said.contains("MAX_CLOCK_JUMP=3651d") && said.contains("correct"), "{said}");
+    assert!(
+        said.contains("3650d ahead") && said.contains("MAX_CLOCK_JUMP=3651d") && said.contains("correct"),
+        "{said}"
+    );
     // With the clock corrected, nothing has happened.
     let (db, _) = open_at(&disk, START.plus(DAY / 2), options()).unwrap();
     assert_eq!(db.find_keyspace("k").unwrap().get(b"session").unwrap().unwrap().value, b"1"[..]);

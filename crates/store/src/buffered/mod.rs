@@ -43,7 +43,10 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, VerifiedRows, View, WriteBatch},
+    backend::{
+        Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, VerifiedRows, View,
+        WriteBatch,
+    },
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]

@@ -8,11 +8,7 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::{
-    checked::checksum,
-    contents::Contents,
-    store::StoreView,
-};
+use super::{checked::checksum, contents::Contents, store::StoreView};
 use crate::{
     backend::{BackendError, Direction, VerifiedRows},
     merge::{Cursor, Source},
@@ -180,10 +176,7 @@ impl<V: PagedView> Cursor for PageCursor<'_, V> {
 
 /// Reads all pairs of a view, each by scan and by key, and compares them with the view's summary. Calls `step` after
 /// each page with its number of bytes; if `step` returns `Break`, the verification ends early.
-fn verify<V: PagedView>(
-    view: &V,
-    step: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<VerifiedRows, BackendError> {
+fn verify<V: PagedView>(view: &V, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
     let corrupt = |message: String| BackendError::corrupt("the state's database", message);
     let (mut found, mut verified) = (Contents::default(), VerifiedRows::default());
     let (mut page, mut last) = (Page::new(), None::<Vec<u8>>);

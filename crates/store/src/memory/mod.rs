@@ -21,8 +21,8 @@ use thalweg_disk::Disk;
 use crate::files::create_dir;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier, VerifiedRows, View,
-    Visit, WriteBatch, bounds_are_empty,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
+    VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 
 /// Estimated memory in bytes of one pair in addition to its key and value: two reference-counted buffers and a share of

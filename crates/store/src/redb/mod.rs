@@ -25,9 +25,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{
-    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
-};
+use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use thalweg_disk::Disk;
 
 use crate::{

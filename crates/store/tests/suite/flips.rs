@@ -156,10 +156,14 @@ fn no_flip_is_silent(open: &Open) {
         assert!(number <= ROUNDS, "{what}: the state claims to have applied {number}");
         assert_eq!(backend.applied(), (number > 0).then(|| applied(number)), "{what}");
         let expected = &maps[number as usize];
-        let (scanned, found) = read(&*backend, &maps[ROUNDS as usize]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (scanned, found) =
+            read(&*backend, &maps[ROUNDS as usize]).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(scanned == *expected, "{what}: a scan shows other rows, and the verification was silent");
-        let of_keys: Map =
-            expected.iter().filter(|(key, _)| maps[ROUNDS as usize].contains_key(*key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let of_keys: Map = expected
+            .iter()
+            .filter(|(key, _)| maps[ROUNDS as usize].contains_key(*key))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         assert!(found == of_keys, "{what}: gets find other rows, and the verification was silent");
     }
     println!("{noticed} of {flips} flips were noticed, {by_verification} of them only by the verification");
@@ -191,11 +195,8 @@ fn no_flipped_bit_in_the_lsm_backend_is_silent() {
 fn no_flipped_bit_in_the_redb_backend_is_silent() {
     no_flip_is_silent(&|dir| {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir).unwrap());
-        let options = RedbOptions {
-            cache_bytes: 400_000,
-            buffer: small_buffer(SyncMode::BehindLog),
-            ..RedbOptions::default()
-        };
+        let options =
+            RedbOptions { cache_bytes: 400_000, buffer: small_buffer(SyncMode::BehindLog), ..RedbOptions::default() };
         Ok(Box::new(RedbBackend::open(&disk, options, Arc::new(Barrier::default()))?))
     });
 }

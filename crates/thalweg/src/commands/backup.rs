@@ -228,12 +228,8 @@ fn is_out_of_reach(failure: &Failure) -> bool {
 /// everything that the new backup contains.
 fn part_path(dir: &Path, node: Option<NodeId>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
     if let Some(node) = node.filter(|node| *node != info.node) {
-        let message = format!(
-            "{} holds backups of node {:016x}, and this is node {:016x}",
-            dir.display(),
-            node.0,
-            info.node.0
-        );
+        let message =
+            format!("{} holds backups of node {:016x}, and this is node {:016x}", dir.display(), node.0, info.node.0);
         return Err(Failure::new(Exit::Usage, "other_node", message).then("back up each node into its own directory"));
     }
     let lsn = info.applied.lsn;

@@ -323,10 +323,7 @@ impl Http {
             ureq::Error::BadUri(why) => {
                 return Failure::usage(format!("{base}: {why}")).then("use http://HOST:PORT");
             }
-            ureq::Error::Timeout(_) => (
-                format!("{base} did not answer in time"),
-                MAY_HAVE_RUN_LATE,
-            ),
+            ureq::Error::Timeout(_) => (format!("{base} did not answer in time"), MAY_HAVE_RUN_LATE),
             error => (format!("{base}: {error}"), MAY_HAVE_RUN),
         };
         Failure::new(Exit::Unavailable, "unreachable", message).then(next)
