@@ -34,6 +34,17 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
+    /// The directory does not exist as a data directory, and has files of others.
+    #[error(
+        "{path} is not a Thalweg data directory, and not empty: it contains {}; choose an empty directory or a new path",
+        shown(.found)
+    )]
+    NotEmpty {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Names of the files and directories found there, in order.
+        found: Vec<String>,
+    },
     /// The directory is the destination of a restore that has not finished.
     #[error("a restore into {path} did not finish: run it again, or remove the directory")]
     Unfinished {
@@ -119,11 +130,24 @@ pub enum OpenError {
     Replica(#[from] thalweg_replica::OpenError),
 }
 
+/// Names the first few of these files.
+fn shown(found: &[String]) -> String {
+    const FEW: usize = 3;
+    let names: Vec<_> = found.iter().take(FEW).map(|name| format!("{name:?}")).collect();
+    let more = match found.len().saturating_sub(FEW) {
+        0 => String::new(),
+        1 => " and 1 more entry".to_owned(),
+        more => format!(" and {more} more entries"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
 impl Classified for OpenError {
     fn code(&self) -> &'static str {
         match self {
             Self::Locked { .. } => "locked",
             Self::Missing { .. } => "missing_directory",
+            Self::NotEmpty { .. } => "directory_not_empty",
             Self::Unfinished { .. } => "unfinished_restore",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
@@ -143,6 +167,7 @@ impl Classified for OpenError {
         match self {
             Self::Locked { .. } => Action::Retry,
             Self::Missing { .. }
+            | Self::NotEmpty { .. }
             | Self::Unfinished { .. }
             | Self::OtherBackend { .. }
             | Self::ClockJump { .. }
@@ -255,6 +280,12 @@ pub enum WriteError {
         /// Maximum number of these objects.
         limit: usize,
     },
+    /// The command would do too much work at once, and so block others for too long. It changed nothing.
+    #[error("the command takes more than {limit} steps, which would block others for too long: split it")]
+    TooExpensive {
+        /// Maximum number of [steps](thalweg_types::steps) of a command.
+        limit: u64,
+    },
     /// An operation of a transaction could not be carried out. The transaction changed nothing.
     #[error("operation {operation}: {error}")]
     OperationFailed {
@@ -297,8 +328,8 @@ pub enum WriteError {
         /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// The queue of commands that wait for the disk is full. Nothing happened.
-    #[error("{queued_bytes} bytes wait for the disk: retry later")]
+    /// The queue of commands is full, or its commands will take long and this one is expensive too. Nothing happened.
+    #[error("commands of {queued_bytes} bytes are queued: retry later")]
     Overloaded {
         /// Bytes of the commands in the queue.
         queued_bytes: usize,
@@ -386,6 +417,7 @@ impl Classified for WriteError {
             Self::NoSuchLease(_) => "no_such_lease",
             Self::LeaseExists(_) => "lease_exists",
             Self::TooMany { .. } => "too_many",
+            Self::TooExpensive { .. } => "too_expensive",
             Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
             Self::OperationFailed { error: OperationError::HoldsCollection, .. } => "wrong_kind",
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
@@ -488,6 +520,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::NoSuchLease(id) => Err(WriteError::NoSuchLease(id)),
         Outcome::LeaseExists(id) => Err(WriteError::LeaseExists(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
+        Outcome::TooExpensive { limit } => Err(WriteError::TooExpensive { limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Group(GroupOutcome::NoSuchGroup(id)) => Err(WriteError::NoSuchGroup(id)),
         Outcome::Group(GroupOutcome::AttemptLapsed { group, attempt }) => {

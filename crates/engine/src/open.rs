@@ -7,6 +7,7 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
+    ops::ControlFlow,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -15,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{Solo, SoloOptions, SpaceClock, bridge, replay};
+use thalweg_replica::{ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
@@ -105,15 +106,39 @@ impl Blobs for LogBlobs {
 }
 
 /// Opens a data directory on the real disk, with the system's clocks and a random seed.
-pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
+    if !there {
+        let found = foreign_files(path);
+        if !found.is_empty() {
+            return Err(OpenError::NotEmpty { path: path.to_owned(), found });
+        }
+    }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    on(Arc::new(disk), &clock, random_seed(), options)
+    on(Arc::new(disk), &clock, random_seed(), options, progress)
 }
+
+/// Names of files that a directory without an identity may have: those that an open creates before the identity, those
+/// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
+const KNOWN_FILES: [&str; 8] =
+    [LOCK, "IDENTITY.tmp", LOG_DIR, "state", "native-certificate.pem", "native-key.pem", "lost+found", ".snapshot"];
+
+/// Returns the names of all other files in a directory; none if the directory does not exist.
+fn foreign_files(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<_> = names.filter(|name| !KNOWN_FILES.contains(&name.as_str())).collect();
+    found.sort();
+    found
+}
+
+/// Function that is called after each log record that an open replays. If it returns `Break`, the open ends with an
+/// error.
+pub(crate) type Progress<'p> = dyn FnMut(&ReplayProgress) -> ControlFlow<()> + 'p;
 
 /// Returns a random seed from the operating system.
 pub(crate) fn random_seed() -> u64 {
@@ -125,6 +150,7 @@ pub(crate) fn on(
     clock: &Arc<dyn Clock>,
     seed: u64,
     options: &Options,
+    progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
@@ -142,7 +168,7 @@ pub(crate) fn on(
         (Repair::CutAtCorruption, Some(applied)) => bridge(&log, space, applied)?,
         _ => 0,
     };
-    let replayed = replay(&log, &machine, space, &mut |_| {})?;
+    let replayed = replay_while(&log, &machine, space, progress)?;
     let clock_file = ClockFile::open(&disk).map_err(|error| io_error(&path, "opening the file CLOCK", &error))?;
     let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
     // A directory of an earlier version, and one that was just created or restored, has no file to compare with.

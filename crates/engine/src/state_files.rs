@@ -154,7 +154,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
         backends::set_aside(&disk, backend).map_err(|error| io_error(path, "setting the old state aside", &error))?;
     }
     let options = Options { create: Create::Never, maintenance_interval: std::time::Duration::ZERO, ..options.clone() };
-    let opened = open::real(path, &options)?;
+    let opened = open::real(path, &options, &mut |_| ControlFlow::Continue(()))?;
     opened.backend.flush().map_err(WriteError::from)?;
     let rebuilt = StateRebuilt {
         backend,

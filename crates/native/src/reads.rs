@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
 use thalweg_serving::{
+    admission::{Account, Resource},
     app::App,
     limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
@@ -31,6 +32,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
     let found = read_key(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
     // The durability is read after the value, so that it covers the value.
     let durability = turn.app.db.blocking().visible_durability();
+    turn.out.states(durability);
     let LookupResult { revision, remaining, lease, value_bytes, value } = found;
     let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: RemainingBytes(b"") };
     if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
@@ -62,20 +64,22 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
     if wanted.keys.len() as u64 <= INLINE_LISTED {
-        let found = read_keys(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
+        let found = read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
         put_entries(turn.app, turn.out, request.id, found)?;
         return Ok(Handled::Replied);
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
-        let found = read_keys(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        let found =
+            read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
     }))
 }
 
 fn read_keys<'k>(
     app: &App,
+    account: &Arc<Account>,
     keyspace: &Keyspace,
     revision: Revision,
     values: wire::Values,
@@ -83,7 +87,7 @@ fn read_keys<'k>(
     max_bytes: usize,
 ) -> Result<LookupResults, Failure> {
     let (mut all, mut bytes) = (Vec::new(), ENTRIES_HEAD_BYTES);
-    let mut held = app.admission.reply_bytes.empty_reservation();
+    let mut held = account.empty(Resource::ReplyBytes);
     for key in keys {
         let found = read_key(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();
@@ -114,6 +118,7 @@ struct LookupResults {
 fn put_entries(app: &App, out: &mut Replies, id: u32, found: LookupResults) -> Result<(), Failure> {
     let durability = app.db.blocking().visible_durability();
     let entries: Vec<_> = found.all.iter().map(LookupResult::entry).collect();
+    out.states(durability);
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 

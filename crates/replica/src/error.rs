@@ -78,6 +78,9 @@ pub enum OpenError {
         /// All nodes that vote in the space.
         voters: Vec<NodeId>,
     },
+    /// The caller has ended the replay of the log before its end. Nothing is lost; the next open continues.
+    #[error("the replay of the log was interrupted: open the directory again")]
+    Interrupted,
     /// A truncation record in the log declares an entry void that the state has applied. Applied entries were agreed
     /// on, so the log and the state must belong to different nodes.
     #[error(
@@ -104,14 +107,16 @@ classified!(OpenError {
     Self::Malformed { .. } => "malformed_record", Stop;
     Self::NoGroup { .. } => "group_missing", Stop;
     Self::NotAlone { .. } => "not_alone", Stop;
+    Self::Interrupted => "interrupted", Retry;
     Self::Truncated { .. } => "entries_truncated", Stop;
 });
 
 /// Error returned when a proposed command was not committed, or when its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue of proposals is full. Only async callers get this error; blocking callers wait for room.
-    #[error("the queue is full with {queued_bytes} bytes: retry later")]
+    /// The queue of proposals is full, or its commands will take long and this one is expensive too. Only async callers
+    /// get this error; blocking callers wait for room.
+    #[error("the queue is full with commands of {queued_bytes} bytes: retry later")]
     Overloaded {
         /// Total size in bytes of the queued commands.
         queued_bytes: usize,

@@ -4,15 +4,20 @@
 //! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
 //!
 //! ```text
-//! cli ── commands ──┬── session ── args
-//!                   └── render, span, failure
+//! cli ──┬── commands ──┬── session ── args
+//!       │              └── figures, render, retry, span, failure
+//!       └── help, man
 //! ```
 
 mod args;
 mod cli;
 mod commands;
 mod failure;
+mod figures;
+mod help;
+mod man;
 mod render;
+mod retry;
 mod session;
 mod span;
 

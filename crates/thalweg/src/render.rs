@@ -168,25 +168,6 @@ pub fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// Converts JSON objects to rows of path and value, with nested names joined by dots, for people and for grep.
-pub fn flatten(value: &Value) -> Vec<(String, String)> {
-    let mut rows = Vec::new();
-    flatten_into(&mut rows, "", value);
-    rows
-}
-
-fn flatten_into(rows: &mut Vec<(String, String)>, path: &str, value: &Value) {
-    let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match value {
-        Value::Object(object) => object.iter().for_each(|(name, value)| flatten_into(rows, &joined(name), value)),
-        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
-            items.iter().enumerate().for_each(|(at, item)| flatten_into(rows, &joined(&at.to_string()), item));
-        }
-        Value::String(text) => rows.push((path.to_owned(), text.clone())),
-        other => rows.push((path.to_owned(), other.to_string())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,12 +198,5 @@ mod tests {
     fn units_have_plurals() {
         let shown: Vec<_> = [0, 1, 1_000].map(|n| counted(n, "entry", "entries")).into();
         assert_eq!(shown, ["0 entries", "1 entry", "1,000 entries"]);
-    }
-
-    #[test]
-    fn nested_json_becomes_dotted_lines() {
-        let rows = flatten(&json!({"a": {"b": 1, "c": "x"}, "d": [1, 2]}));
-        let shown: Vec<_> = rows.iter().map(|(path, value)| format!("{path}={value}")).collect();
-        assert_eq!(shown, ["a.b=1", "a.c=x", "d=[1,2]"]);
     }
 }

@@ -17,6 +17,7 @@ pub mod message;
 pub mod record;
 pub mod reply;
 pub mod sparse;
+pub mod steps;
 
 pub use clock::{Clock, ManualClock, SpaceTime, SystemClock};
 pub use durability::Durability;

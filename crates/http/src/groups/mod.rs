@@ -62,13 +62,13 @@ pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
 }
 
 async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() { Ok(T::default()) } else { crate::json::parse(&body) }
 }
 
 /// Reads and parses the JSON body of a request that must have one.
 async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
-    crate::json::parse(&body::read(app, call.body.get_mut()).await?)
+    crate::json::parse(&body::read(app, &call.account, call.body.get_mut()).await?)
 }
 
 fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {

@@ -11,6 +11,7 @@ mod kv;
 mod leases;
 mod past;
 mod push;
+mod shares;
 mod simple;
 mod snapshots;
 mod state;

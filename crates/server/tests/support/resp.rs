@@ -2,7 +2,7 @@
 
 use thalweg_server::{
     Config,
-    config::{RespAddress, Setting},
+    config::{RespAddress, RespDatabases, Setting},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,9 +11,10 @@ use tokio::{
 
 use super::{Node, PATIENCE};
 
-/// Makes a configuration serve Redis clients.
+/// Makes a configuration serve Redis clients: database 0 is durable, database 1 is a cache.
 pub fn serving(config: &mut Config) {
     config.resp = RespAddress::parse("127.0.0.1:0").unwrap();
+    config.resp_databases = RespDatabases::parse("0=keyspace:redis,1=cache:redis").unwrap();
 }
 
 /// Starts a node that serves Redis clients.
@@ -35,6 +36,12 @@ impl Resp {
     pub async fn to(address: std::net::SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// Connects from the loopback address 127.0.0.`last`.
+    pub async fn connect_from(node: &Node, last: u8) -> Self {
+        let stream = super::dial_from(last, node.resp.expect("it serves Redis clients")).await;
         Self { stream, buffer: Vec::new() }
     }
 

@@ -3,15 +3,15 @@
 
 use std::fmt::Write as _;
 
-use super::{ByteSize, Config, KNOBS, Resolved, RespAddress};
+use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::FOLLOWERS};
 use thalweg_types::limits::{
     DEFAULT_CACHED_SUBJECTS, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_WATCH_QUEUES_BYTES, SNAPSHOT_CHUNK_BYTES,
 };
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
-    MAX_READING_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
-    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    MAX_READING_BYTES, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES,
+    QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
@@ -45,6 +45,13 @@ impl Config {
             (
                 format!("connections: max_connections x {}", ByteSize(CONNECTION_BYTES)),
                 times(self.max_connections, CONNECTION_BYTES),
+            ),
+            (
+                format!(
+                    "connections for health and metrics: {MAX_STATUS_CONNECTIONS} x {}",
+                    ByteSize(CONNECTION_BYTES)
+                ),
+                MAX_STATUS_CONNECTIONS as u64 * CONNECTION_BYTES,
             ),
             (
                 format!("native handshakes: max_handshakes x {}", ByteSize(HANDSHAKE_BYTES)),
@@ -131,9 +138,20 @@ impl Resolved {
             let value = self.config.get(knob.name).unwrap_or_default();
             let _ = writeln!(out, "{:<26} {:<22} {source}", knob.name, value);
         }
+        if let Some(bytes) = self.memory.bytes {
+            let _ = write!(out, "\n{} MiB of memory", bytes / (1024 * 1024));
+            let half = if self.config.memory == MemorySize::Auto { "half" } else { "out" };
+            let _ = match &self.memory.available {
+                Some(there) => writeln!(out, ", {half} of the {there}"),
+                None => writeln!(out),
+            };
+        }
         out.push_str("\nworst-case memory, without the page cache:\n");
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
+        }
+        for warning in self.warnings() {
+            let _ = writeln!(out, "  warning: {warning}");
         }
         out.push_str(
             "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group\n",
@@ -152,7 +170,8 @@ pub fn example(defaults: &Config) -> String {
     let mut out = String::from(
         "# Every key of a server's configuration, with its default. Flags (--max-scans 10) win over the\n\
          # environment (THALWEG_MAX_SCANS=10), which wins over this file, which wins over the defaults.\n\
-         # A key that is not listed here is an error.\n",
+         # A key that is not listed here is an error. Keys in comments follow from `memory`; they show the values for\n\
+         # 16 GiB or more.\n",
     );
     for knob in KNOBS {
         out.push('\n');
@@ -162,8 +181,11 @@ pub fn example(defaults: &Config) -> String {
         let value = defaults.get(knob.name).unwrap_or_default();
         let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         let bare = value == "true" || value == "false" || is_number;
-        let _ =
-            if bare { writeln!(out, "{} = {value}", knob.name) } else { writeln!(out, "{} = {value:?}", knob.name) };
+        let comment = if FOLLOWERS.contains(&knob.name) { "# " } else { "" };
+        let _ = match bare {
+            true => writeln!(out, "{comment}{} = {value}", knob.name),
+            false => writeln!(out, "{comment}{} = {value:?}", knob.name),
+        };
     }
     out
 }

@@ -10,9 +10,12 @@
 mod certificate;
 mod explain;
 mod layers;
+mod memory;
+mod memory_size;
 mod presets;
 mod profile;
 mod resp;
+mod subjects;
 mod units;
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
@@ -28,13 +31,16 @@ use thalweg_types::{
     },
 };
 
-use crate::limits::MAX_CONNECTION_THREADS;
+use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
 
 pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
+pub use memory::MemoryBudget;
+pub use memory_size::{AvailableMemory, MemorySize};
 pub use profile::{Profile, WhenIdle};
 pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
+pub use subjects::SubjectPatterns;
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A configuration key, with its text for the help, the example file and the explanation.
@@ -45,6 +51,8 @@ pub struct Knob {
     pub name: &'static str,
     /// Text about the effect and the cost of the configuration value.
     pub help: &'static str,
+    /// Placeholder for the value in the help of its flag, such as `SIZE`.
+    pub value_name: &'static str,
 }
 
 macro_rules! knobs {
@@ -63,7 +71,11 @@ macro_rules! knobs {
         }
 
         /// Every knob (configuration value), in the order of the example file.
-        pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
+        pub const KNOBS: &[Knob] = &[$(Knob {
+            name: stringify!($name),
+            help: concat!($($help),+),
+            value_name: <$type as Setting>::VALUE_NAME,
+        },)+];
 
         impl ConfigLayer {
             /// Sets a knob from its text in a flag, an environment variable or the file.
@@ -72,7 +84,7 @@ macro_rules! knobs {
                     $(stringify!($name) => self.$name = Some(Setting::parse(text).map_err(|expected| {
                         ConfigError::Value { name: stringify!($name), got: text.to_owned(), expected }
                     })?),)+
-                    _ => return Err(ConfigError::Unknown { name: name.to_owned() }),
+                    _ => return Err(ConfigError::Unknown { name: name.to_owned(), similar: similar(name) }),
                 }
                 Ok(())
             }
@@ -129,10 +141,15 @@ knobs! {
     /// Directory of the database. The server creates it if it is missing. Cost: disk space for the stored data and for
     /// the log segments below.
     data: PathBuf = |_| PathBuf::from("thalweg-data");
-    /// Address and port for HTTP. With port 0 the system chooses a port. Cost: one listening socket.
+    /// Memory that the server may use. The bounds on memory below follow from it, unless they are set themselves: the
+    /// block cache, memtables, caches, queues, replies and connections. `auto` is half of the machine's memory, or of the
+    /// control group's (cgroup v1 and v2) if that is less. Cost: a larger value lets the server use more memory.
+    memory: MemorySize = |_| MemorySize::Auto;
+    /// Address and port for HTTP; `localhost` means 127.0.0.1. With port 0 the system chooses a port. Cost: one
+    /// listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
-    /// Address and port for the native protocol. `next` is the address of HTTP with the next port; `off` disables the
-    /// protocol. Cost: one listening socket.
+    /// Address and port for the native protocol. `next` is the address of HTTP with the next port, or with the one
+    /// after it if `resp` has that port; `off` disables the protocol. Cost: one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
     /// Require TLS on the TCP port of the native protocol. QUIC always uses TLS. Cost: about three times the CPU per
     /// byte, and one signature per connection.
@@ -158,13 +175,12 @@ knobs! {
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
     /// one listening socket, and 5 MiB for scans in progress.
     resp: RespAddress = |_| RespAddress::Off;
-    /// Databases of Redis clients by number. `keyspace:NAME` is durable and has exact counts; `cache:NAME` holds
-    /// strings in memory; `streams` holds the native streams. The server creates missing keyspaces and caches. Cost:
-    /// the stored data; a full cache costs `new_cache_bytes` of memory.
-    resp_databases: RespDatabases = |_| RespDatabases(vec![
-        (0, RespDatabase::Keyspace("redis".to_owned())),
-        (1, RespDatabase::Cache("redis".to_owned())),
-    ]);
+    /// Databases of Redis clients. `16` means the durable keyspaces `redis`, `redis-1` to `redis-15`; after it,
+    /// `NUMBER=DATABASE` replaces one, as in `16,15=cache:sessions`. `keyspace:NAME` is durable and has exact counts;
+    /// `cache:NAME` holds strings in memory and evicts them when it is full; `streams` holds the native streams. The
+    /// server creates caches when it starts, and a keyspace at the first write to it. Cost: the stored data; a full
+    /// cache costs `new_cache_bytes` of memory.
+    resp_databases: RespDatabases = |_| RespDatabases::durable(16);
     /// Threads that serve Redis clients; the connections are divided among them. 0 starts one thread for every two
     /// processors. A thread commits the writes of its clients together, so its clients wait for the same fsync, and for
     /// each other's long commands. Cost: 190 KiB per thread; more threads share fewer fsyncs.
@@ -230,23 +246,25 @@ knobs! {
     /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
     /// the files of redb and sqlite grow by what is written during the longer scrub.
     scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
-    /// Maximum number of connections over HTTP and the native protocol. Further clients get 503 or a goodbye, and are
-    /// disconnected. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
+    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
+    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
     /// replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
     /// twice `native_quic_window` and 64 KiB per connection.
     max_quic_connections: u32 = |_| 256;
-    /// Maximum number of native connections whose handshake is not finished. Further clients are rejected; above half
-    /// of it, QUIC clients must first prove their address. Smaller limits reject clients sooner when many connect at
-    /// the same time. Cost: up to 128 KiB per handshake.
+    /// Maximum number of native connections whose handshake is not finished, and of Redis clients that have not
+    /// authenticated. At the limit, the oldest one of the address that has most is disconnected. Above half of it, QUIC
+    /// clients must first prove their address. Smaller limits disconnect clients sooner when many connect at the same
+    /// time. Cost: up to 128 KiB per handshake.
     max_handshakes: u32 = |_| 512;
     /// Maximum number of requests in progress; the server answers further ones with 503. Cost: about 4 KiB per request.
     max_requests_in_flight: u32 = |_| 4096;
     /// Maximum size of a request body; larger ones get 413. Cost: none; `max_body_bytes_in_flight` bounds the memory.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Maximum size of all request bodies in memory. Native frames and Redis requests above 64 KiB count, and commands
-    /// above 64 KiB that Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
+    /// Maximum size of all request bodies in memory, as far as their bytes have arrived; the first 16 KiB of each
+    /// connection do not count. Native frames and Redis requests above 64 KiB count, and commands above 64 KiB that
+    /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
     /// to three times this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
     /// Maximum size of the large replies that wait for clients. Replies above 128 KiB count in all protocols, and
@@ -259,6 +277,15 @@ knobs! {
     /// Maximum number of tails, pushes and watches, and of subscribers over HTTP; further ones are rejected. Cost: up
     /// to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
+    /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none. One
+    /// client alone uses everything but this part. When a bound is reached, the connection and then the address that
+    /// holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays unused
+    /// while one client is alone.
+    share_reserve_percent: u32 = |_| 10;
+    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies are
+    /// measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the client
+    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
+    min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.
     profile: Profile = |_| Profile::Balanced;
@@ -289,6 +316,12 @@ knobs! {
     /// Maximum size of the messages queued for all connections; a message counts once per connection. At the limit the
     /// policies apply, sooner if it is small and many subscribers are slow. Cost: at most this much memory.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
+    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait for them when their
+    /// queues are full. Empty permits it nowhere. Publishes of Redis clients never wait. Cost: on these subjects, one
+    /// subscriber that does not read stops every publisher over HTTP and the native protocol.
+    blocking_subjects: SubjectPatterns = |_| SubjectPatterns::parse(">").unwrap_or_default();
+    /// Patterns of the subjects whose HTTP subscribers may choose the policy `block`. Cost: as for `blocking_subjects`.
+    http_blocking_subjects: SubjectPatterns = |_| SubjectPatterns::default();
     /// Maximum size of all caches together, by their own limits. A new cache that does not fit is rejected. Cost: this
     /// much memory when the caches are full.
     max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
@@ -302,7 +335,12 @@ knobs! {
     body_timeout: Span = |_| Span::seconds(30);
     /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
-    /// Time after which a client that accepts no byte of its reply is disconnected. Cost: long timeouts keep the views
+    /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
+    /// is free, and the client's address holds more connections than its share. It also applies to native and Redis
+    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients connect
+    /// again.
+    idle_timeout_when_short: Span = |_| Span::seconds(10);
+    /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the views
     /// and pages that slow clients hold.
     write_timeout: Span = |_| Span::seconds(30);
     /// Time of silence after which a tail sends a comment, so that proxies keep the connection open. Cost: short times
@@ -359,9 +397,25 @@ impl Config {
         }
     }
 
+    /// Returns the minimum rate at which the bytes of a request must arrive once it has begun.
+    #[must_use]
+    pub fn body_rate(&self) -> MinRate {
+        MinRate::new(self.min_transfer_rate.0, self.body_timeout.0 / 3)
+    }
+
+    /// Returns the minimum rate at which a client must read a reply that waits for it.
+    #[must_use]
+    pub fn reply_rate(&self) -> MinRate {
+        MinRate::new(self.min_transfer_rate.0, self.write_timeout.0)
+    }
+
     /// Checks that the configuration values fit together. The error names the first value that does not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        if let MemorySize::Bytes(ByteSize(..memory_size::MIN_MEMORY_BYTES)) = self.memory {
+            return wrong("memory", "auto, or at least 64MiB");
+        }
+        self.check_ports()?;
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
             return Err(ConfigError::Unprotected { knob: "http", address: self.http });
         }
@@ -385,6 +439,7 @@ impl Config {
             ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
             ("max_handshakes", u64::from(self.max_handshakes)),
             ("max_body_bytes", self.max_body_bytes.0),
+            ("min_transfer_rate", self.min_transfer_rate.0),
             ("max_scans", u64::from(self.max_scans)),
             ("batch_messages", u64::from(self.batch_messages)),
             ("batch_bytes", self.batch_bytes.0),
@@ -395,7 +450,11 @@ impl Config {
                 return wrong(name, "at least 1");
             }
         }
+        if self.share_reserve_percent > 50 {
+            return wrong("share_reserve_percent", "at most 50");
+        }
         for (name, value) in [
+            ("idle_timeout_when_short", self.idle_timeout_when_short),
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
             ("write_timeout", self.write_timeout),
@@ -447,10 +506,38 @@ impl Config {
         self.native != NativeAddress::Off && self.native_quic_sockets > 0
     }
 
+    /// Returns the address to listen on for the native protocol; `None` if the protocol is not served.
+    #[must_use]
+    pub fn native_address(&self) -> Option<SocketAddr> {
+        let address = self.native.resolve(self.http)?;
+        match self.resp {
+            RespAddress::At(resp) if self.native == NativeAddress::Next && overlap(address, resp) => {
+                Some(SocketAddr::new(address.ip(), address.port().checked_add(1).unwrap_or(0)))
+            }
+            _ => Some(address),
+        }
+    }
+
+    /// Checks that no two protocols have the same port.
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let native = self.native_address().map(|address| ("native", address));
+        let resp = match self.resp {
+            RespAddress::At(address) => Some(("resp", address)),
+            RespAddress::Off => None,
+        };
+        let all: Vec<_> = [Some(("http", self.http)), native, resp].into_iter().flatten().collect();
+        for (at, &(first, address)) in all.iter().enumerate() {
+            if let Some(&(second, _)) = all[at + 1..].iter().find(|(_, other)| overlap(address, *other)) {
+                return Err(ConfigError::SamePort { first, second, port: address.port() });
+            }
+        }
+        Ok(())
+    }
+
     fn check_native(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         // TLS alone does not authenticate clients, so it keeps none of them out.
-        if let Some(address) = self.native.resolve(self.http)
+        if let Some(address) = self.native_address()
             && !address.ip().is_loopback()
             && !self.allow_unprotected
         {
@@ -471,6 +558,18 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Returns true if two sockets cannot listen at these addresses at the same time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (is_any || one.ip() == other.ip())
+}
+
+/// Returns the knob whose name resembles an unknown one.
+fn similar(name: &str) -> Option<&'static str> {
+    let distances = KNOBS.iter().map(|knob| (strsim::damerau_levenshtein(name, knob.name), knob.name));
+    distances.min().filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
 }
 
 impl From<BackendKind> for Backend {
@@ -499,10 +598,33 @@ pub enum ConfigError {
         reason: String,
     },
     /// The configuration names a value that does not exist.
-    #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
+    #[error(
+        "unknown configuration key {name:?}{}: `serve --explain` lists all keys",
+        .similar.map_or(String::new(), |similar| format!(" (did you mean {similar}?)"))
+    )]
     Unknown {
         /// Unknown name, as given.
         name: String,
+        /// Name of a knob that resembles it.
+        similar: Option<&'static str>,
+    },
+    /// Two protocols have the same port.
+    #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
+    SamePort {
+        /// Name of the first configuration value with the port.
+        first: &'static str,
+        /// Name of the second configuration value with the port.
+        second: &'static str,
+        /// The port.
+        port: u16,
+    },
+    /// The server would use more memory than the system offers.
+    #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
+    Memory {
+        /// Configured memory.
+        asked: ByteSize,
+        /// Memory that the system offers.
+        available: AvailableMemory,
     },
     /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
@@ -552,7 +674,7 @@ impl Classified for ConfigError {
             Self::File { .. } => "config_file",
             Self::Syntax { .. } => "config_syntax",
             Self::Unknown { .. } => "config_unknown_key",
-            Self::Value { .. } | Self::Range { .. } => "config_value",
+            Self::Value { .. } | Self::Range { .. } | Self::SamePort { .. } | Self::Memory { .. } => "config_value",
             Self::Unprotected { .. } => "config_unprotected",
         }
     }

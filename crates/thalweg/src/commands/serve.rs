@@ -1,8 +1,10 @@
 //! `serve`: the process that runs the server.
 //!
-//! Owns: parsing flags into given settings, log output, signals (SIGTERM and SIGINT to stop, SIGHUP to reload the
-//! certificate), the startup line, the order of starting and stopping. Does not own: settings
-//! (`thalweg_server::config`, from whose table the flags are generated) and requests.
+//! Owns: parsing flags into given settings, signals (SIGTERM and SIGINT to stop, SIGHUP to reload), the startup line,
+//! the order of starting and stopping. Does not own: settings (`thalweg_server::config`, from whose table the flags are
+//! generated), log output and reloading ([`reload`](super::reload)), and requests.
+
+mod headings;
 
 use std::{
     io::{self, Write},
@@ -15,12 +17,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
-    config::{Config, ConfigError, ConfigLayer, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
-    native::security::Certificate,
+    config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::filter::LevelFilter;
 
+use super::{
+    opening::open_unless_stopped,
+    reload::{Log, reload_at},
+    stop::Stop,
+};
 use crate::{
     failure::{Exit, Failure},
     render,
@@ -77,8 +82,9 @@ impl Args for Serve {
                 .action(ArgAction::SetTrue)
                 .help("Truncate a corrupt log at the damage, keep the state, and report the loss, instead of refusing to start"),
         ];
-        let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
-        KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
+        headings::in_order().fold(command.after_help(AFTER_HELP).args(own), |command, (heading, knob)| {
+            command.arg(flag(knob).help_heading(heading))
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -88,13 +94,14 @@ impl Args for Serve {
 
 /// Creates the command-line flag for a setting. The default that its help text shows comes from the table that also
 /// applies the default.
-fn flag(name: &'static str, help: &'static str) -> Arg {
-    let default = Config::default().get(name).unwrap_or_default();
-    let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
+fn flag(knob: &Knob) -> Arg {
+    let default = Config::default().get(knob.name).unwrap_or_default();
+    let help = format!("{} [default: {default}]", knob.help.trim());
+    let arg = Arg::new(knob.name).long(knob.name.replace('_', "-")).help(help).value_name(knob.value_name);
     if default == "false" {
-        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
     } else {
-        arg.action(ArgAction::Set).value_name("VALUE")
+        arg.action(ArgAction::Set)
     }
 }
 
@@ -130,7 +137,9 @@ impl Serve {
             layers = layers.file(path)?;
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        layers.environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?.resolve()
+        layers
+            .environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?
+            .resolve_within(AvailableMemory::of_this_process())
     }
 }
 
@@ -143,11 +152,20 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Explain {
         return render::out(resolved.explain().as_bytes());
     }
-    log_to_stderr(&resolved.config);
+    let log = Log::to_stderr(&resolved.config);
+    resolved.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     raise_file_limit();
-    let database = open(&resolved.config, args.repair)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    let served = runtime.block_on(serve(&resolved.config, &database));
+    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after that.
+    let (mut stop, hangup) = {
+        let _context = runtime.enter();
+        (Stop::new()?, signal(SignalKind::hangup())?)
+    };
+    let options = options(&resolved.config, args.repair);
+    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, &mut stop)? else {
+        return Ok(());
+    };
+    let served = runtime.block_on(serve(args, &resolved.config, &database, stop, hangup, log));
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
         // The server did not close the database. Acknowledged writes are safe either way.
@@ -165,15 +183,20 @@ fn raise_file_limit() {
     }
 }
 
-fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
+fn options(config: &Config, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    let options = Options { create: Create::IfMissing, repair, ..config.engine_options() };
-    Database::open(&config.data, options).map_err(|error| Failure::of(&error))
+    Options { create: Create::IfMissing, repair, ..config.engine_options() }
 }
 
 /// Runs a server over the database until a signal stops it; the server then closes the database.
-async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
-    let mut stop = Stop::new()?;
+async fn serve(
+    args: &Serve,
+    config: &Config,
+    database: &Database,
+    mut stop: Stop,
+    hangup: Signal,
+    log: Log,
+) -> Result<(), Failure> {
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
@@ -181,9 +204,8 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
             .then("stop the process that listens there, or choose another address with --native"),
         error => Failure::of(&error),
     })?;
-    if let Some(certificate) = server.certificate() {
-        tokio::spawn(reload(certificate, signal(SignalKind::hangup())?));
-    }
+    let again = args.clone();
+    tokio::spawn(reload_at(hangup, config.clone(), server.certificate(), log, move || again.resolve()));
     // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
@@ -199,35 +221,6 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))
-}
-
-/// Signals that stop a server.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn signalled(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-}
-
-/// Reloads the configured certificate at each SIGHUP.
-async fn reload(certificate: Certificate, mut hangup: Signal) {
-    while hangup.recv().await.is_some() {
-        match certificate.reload() {
-            Ok(fingerprint) => tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate"),
-            Err(error) => tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged"),
-        }
-    }
 }
 
 /// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk
@@ -269,20 +262,4 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
         report.backend.name(),
         config.durability,
     )
-}
-
-fn log_to_stderr(config: &Config) {
-    let level = match config.log_level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let builder =
-        tracing_subscriber::fmt().with_max_level(level).log_internal_errors(false).with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Text => builder.with_ansi(render::stderr_colour()).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
 }

@@ -1,12 +1,12 @@
 //! The server as a process: start, stop, signals, and rejected configurations.
 
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
     process::Stdio,
     time::{Duration, Instant},
 };
 
-use crate::node::{Node, PATIENCE, command, run};
+use crate::node::{Node, PATIENCE, command, run, wait_for};
 
 #[test]
 fn the_startup_line_says_what_there_is() {
@@ -54,6 +54,30 @@ fn serves_unread() -> bool {
     deaf.kill().unwrap();
     deaf.wait().unwrap();
     true
+}
+
+#[test]
+fn signals_while_the_directory_is_opened_end_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    for n in 0..50 {
+        node.cli(&["put", "k", &n.to_string(), "v"]).ok();
+    }
+    node.kill();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut serve = command();
+        serve.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data", dir.path().to_str().unwrap()]);
+        let mut child = serve.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        assert!(log.any(|line| line.contains("opening the data directory")), "the process says what it does");
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), signal) }, 0);
+        let rest: Vec<String> = log.collect();
+        let status = wait_for(&mut child, PATIENCE).expect("it ends in time");
+        assert_eq!(status.code(), Some(0), "{status}\n{}", rest.join("\n"));
+    }
+    let node = Node::start(dir.path());
+    assert_eq!(node.cli(&["get", "k", "49"]).ok(), "v");
 }
 
 #[test]
@@ -218,4 +242,95 @@ fn logs_are_text_or_json_on_stderr() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["level"].is_string() && line["timestamp"].is_string());
     }
+}
+
+#[test]
+fn a_directory_of_others_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("etc");
+    std::fs::create_dir(&data).unwrap();
+    for name in ["passwd", "hosts", "fstab", "group"] {
+        std::fs::write(data.join(name), name).unwrap();
+    }
+    let serve = |data: &std::path::Path| {
+        run(command().args(["serve", "--http", "127.0.0.1:0", "--data", data.to_str().unwrap()]), b"")
+    };
+    let complaint = serve(&data).fails(2);
+    for part in ["not a Thalweg data directory", "\"fstab\", \"group\", \"hosts\" and 1 more entry", "empty directory"]
+    {
+        assert!(complaint.contains(part), "{part:?} in {complaint}");
+    }
+    let mut left: Vec<_> = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["fstab", "group", "hosts", "passwd"], "nothing was written");
+    // The top of a file system is empty but for this.
+    let mount = dir.path().join("mount");
+    std::fs::create_dir_all(mount.join("lost+found")).unwrap();
+    Node::start(&mount).stop();
+}
+
+#[test]
+fn a_mistyped_variable_is_refused() {
+    let mut serve = command();
+    serve.arg("serve").env("THALWEG_MAX_SCAN", "3");
+    let complaint = run(&mut serve, b"").fails(2);
+    assert!(complaint.contains("THALWEG_MAX_SCAN") && complaint.contains("max_scans"), "{complaint}");
+    let mut explain = command();
+    explain.args(["serve", "--explain"]).env("THALWEG_SERVICE_HOST", "10.0.0.1").env("THALWEG_SERVER", "x");
+    run(&mut explain, b"").ok();
+}
+
+#[test]
+fn localhost_is_served_and_the_native_port_makes_room_for_redis_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_with(dir.path(), &["--http", "localhost:0"]);
+    assert!(node.url.starts_with("http://127.0.0.1:"), "{:?}", node.line);
+    node.stop();
+    let explained = |flags: &[&str]| run(command().args(["serve", "--explain"]).args(flags), b"");
+    explained(&["--http", "127.0.0.1:7070", "--resp", "127.0.0.1:7071"]).ok();
+    let complaint = explained(&["--http", "127.0.0.1:7070", "--resp", "127.0.0.1:7070"]).fails(2);
+    assert!(complaint.contains("http and resp both have port 7070"), "{complaint}");
+}
+
+#[test]
+fn sighup_reloads_what_it_can_and_never_ends_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (dir.path().join("thalweg.toml"), dir.path().join("log"));
+    std::fs::write(&file, "log_level = \"info\"\n").unwrap();
+    let mut server = command()
+        .args(["serve", "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--native-quic-sockets", "0"])
+        .args(["--config", file.to_str().unwrap(), "--data", dir.path().join("data").to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let url =
+        line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().trim_end_matches(',').to_owned();
+    let until = Instant::now() + PATIENCE;
+    let logged = |part: &str| {
+        while !std::fs::read_to_string(&log).unwrap().contains(part) {
+            assert!(Instant::now() < until, "no {part:?} in {}", std::fs::read_to_string(&log).unwrap());
+        }
+    };
+    let hang_up = || {
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        let sent = unsafe { libc::kill(i32::try_from(server.id()).unwrap(), libc::SIGHUP) };
+        assert_eq!(sent, 0);
+    };
+    std::fs::write(&file, "log_level = \"debug\"\nmax_scans = 5\n").unwrap();
+    hang_up();
+    logged("reloaded the configuration");
+    logged("max_scans");
+    let put = |key: &str| run(command().args(["put", "k", key, "1", "--server", &url]), b"").ok();
+    put("a");
+    // Requests are logged from level debug on.
+    logged("DEBUG");
+    std::fs::write(&file, "max_scams = 5\n").unwrap();
+    hang_up();
+    logged("has an error and is unchanged");
+    put("b");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
