@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
+use thalweg_replica::{NOTE_AHEAD, ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
@@ -178,7 +178,10 @@ pub(crate) fn on(
         return Err(OpenError::ClockJump { path, jump, max: options.max_clock_jump });
     }
     let clock_file = Arc::new(clock_file);
-    let space_clock = SpaceClock::anchor(clock.clone(), last).with_keeper(clock_file.clone());
+    // Only a wall clock that was set back is behind by more than the notes are ahead.
+    let went_back = clock.wall().plus(NOTE_AHEAD) < last;
+    let anchor = if went_back { last } else { machine.applied().time };
+    let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
     match clock_file.save(&disk, space_clock.now()) {
         // A directory on a full disk must open, so that data can be deleted.
         Err(error) if error.kind() != io::ErrorKind::StorageFull => {

@@ -13,9 +13,10 @@
 //! progress, for as long as its durability level takes (an fsync).
 //!
 //! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that no
-//! read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. After an open the time is at least the noted one. So a key
-//! that a read has hidden past its deadline stays hidden if the process is killed and the wall clock is set back; after
-//! an ordinary kill the time jumps ahead by at most this span, which a restart takes anyway. A keeper need not make each
+//! read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than this
+//! span at an open, it was set back, and the time continues from the noted one. So a key that a read has hidden past its
+//! deadline stays hidden if the process is killed and the wall clock is set back; after an ordinary kill the time does not
+//! jump. A keeper need not make each
 //! note durable: a power loss can take back the notes of the last moments. For this case the space also appends an entry
 //! within a round of maintenance after a deadline has passed, and when it is closed.
 //!
@@ -38,7 +39,7 @@ const FROZEN: u64 = 1;
 
 /// Span by which a noted time is ahead of the read that made it necessary. With a shorter span more notes are written;
 /// with a longer one the time jumps further after a kill.
-const NOTE_AHEAD: Duration = Duration::from_millis(50);
+pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
 /// Keeper of a time that no read of the space exceeds; see the [module](self).
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
