@@ -283,10 +283,10 @@ impl Store for SqliteStore {
     /// the database by the new pages.
     fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
         let file_bytes = |name: &str| fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
-        let changed = changes.saturating_mul(PAGE_BYTES.into()).min(file_bytes(FILE));
+        let used = file_bytes(FILE).saturating_sub(self.reusable_bytes());
+        let changed = changes.saturating_mul(PAGE_BYTES.into()).min(used);
         let reused = if self.is_wal_copied.load(Ordering::Relaxed) { file_bytes(WAL_FILE) } else { 0 };
-        // A view that a reader holds can keep one transaction from reusing the WAL.
-        (changed * 2).saturating_sub(reused) + memtables * bytes * 2
+        changed.saturating_sub(reused) + memtables * bytes * 2
     }
 
     fn reusable_bytes(&self) -> u64 {
