@@ -1,6 +1,7 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, count.
+//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, discard an unread body,
+//! count.
 //! Does not own: the handler of each operation (`dispatch`).
 //! Invariant: every reply has the request's id and is counted exactly once.
 
@@ -22,6 +23,8 @@ use thalweg_types::Durability;
 use crate::{
     call::Call,
     dispatch::{Operation, ROUTES, dispatch},
+    draining,
+    origin::Forbidden,
     reply::{self, DURABILITY, REQUEST_ID},
     shared::Http,
 };
@@ -71,11 +74,14 @@ impl Http {
         let (head, body) = request.into_parts();
         let id = self.request_id(&head.headers);
         let mut call = Call { head, body: SyncWrapper::new(body) };
-        let answer = match self.admit(operation) {
+        let answer = match self.admit(operation, &mut call.head) {
             Ok(_held) => dispatch(operation, &self, &mut call).await,
             Err(error) => Err(error),
         };
         let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call.head, error, &id));
+        if !draining::is_settled(&mut call) {
+            Box::pin(draining::settle(&self.app, &mut call, &mut response)).await;
+        }
         let level = response.headers().get(&DURABILITY).and_then(level_of_value);
         response.headers_mut().insert(REQUEST_ID, id);
         let took = started.elapsed();
@@ -90,7 +96,10 @@ impl Http {
         response
     }
 
-    fn admit(&self, operation: Operation) -> Result<Option<Reservation>, ApiError> {
+    fn admit(&self, operation: Operation, head: &mut Parts) -> Result<Option<Reservation>, ApiError> {
+        if let Some(forbidden) = head.extensions.remove::<Forbidden>() {
+            return Err(forbidden.into());
+        }
         if operation.is_always_admitted() {
             return Ok(None);
         }

@@ -35,6 +35,7 @@ use tower_service::Service as _;
 use crate::{
     connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
     handling::router,
+    origin::OriginPolicy,
     shared::Http,
 };
 
@@ -98,7 +99,9 @@ fn builder() -> Builder<TokioExecutor> {
 
 async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservation) {
     let activity = Arc::new(Activity::default());
-    let service = PerConnection { router, activity: Arc::clone(&activity) };
+    let local = stream.local_addr().ok().map(|address| address.ip());
+    let policy = OriginPolicy::new(&app.config.allowed_hosts, local);
+    let service = PerConnection { router, policy, activity: Arc::clone(&activity) };
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
     let builder = builder();
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
@@ -141,9 +144,10 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
     }
 }
 
-/// Service of one connection: the router, and the connection's activity counters.
+/// Service of one connection: the router, the check of the requests' origins, and the connection's activity counters.
 struct PerConnection {
     router: Router,
+    policy: OriginPolicy,
     activity: Arc<Activity>,
 }
 
@@ -152,7 +156,8 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     type Error = Infallible;
     type Future = Handling;
 
-    fn call(&self, request: Request<Incoming>) -> Handling {
+    fn call(&self, mut request: Request<Incoming>) -> Handling {
+        self.policy.mark(&mut request);
         Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
     }
 }

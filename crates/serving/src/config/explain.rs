@@ -141,6 +141,13 @@ impl Resolved {
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  plus all stored data: the memory backend keeps it in memory\n");
         }
+        let warnings = self.config.warnings();
+        if !warnings.is_empty() {
+            out.push_str("\nwarnings:\n");
+        }
+        for warning in warnings {
+            let _ = writeln!(out, "  {warning}");
+        }
         out
     }
 }
