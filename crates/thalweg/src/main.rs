@@ -5,16 +5,19 @@
 //!
 //! ```text
 //! cli ── commands ──┬── session ── args
-//!                   └── render, span, failure
+//!                   └── render, span, failure, log_fields, permissions, unfinished_file
 //! ```
 
 mod args;
 mod cli;
 mod commands;
 mod failure;
+mod log_fields;
+mod permissions;
 mod render;
 mod session;
 mod span;
+mod unfinished_file;
 
 use std::process::ExitCode;
 
