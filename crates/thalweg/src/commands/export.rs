@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
+use thalweg_types::printable;
 
 use super::kv::pair_json;
 use crate::{
@@ -44,6 +45,8 @@ pub struct Export {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
+    pub raw: render::RawArgs,
+    #[command(flatten)]
     pub place: TargetArgs,
 }
 
@@ -66,12 +69,28 @@ pub fn run(args: &Export) -> Result<(), Failure> {
 
 /// Opens the destination of the export. Callers open it only after they found the data to export, so that a
 /// mistyped name does not truncate a file.
-fn output(args: &Export) -> Result<Box<dyn Write>, Failure> {
-    let out: Box<dyn Write> = match &args.output {
-        Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
-        None => Box::new(io::stdout().lock()),
+fn output(args: &Export) -> Result<Output, Failure> {
+    let (to, escapes): (Box<dyn Write>, _) = match &args.output {
+        Some(path) => (Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?), false),
+        None => (Box::new(io::stdout().lock()), args.raw.escapes()),
     };
-    Ok(Box::new(BufWriter::with_capacity(256 * 1024, out)))
+    Ok(Output { to: BufWriter::with_capacity(256 * 1024, to), escapes })
+}
+
+/// Destination of an export.
+struct Output {
+    to: BufWriter<Box<dyn Write>>,
+    /// True if control characters must be escaped, because a terminal shows the export.
+    escapes: bool,
+}
+
+impl Output {
+    fn write(&mut self, part: &[u8]) -> io::Result<()> {
+        if self.escapes {
+            return self.to.write_all(printable::lines(part).as_bytes());
+        }
+        self.to.write_all(part)
+    }
 }
 
 fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
@@ -88,7 +107,7 @@ fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Fa
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
-    out.flush()?;
+    out.to.flush()?;
     Ok(count)
 }
 
@@ -110,7 +129,7 @@ fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, 
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
-    out.flush()?;
+    out.to.flush()?;
     Ok(count)
 }
 
@@ -120,7 +139,7 @@ fn not_representable(what: &str) -> Failure {
         .then("export with --format ndjson")
 }
 
-fn write_line(out: &mut dyn Write, parts: &[&[u8]]) -> Result<(), Failure> {
-    let written = parts.iter().try_for_each(|part| out.write_all(part)).and_then(|()| out.write_all(b"\n"));
+fn write_line(out: &mut Output, parts: &[&[u8]]) -> Result<(), Failure> {
+    let written = parts.iter().try_for_each(|part| out.write(part)).and_then(|()| out.write(b"\n"));
     Ok(written?)
 }

@@ -130,7 +130,9 @@ fn list(place: &TargetArgs) -> Result<(), Failure> {
     if names.is_empty() && !place.json {
         render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
     }
-    names.into_iter().try_for_each(|name| render::print_result(&json!({ "name": name }), place.json, || name.clone()))
+    names
+        .into_iter()
+        .try_for_each(|name| render::print_result(&json!({ "name": name }), place.json, || render::name(&name)))
 }
 
 fn show(found: &Value, json: bool) -> Result<(), Failure> {

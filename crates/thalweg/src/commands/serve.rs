@@ -23,7 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
     failure::{Exit, Failure},
-    render,
+    log_fields, permissions, render,
     span::show_span,
 };
 
@@ -144,6 +144,11 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return render::out(resolved.explain().as_bytes());
     }
     log_to_stderr(&resolved.config);
+    // The directory is looked at before the server creates it.
+    for warning in permissions::warnings(&resolved).into_iter().chain(resolved.config.warnings()) {
+        tracing::warn!("{warning}");
+    }
+    permissions::only_for_the_owner();
     raise_file_limit();
     let database = open(&resolved.config, args.repair)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
@@ -282,7 +287,7 @@ fn log_to_stderr(config: &Config) {
     let builder =
         tracing_subscriber::fmt().with_max_level(level).log_internal_errors(false).with_writer(std::io::stderr);
     match config.log_format {
-        LogFormat::Text => builder.with_ansi(render::stderr_colour()).init(),
+        LogFormat::Text => builder.with_ansi(render::stderr_colour()).fmt_fields(log_fields::escaped()).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
 }

@@ -186,7 +186,7 @@ fn show(lease: &Value, json: bool) -> Result<(), Failure> {
     for key in lease["keys"].as_array().into_iter().flatten() {
         let bytes = key.as_object().and_then(|key| render::take_bytes(key, "key")).unwrap_or_default();
         let keyspace = key["keyspace"].as_str().unwrap_or_default();
-        render::line(&format!("{keyspace}\t{}", render::one_line(&bytes)))?;
+        render::line(&format!("{}\t{}", render::name(keyspace), render::one_line(&bytes)))?;
     }
     if lease["more"] == json!(true) {
         render::note("the lease has more keys");
