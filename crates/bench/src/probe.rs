@@ -11,7 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{BenchError, latency::Latencies};
+use crate::{
+    BenchError,
+    latency::Latencies,
+    report::{Check, Verdict, number},
+    stats::Summary,
+};
+
+/// Largest median absolute deviation of a probe's rounds in a valid run, as a share of their median. A disk that varies
+/// more was disturbed, so its speed in one round says nothing about the figure that was measured beside it.
+const MAX_DEVIATION: f64 = 0.3;
 
 /// Choice between synced and unsynced writes of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +109,37 @@ impl Probe {
     }
 }
 
+/// Creates the check that the rounds of a probe agree; the run is void if they don't. `unit` is the unit of the values,
+/// such as `/s`. Returns `None` for less than two rounds, which cannot disagree.
+pub fn steadiness(what: impl Into<String>, rounds: &[f64], unit: &str) -> Option<Check> {
+    if rounds.len() < 2 {
+        return None;
+    }
+    let Summary { median, mad, .. } = Summary::of(rounds);
+    let is_steady = mad <= MAX_DEVIATION * median;
+    Some(Check {
+        what: what.into(),
+        required: format!("rounds within {:.0} % of their median", 100.0 * MAX_DEVIATION),
+        measured: format!("{} ± {}{unit}", number(median), number(mad)),
+        verdict: if is_steady { Verdict::Met } else { Verdict::Void },
+        is_goal: false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Scratch;
+
+    #[test]
+    fn a_probe_whose_rounds_disagree_makes_the_run_void() {
+        let check = steadiness("raw probe", &[1222.0, 240.0, 2204.0], "/s").unwrap();
+        assert_eq!((&*check.measured, check.verdict), ("1,222 ± 982/s", Verdict::Void));
+        let check = steadiness("raw probe", &[11_000.0, 11_400.0, 900.0], "/s").unwrap();
+        assert_eq!(check.verdict, Verdict::Met, "one wild round of three is outvoted");
+        assert!(steadiness("raw probe", &[1.0], "/s").is_none());
+        assert_eq!(steadiness("raw probe", &[f64::NAN, 1.0], "/s").unwrap().verdict, Verdict::Void);
+    }
 
     #[test]
     fn the_probe_stays_within_its_file() {

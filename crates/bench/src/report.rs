@@ -104,6 +104,9 @@ pub struct Check {
     pub measured: String,
     /// Result of the comparison.
     pub verdict: Verdict,
+    /// True if the required value is a goal of Thalweg's developers for their machine. On another machine such a goal
+    /// says nothing about the run. Other checks require a valid run, or what the user asks for.
+    pub is_goal: bool,
 }
 
 /// Result of comparing a figure with its required value.
@@ -120,12 +123,12 @@ pub enum Verdict {
 }
 
 impl Check {
-    /// Creates the check of a measured ratio or rate that should be at least `required`.
+    /// Creates the check of a measured ratio or rate that should be at least `required`, which is a goal.
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
-    /// Creates the check of a measured value that should stay below `bound`.
+    /// Creates the check of a measured value that should stay below `bound`, which is a goal.
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("below", bound), measured < bound, unit)
     }
@@ -140,7 +143,14 @@ impl Check {
                 (false, true) => Verdict::Met,
                 (false, false) => Verdict::Missed,
             },
+            is_goal: true,
         }
+    }
+
+    /// Turns the check into one that the user asks for, which is shown and decides on every machine.
+    #[must_use]
+    pub fn asked_for(self) -> Self {
+        Self { is_goal: false, ..self }
     }
 }
 
@@ -314,6 +324,21 @@ impl Report {
         self.conditions.push(Condition { name, value: value.into() });
     }
 
+    /// Removes the comparisons with goals, and adds a note if there were any.
+    #[must_use]
+    pub fn without_goals(mut self) -> Self {
+        let before = self.checks.len();
+        self.checks.retain(|check| !check.is_goal);
+        let goals = before - self.checks.len();
+        if goals > 0 {
+            let goals = if goals == 1 { "1 goal".to_owned() } else { format!("{goals} goals") };
+            self.notes.push(format!(
+                "the figures are not compared with {goals} for the machine of docs/performance.md; --goals compares them"
+            ));
+        }
+        self
+    }
+
     /// Returns the worst verdict of the report's checks, from which the exit status of the process follows.
     pub fn verdict(&self) -> Verdict {
         let any = |wanted| self.checks.iter().any(|check| check.verdict == wanted);
@@ -483,6 +508,17 @@ mod tests {
         assert_eq!(report.verdict(), Verdict::Void);
         report.checks.clear();
         assert_eq!(report.verdict(), Verdict::Met);
+    }
+
+    #[test]
+    fn goals_are_left_out_and_other_checks_stay() {
+        let mut report = sample();
+        report.checks.push(Check::below("p99", 5.0, 4.0, " ms").asked_for());
+        let report = report.without_goals();
+        assert_eq!(report.checks.len(), 1);
+        assert_eq!(report.verdict(), Verdict::Missed, "what the user asks for decides");
+        let text = report.to_text();
+        assert!(!text.contains("0.850 ×") && text.contains("2 goals") && text.contains("--goals"), "{text}");
     }
 
     #[test]

@@ -139,8 +139,12 @@ fn subjects_on_schedule() {
     let published = figure(&report, "figures", "published/s").as_f64().unwrap();
     assert!((500.0..4000.0).contains(&published), "{published}");
     pubsub(&node, "--rate 20000 --batch 32 --linger 1ms --workers 2 --fan-out 3");
-    let search = pubsub(&node, "--search max<10s --rate 1000 --max-rate 2000 --batch 4");
-    assert!(search.to_text().contains("limited by the highest rate allowed"), "{}", search.to_text());
+    let reached_highest = || {
+        let search = pubsub(&node, "--search max<10s --rate 1000 --max-rate 2000 --batch 4");
+        search.to_text().contains("limited by the highest rate allowed")
+    };
+    // A busy machine can miss the pace of one short search.
+    assert!((0..5).any(|_| reached_highest()), "no search of five reached the highest rate");
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock, publish::Publish,
-    registry::Registry, subject_table::Counters, wake::Wakes,
+    Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock,
+    publish::{Blocking, Publish},
+    registry::Registry,
+    subject_table::Counters,
+    wake::Wakes,
 };
 
 /// The message broker: passes published messages to the queues of matching subscriptions. Clones are handles
@@ -41,11 +44,28 @@ impl Broker {
     /// # Errors
     /// A subscription that blocks publishers has no room. The batch was not queued for any subscription.
     pub fn publish(&self, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Result<Published, WouldBlock> {
+        self.run(batch, waiter, Blocking::Respected)
+    }
+
+    /// Puts a batch into the queues of all matching subscriptions that have room. A subscription without room misses the
+    /// batch and gets a notice of the loss, even if its policy is to block publishers. Meant for publishers that a
+    /// subscriber must not stop.
+    pub fn publish_now(&self, batch: &Batch) -> Published {
+        // Nothing can stop the publish if blocking is ignored.
+        self.run(batch, None, Blocking::Ignored).unwrap_or_default()
+    }
+
+    fn run(
+        &self,
+        batch: &Batch,
+        waiter: Option<&Arc<dyn Notify>>,
+        blocking: Blocking,
+    ) -> Result<Published, WouldBlock> {
         // Notifies when it is dropped, after the shard is unlocked.
         let mut wakes = Wakes::default();
         let registry = &*self.registry;
         let (hash, mut shard) = registry.shard(batch.subject().as_bytes());
-        let mut publish = Publish { batch, memory: &registry.memory, waiter, wakes: &mut wakes };
+        let mut publish = Publish { batch, memory: &registry.memory, waiter, blocking, wakes: &mut wakes };
         let published = shard
             .with_interest(batch.subject(), hash, &registry.wildcards, |interest, dice| publish.run(interest, dice));
         count(&mut shard.counters, batch, &published);

@@ -35,7 +35,9 @@ pub enum SubscribeError {
         max: usize,
     },
     /// The broker has reached its maximum number of subscriptions.
-    #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
+    #[error(
+        "the limit of {max} subscriptions is reached, or this client's share of it: end some, try again later, or raise the limit"
+    )]
     TooMany {
         /// Maximum number of subscriptions of the broker.
         max: usize,

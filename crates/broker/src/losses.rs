@@ -37,7 +37,7 @@ impl LossCounters {
     /// before.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {
         let counter = match policy {
-            // A subscription with the policy to block never misses a message.
+            // A subscription with the policy to block misses messages only of publishers that it must not stop.
             Policy::Block | Policy::DropNew => &self.new,
             Policy::DropOld => &self.old,
             Policy::Disconnect => &self.disconnected,

@@ -18,6 +18,9 @@
 //! thread waits for room here, and none waits for a lock while it holds another for longer than a push: locks
 //! are taken in the order shard, trie, link, and never two links at the same time.
 //!
+//! A publisher that must not be stopped ignores the policy to block ([`Blocking::Ignored`]). Nothing is reserved then, and
+//! a subscription without room misses the batch and gets a notice of the loss.
+//!
 //! # Groups
 //! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the
 //! other picked member, then all remaining members; the first member with room receives the batch. A policy
@@ -80,7 +83,24 @@ pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
+    pub(crate) blocking: Blocking,
     pub(crate) wakes: &'a mut Wakes,
+}
+
+/// Treatment of subscriptions whose policy blocks publishers and whose queues are full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    /// No subscription receives the batch, and the publisher tries again.
+    Respected,
+    /// The subscription misses the batch, as with the policy to drop new messages.
+    Ignored,
+}
+
+impl Blocking {
+    /// Returns true if a subscription with a full queue stops the publish.
+    fn stops(self, target: &Target) -> bool {
+        self == Self::Respected && target.slot.tag.blocks()
+    }
 }
 
 /// A subscription that receives the batch, and a flag that is true if room in its queue is reserved.
@@ -99,9 +119,10 @@ enum MemberChoice<'t> {
 
 impl Publish<'_> {
     pub(crate) fn run(&mut self, interest: &Interest, dice: &mut MemberRng) -> Result<Published, WouldBlock> {
+        let blocking = self.blocking;
         let targets = interest.targets().iter();
         let mut reserved: SmallVec<[&Target; 8]> = SmallVec::new();
-        for target in targets.clone().filter(|target| target.slot.tag.blocks()) {
+        for target in targets.clone().filter(|target| blocking.stops(target)) {
             match self.reserve(target) {
                 Ok(ReserveResult::Yes) => reserved.push(target),
                 Ok(ReserveResult::Ended) => {}
@@ -110,10 +131,10 @@ impl Publish<'_> {
             }
         }
         if !interest.has_groups() {
-            return Ok(self.deliver(targets.map(|target| (target, target.slot.tag.blocks()))));
+            return Ok(self.deliver(targets.map(|target| (target, blocking.stops(target)))));
         }
         let mut chosen: SmallVec<[Recipient<'_>; 16]> =
-            targets.map(|target| (target, target.slot.tag.blocks())).collect();
+            targets.map(|target| (target, blocking.stops(target))).collect();
         for members in interest.groups() {
             match self.choose_member(members, dice) {
                 MemberChoice::Room(member) => {
@@ -189,7 +210,7 @@ impl Publish<'_> {
     /// Reserves room for the batch like [`reserve`](Self::reserve), in the queue of a group's member with any
     /// policy.
     fn reserve_in_group(&mut self, member: &Target) -> Result<ReserveResult, WouldBlock> {
-        if member.slot.tag.blocks() {
+        if self.blocking.stops(member) {
             return self.reserve(member);
         }
         Ok(member.link.lock().reserve(member.slot, self.batch.cost(), self.memory))

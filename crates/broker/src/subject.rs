@@ -191,6 +191,22 @@ impl Pattern {
         }
     }
 
+    /// Returns true if this pattern matches every subject that `other` matches.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let mut wanted = self.tokens();
+        let mut given = other.tokens();
+        loop {
+            match (wanted.next(), given.next()) {
+                (Some(b">"), Some(_)) | (None, None) => return true,
+                (_, Some(b">")) => return false,
+                (Some(b"*"), Some(_)) => {}
+                (Some(wanted), Some(given)) if wanted == given => {}
+                _ => return false,
+            }
+        }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<[u8]> {
         &self.bytes
     }

@@ -123,7 +123,8 @@ impl Client {
         Self { level: Level(Some(level)), ..self.clone() }
     }
 
-    /// Returns the facts about the server that its last welcome stated; `None` before the first connection.
+    /// Returns the facts about the server that its last welcome (the reply to the client's hello) stated; `None` before
+    /// the first connection.
     #[must_use]
     pub fn server(&self) -> Option<ServerInfo> {
         self.inner.pool.server()

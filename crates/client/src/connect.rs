@@ -13,7 +13,7 @@ use thalweg_wire::{
 
 use crate::{
     error::{ConnectError, Lost},
-    link::SessionTerms,
+    link::SessionParameters,
     options::Options,
     request::body_of,
 };
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Connected {
     pub connection: Connection,
     pub channels: Vec<(Channel, Decoder)>,
-    pub limits: SessionTerms,
+    pub limits: SessionParameters,
     pub keep_alive: Duration,
     pub server: ServerInfo,
 }
@@ -78,7 +78,10 @@ struct HandshakeChannel {
 }
 
 impl HandshakeChannel {
-    async fn shake_hands(&mut self, options: &Options) -> Result<(SessionTerms, Duration, ServerInfo), ConnectError> {
+    async fn shake_hands(
+        &mut self,
+        options: &Options,
+    ) -> Result<(SessionParameters, Duration, ServerInfo), ConnectError> {
         let mut outbox = Outbox::new();
         let name = &options.name[..options.name.floor_char_boundary(1024)];
         handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[])
@@ -109,7 +112,7 @@ fn lost(error: std::io::Error) -> ConnectError {
 fn welcome(
     frame: &thalweg_wire::SharedFrame,
     options: &Options,
-) -> Result<(SessionTerms, Duration, ServerInfo), ConnectError> {
+) -> Result<(SessionParameters, Duration, ServerInfo), ConnectError> {
     let malformed = |error| ConnectError::Handshake(HandshakeError::Malformed(error));
     match Kind::from_code(frame.header.kind) {
         Some(Kind::Welcome) => {}
@@ -125,7 +128,7 @@ fn welcome(
     }
     let welcome: Welcome<'_> = body_of(frame).map_err(malformed)?;
     let agreed = check_welcome(&welcome).map_err(ConnectError::Handshake)?;
-    let limits = SessionTerms {
+    let limits = SessionParameters {
         max_send_bytes: agreed.max_send_bytes as usize,
         run: welcome.run,
         max_requests: welcome.max_requests.min(u32::try_from(options.max_requests).unwrap_or(u32::MAX)),

@@ -59,7 +59,7 @@ pub(crate) enum Waiter {
 
 /// Parameters that client and server agreed on for one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct SessionTerms {
+pub(crate) struct SessionParameters {
     /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_send_bytes: usize,
     /// Number of the server's run. Ids of caches are valid for one run only.
@@ -96,7 +96,7 @@ impl From<EncodeError> for StageError {
 enum ConnectionState {
     /// The link has no connection, for this reason.
     Down(Arc<ConnectError>),
-    Up(SessionTerms),
+    Up(SessionParameters),
     /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     Closed,
@@ -298,7 +298,7 @@ impl Link {
     /// Returns the number of the server's run, if the link has a connection.
     pub(crate) fn run(&self) -> Run {
         match &self.lock().connection {
-            ConnectionState::Up(terms) => Some(terms.run),
+            ConnectionState::Up(parameters) => Some(parameters.run),
             _ => None,
         }
     }
@@ -541,18 +541,18 @@ impl Link {
     // ---- operations of the pool
 
     /// Puts the link into use with a new connection.
-    pub(crate) fn set_connected(&self, channel: Channel, decoder: Decoder, terms: SessionTerms) {
+    pub(crate) fn set_connected(&self, channel: Channel, decoder: Decoder, parameters: SessionParameters) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);
         let mut state = self.lock();
-        state.session = Some(Session::new(terms.max_requests, terms.max_subscriptions));
+        state.session = Some(Session::new(parameters.max_requests, parameters.max_subscriptions));
         state.generation += 1;
         state.staged = Staged::default();
         state.writing_bytes = 0;
         state.woken = true; // callers do not write until the task has begun
         state.task = None;
         if !matches!(state.connection, ConnectionState::Closed) {
-            state.connection = ConnectionState::Up(terms);
+            state.connection = ConnectionState::Up(parameters);
         }
         drop(state);
         self.changed.notify_waiters();
@@ -616,13 +616,13 @@ impl State {
     /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
     /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
     fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), StageError> {
-        let terms = match &self.connection {
-            ConnectionState::Up(terms) => terms,
+        let parameters = match &self.connection {
+            ConnectionState::Up(parameters) => parameters,
             ConnectionState::Down(why) => return Err(StageError::Connection(why.clone())),
             ConnectionState::Dead(why) => return Err(StageError::Dead(why.clone())),
             ConnectionState::Closed => return Err(StageError::Closed),
         };
-        if run.is_some_and(|run| run != terms.run) {
+        if run.is_some_and(|run| run != parameters.run) {
             return Err(StageError::OtherRun);
         }
         if self.staged.len() + self.writing_bytes >= options.max_unsent_bytes {
@@ -630,7 +630,7 @@ impl State {
             return Err(StageError::Room);
         }
         match self.session {
-            Some(_) => Ok((self.generation, terms.max_send_bytes)),
+            Some(_) => Ok((self.generation, parameters.max_send_bytes)),
             None => Err(StageError::Connection(Arc::new(ConnectError::NotYet))),
         }
     }

@@ -165,10 +165,10 @@ impl Supervisor {
         told: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
         backoff: &mut Backoff,
     ) -> Reconnect {
-        let Connected { connection, channels, limits: terms, keep_alive, .. } = connected;
+        let Connected { connection, channels, limits: parameters, keep_alive, .. } = connected;
         let mut tasks = JoinSet::new();
         for (link, (channel, decoder)) in self.links.iter().zip(channels) {
-            link.set_connected(channel, decoder, terms.clone());
+            link.set_connected(channel, decoder, parameters.clone());
             tasks.spawn(channel::run(link.clone(), keep_alive));
         }
         if let Some(told) = told.take() {

@@ -117,14 +117,14 @@ impl Stream {
         self.append_with(batch, &expected.into()).await
     }
 
-    /// Appends records under given terms, such as a producer and its sequence number. The client retries
+    /// Appends records under given conditions, such as a producer and its sequence number. The client retries
     /// appends of a producer even if their effect is unknown, because the server detects repetitions.
-    pub async fn append_with(&self, batch: &RecordBatch, terms: &AppendConditions<'_>) -> Result<Appended, Error> {
+    pub async fn append_with(&self, batch: &RecordBatch, conditions: &AppendConditions<'_>) -> Result<Appended, Error> {
         if batch.is_empty() {
             return Err(Invalid::NoRecords.into());
         }
-        let repeat = if terms.producer.is_some() { RetrySafety::Harmless } else { RetrySafety::IfNoEffect };
-        let encode = |out: &mut Vec<u8>, id| encode_append_with(out, StreamId(id), terms, batch);
+        let repeat = if conditions.producer.is_some() { RetrySafety::Harmless } else { RetrySafety::IfNoEffect };
+        let encode = |out: &mut Vec<u8>, id| encode_append_with(out, StreamId(id), conditions, batch);
         let appended = self.0.write(repeat, encode, appended).await?;
         let count = if appended.count == 0 { batch.count() } else { appended.count };
         Ok(Appended { count, ..appended })

@@ -338,9 +338,9 @@ impl Worker {
         let (stream, level) = (self.stream, self.client.level());
         let Batch { sequence, records, reply, .. } = &mut self.in_flight[at];
         let stamp = ProducerStamp { id: &self.producer, epoch: self.epoch, sequence: *sequence };
-        let terms = AppendConditions { producer: Some(stamp), ..AppendConditions::default() };
+        let conditions = AppendConditions { producer: Some(stamp), ..AppendConditions::default() };
         let mut encode = |out: &mut Vec<u8>, id: u32| {
-            put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &terms, records))
+            put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &conditions, records))
         };
         *reply = Some(until_staged(&self.link, || self.link.request(None, &mut encode, None)).await?);
         Ok(())

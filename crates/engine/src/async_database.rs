@@ -94,19 +94,20 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Appends records to a stream under one of three terms: none (`None`), a required next offset, or a producer's
+    /// Appends records to a stream under one of three conditions: none (`None`), a required next offset, or a producer's
     /// stamp (id, epoch and sequence number), by which repetitions are recognised.
     pub fn append<'t, T: Into<AppendConditions<'t>>>(
         &self,
         stream: StreamId,
-        terms: T,
+        conditions: T,
         batch: &RecordBatch,
         level: Durability,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<T> {
-        let terms = terms.into();
-        let checked = check_batch(batch).and_then(|()| check_outcome_known(terms.is_conditional(), level));
-        let proposed = checked
-            .and_then(|()| self.propose(level, Purpose::Data, |out| encode_append_with(out, stream, &terms, batch)));
+        let conditions = conditions.into();
+        let checked = check_batch(batch).and_then(|()| check_outcome_known(conditions.is_conditional(), level));
+        let proposed = checked.and_then(|()| {
+            self.propose(level, Purpose::Data, |out| encode_append_with(out, stream, &conditions, batch))
+        });
         async move { ack(proposed?.await?) }
     }
 

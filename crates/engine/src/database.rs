@@ -6,6 +6,7 @@
 
 use std::{
     fmt,
+    ops::ControlFlow,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -15,6 +16,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
+use thalweg_replica::ReplayProgress;
 use thalweg_types::{
     Clock, Durability,
     command::{CommandError, CommitBuilder},
@@ -66,14 +68,27 @@ pub struct Database {
 impl Database {
     /// Opens the data directory at `path`. If there is none, creates it unless the options forbid this.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let opened = open::real(path.as_ref(), &options)?;
+        Self::open_while(path, options, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Opens a data directory like [`open`](Self::open), and calls `progress` after each log record that is replayed. If
+    /// `progress` returns `Break`, the open ends with the error `interrupted`, and the next open continues.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or `progress` has ended the open.
+    pub fn open_while(
+        path: impl AsRef<Path>,
+        options: Options,
+        progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<Self, OpenError> {
+        let opened = open::real(path.as_ref(), &options, progress)?;
         Ok(Self::start(opened, options))
     }
 
     /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
     /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let opened = open::on(disk, &clock, seed, &options)?;
+        let opened = open::on(disk, &clock, seed, &options, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 

@@ -227,6 +227,12 @@ pub enum WriteError {
         /// Maximum number of these objects.
         limit: usize,
     },
+    /// The command would do too much work at once, and so block others for too long. It changed nothing.
+    #[error("the command takes more than {limit} steps, which would block others for too long: split it")]
+    TooExpensive {
+        /// Maximum number of [steps](thalweg_types::steps) of a command.
+        limit: u64,
+    },
     /// An operation of a transaction could not be carried out. The transaction changed nothing.
     #[error("operation {operation}: {error}")]
     OperationFailed {
@@ -354,6 +360,7 @@ impl Classified for WriteError {
             Self::NoSuchLease(_) => "no_such_lease",
             Self::LeaseExists(_) => "lease_exists",
             Self::TooMany { .. } => "too_many",
+            Self::TooExpensive { .. } => "too_expensive",
             Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
             Self::OperationFailed { error: OperationError::HoldsCollection, .. } => "wrong_kind",
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
@@ -454,6 +461,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::NoSuchLease(id) => Err(WriteError::NoSuchLease(id)),
         Outcome::LeaseExists(id) => Err(WriteError::LeaseExists(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
+        Outcome::TooExpensive { limit } => Err(WriteError::TooExpensive { limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Group(GroupOutcome::NoSuchGroup(id)) => Err(WriteError::NoSuchGroup(id)),
         Outcome::Group(GroupOutcome::AttemptLapsed { group, attempt }) => {

@@ -132,8 +132,9 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
-    /// Removes expired keys and leases, which are hidden already. This frees their space. It also keeps space time
-    /// from going back behind their deadlines when the node is opened again.
+    /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry
+    /// with a time after their deadlines. When the node is opened again, its clock continues from the time of the last
+    /// entry, so expired keys do not reappear.
     fn expire(&self) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
             return Ok(0);

@@ -59,7 +59,8 @@ const COUNTED_WALKS_PER_ROUND: usize = 4;
 /// Lookups take much longer than reading the segment.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
 /// Number of bytes after which a round walks (reads record by record) no further segment. Segments in which the state
-/// counts no live bytes are mostly free, and space must be freed as fast as writers use it; a round runs every second.
+/// counts no live bytes can usually be deleted after one walk, and disk space must be freed as fast as writers use it,
+/// so the bound is high; a round runs every second.
 /// This bound and [`LOOKUPS_PER_ROUND`] limit the time for which a round delays other maintenance: to a few seconds
 /// after gigabytes became free, and 0.2 s for a segment of 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;

@@ -7,6 +7,7 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
+    ops::ControlFlow,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -15,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{Solo, SoloOptions, bridge, replay};
+use thalweg_replica::{ReplayProgress, Solo, SoloOptions, bridge, replay_while};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
@@ -103,15 +104,19 @@ impl Blobs for LogBlobs {
 }
 
 /// Opens a data directory on the real disk, with the system's clocks and a random seed.
-pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    on(Arc::new(disk), &clock, random_seed(), options)
+    on(Arc::new(disk), &clock, random_seed(), options, progress)
 }
+
+/// Function that is called after each log record that an open replays. If it returns `Break`, the open ends with an
+/// error.
+pub(crate) type Progress<'p> = dyn FnMut(&ReplayProgress) -> ControlFlow<()> + 'p;
 
 /// Returns a random seed from the operating system.
 pub(crate) fn random_seed() -> u64 {
@@ -123,6 +128,7 @@ pub(crate) fn on(
     clock: &Arc<dyn Clock>,
     seed: u64,
     options: &Options,
+    progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
@@ -140,7 +146,7 @@ pub(crate) fn on(
         (Repair::CutAtCorruption, Some(applied)) => bridge(&log, space, applied)?,
         _ => 0,
     };
-    let replayed = replay(&log, &machine, space, &mut |_| {})?;
+    let replayed = replay_while(&log, &machine, space, progress)?;
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
     let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
     // Also when the previous open bridged the gap and ended before this step.

@@ -39,7 +39,7 @@ struct Session {
 }
 
 impl Session {
-    fn terms(&self, expected: ExpectedOffset) -> AppendConditions<'_> {
+    fn conditions(&self, expected: ExpectedOffset) -> AppendConditions<'_> {
         let producer = Some(ProducerStamp { id: &self.id, epoch: self.epoch, sequence: self.next });
         AppendConditions { expected, producer }
     }
@@ -138,7 +138,7 @@ impl Producer {
     ) -> Result<Ack, WriteError> {
         self.settle()?;
         let expected = expected.into();
-        let outcome = self.stream.append_with(batch, &self.session.terms(expected));
+        let outcome = self.stream.append_with(batch, &self.session.conditions(expected));
         if outcome.as_ref().is_err_and(WriteError::is_outcome_unknown) {
             self.session.unknown_outcome = Some((expected, batch.clone()));
         }
@@ -149,7 +149,7 @@ impl Producer {
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
-        let outcome = self.stream.append_with(batch, &self.session.terms(*expected));
+        let outcome = self.stream.append_with(batch, &self.session.conditions(*expected));
         self.session.record_outcome(&outcome);
         outcome.map(Some)
     }
@@ -170,7 +170,7 @@ impl Producer {
         batch: &RecordBatch,
         expected: impl Into<ExpectedOffset>,
     ) -> Result<&'c mut CommitBuilder, WriteError> {
-        Ok(commit.append_with(self.stream.id(), &self.session.terms(expected.into()), batch)?)
+        Ok(commit.append_with(self.stream.id(), &self.session.conditions(expected.into()), batch)?)
     }
 
     /// Advances the sequence number. Call this after a commit with an append of [`append_to`](Self::append_to) was
@@ -237,7 +237,7 @@ impl AsyncProducer {
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
-        let sent = self.db.append(self.stream, self.session.terms(*expected), batch, self.level);
+        let sent = self.db.append(self.stream, self.session.conditions(*expected), batch, self.level);
         let outcome = sent.await;
         self.session.record_outcome(&outcome);
         outcome.map(Some)

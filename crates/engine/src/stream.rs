@@ -136,12 +136,12 @@ impl Stream {
         self.append_with(batch, &expected.into().into())
     }
 
-    /// Appends records under terms: none, an expected next offset, or a producer's stamp (id, epoch and sequence
+    /// Appends records under conditions: none, an expected next offset, or a producer's stamp (id, epoch and sequence
     /// number). A [`producer`](Self::producer) numbers its appends automatically.
-    pub fn append_with(&self, batch: &RecordBatch, terms: &AppendConditions<'_>) -> Result<Ack, WriteError> {
+    pub fn append_with(&self, batch: &RecordBatch, conditions: &AppendConditions<'_>) -> Result<Ack, WriteError> {
         check_batch(batch)?;
-        check_outcome_known(terms.is_conditional(), self.db.durability())?;
-        let encode = |out: &mut Vec<u8>| encode_append_with(out, self.id, terms, batch);
+        check_outcome_known(conditions.is_conditional(), self.db.durability())?;
+        let encode = |out: &mut Vec<u8>| encode_append_with(out, self.id, conditions, batch);
         self.db.inner.propose_for_ack(self.db.durability(), Purpose::Data, encode)
     }
 

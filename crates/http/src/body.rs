@@ -1,6 +1,7 @@
 //! Reading of request bodies, after the request was admitted and within the server's memory limits.
 //!
-//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it.
+//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it, or while it belongs to
+//! the first bytes of its connection, which the memory of the connection covers.
 
 use std::{
     future::{Future, poll_fn},
@@ -14,11 +15,15 @@ use axum::{body::Body, http::StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Reservation, Resource},
     app::App,
+    config::Config,
     error::{ApiError, body_too_large},
+    limits::BODY_STEP_BYTES,
+    pace::Pace,
 };
 use thalweg_types::Action;
+use tokio::time::Instant;
 
 /// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
 #[derive(Debug)]
@@ -35,57 +40,75 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body of a request. The declared length is checked and reserved in the limit on body bytes before the
-/// first byte is read.
-pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, ApiError> {
+/// Reads the whole body of a request. The limit on body bytes counts the bytes as they arrive, and the buffer grows with
+/// them, so a client that only announces a long body holds nothing. A body whose announced length is above the request's
+/// limit is refused before any of it is read.
+pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
     if declared > limit {
         return Err(body_too_large(limit));
     }
-    let mut held = app.admission.body_bytes.take(declared).ok_or_else(too_many_bytes)?;
-    let bytes = {
-        let mut gathering = pin!(gather(body, declared, limit, &mut held));
-        // Most bodies arrive with their head, and then no timer needs to be set.
-        match poll_fn(|context| Poll::Ready(gathering.as_mut().poll(context))).await {
-            Poll::Ready(bytes) => bytes?,
-            Poll::Pending => {
-                tokio::time::timeout(app.config.body_timeout.0, gathering).await.map_err(|_| too_slow())??
-            }
-        }
-    };
-    Ok(HeldBody { bytes, _held: held })
-}
-
-async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Reservation) -> Result<Bytes, ApiError> {
-    let mut room = declared;
-    let Some(first) = next_data(body).await? else { return Ok(Bytes::new()) };
-    count_body(first.len() as u64, &mut room, limit, held)?;
-    if body.is_end_stream() {
-        return Ok(first);
+    let mut held = account.empty(Resource::BodyBytes);
+    let mut arrival = Arrival { body, config: &app.config, pace: Pace::new(app.config.body_rate()), end: None };
+    let Some(first) = arrival.next().await? else { return Ok(HeldBody { bytes: Bytes::new(), _held: held }) };
+    count_body(first.len() as u64, limit, &mut held)?;
+    if arrival.body.is_end_stream() {
+        return Ok(HeldBody { bytes: first, _held: held });
     }
-    let mut all = BytesMut::with_capacity(first.len().max(declared as usize));
+    let mut all = BytesMut::with_capacity(first.len().max(BODY_STEP_BYTES.min(declared as usize)));
     all.extend_from_slice(&first);
     drop(first);
-    while let Some(data) = next_data(body).await? {
-        count_body((all.len() + data.len()) as u64, &mut room, limit, held)?;
+    while let Some(data) = arrival.next().await? {
+        let total = all.len() + data.len();
+        count_body(total as u64, limit, &mut held)?;
+        if total > all.capacity() {
+            // The buffer doubles, but not beyond the announced length.
+            let wanted = (2 * all.len()).min(declared as usize).max(total);
+            all.reserve(wanted - all.len());
+        }
         all.extend_from_slice(&data);
     }
-    Ok(all.freeze())
+    Ok(HeldBody { bytes: all.freeze(), _held: held })
 }
 
 /// Ensures that a body of `total` bytes is within the request's limit and counted in the server's limit on body bytes.
-fn count_body(total: u64, room: &mut u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
+fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));
     }
-    if total > *room {
-        if !held.grow(total - *room) {
-            return Err(too_many_bytes());
-        }
-        *room = total;
+    if held.grow_to(total) { Ok(()) } else { Err(too_many_bytes()) }
+}
+
+/// A body that is arriving, and the measure of its rate.
+struct Arrival<'a> {
+    body: &'a mut Body,
+    config: &'a Config,
+    pace: Pace,
+    /// Time at which the whole body must have arrived; `None` until the server first waits for bytes.
+    end: Option<Instant>,
+}
+
+impl Arrival<'_> {
+    /// Returns the next bytes of the body, or `None` at its end. Fails if they arrive too slowly.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let arrived = {
+            let mut next = pin!(next_data(self.body));
+            // Most bodies arrive with their head, and then no timer needs to be set.
+            match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+                Poll::Ready(arrived) => arrived?,
+                Poll::Pending => {
+                    let now = std::time::Instant::now();
+                    self.pace.waits(now);
+                    let end = *self.end.get_or_insert_with(|| Instant::from_std(now) + self.config.body_timeout.0);
+                    let until = self.pace.deadline().map_or(end, |due| end.min(Instant::from_std(due)));
+                    tokio::time::timeout_at(until, next).await.map_err(|_| too_slow())??
+                }
+            }
+        };
+        self.pace.moved(arrived.as_ref().map_or(0, Bytes::len) as u64);
+        Ok(arrived)
     }
-    Ok(())
 }
 
 async fn next_data(body: &mut Body) -> Result<Option<Bytes>, ApiError> {

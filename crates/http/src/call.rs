@@ -1,12 +1,14 @@
 //! A request as handlers see it: its head, its unread body, and the headers that several handlers read.
 
+use std::sync::Arc;
+
 use axum::{
     body::Body,
     http::{HeaderName, HeaderValue, Response, StatusCode, header, request::Parts},
 };
 use sync_wrapper::SyncWrapper;
 use thalweg_engine::AsyncDatabase;
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{Action, Durability};
 
 use crate::{
@@ -20,6 +22,8 @@ pub(crate) type Answer = Result<Response<Body>, ApiError>;
 /// A request that is being handled.
 #[derive(Debug)]
 pub(crate) struct Call {
+    /// Account of the connection that sent the request.
+    pub account: Arc<Account>,
     /// Head of the request: method, URI and headers.
     pub head: Parts,
     /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.

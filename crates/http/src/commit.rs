@@ -86,11 +86,11 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let asked = call.level(app)?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let sent: JsonCommit = json::parse(&body)?;
     let level = sent.level(asked)?;
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
-    let names = Names::of(app, targets(&sent.conditions, sent.writes.iter())).await?;
+    let names = Names::of(app, &call.account, targets(&sent.conditions, sent.writes.iter())).await?;
     let appends = sent.appends();
     let committed = app.db.commit(&sent.build(&names)?, level);
     let conditions = sent.conditions;

@@ -2,7 +2,7 @@
 //!
 //! Owns: counting the bytes that a socket reads and writes ([`Watched`]), and the check whether a connection has waited
 //! too long ([`Watch::verdict`]). The check runs a few times per timeout. It covers a connection with half a request
-//! head, an idle one, and one whose client does not read a reply. Each connection has one timer; requests have none.
+//! head, an idle one, and one whose client reads a reply too slowly. Each connection has one timer; requests have none.
 //! Does not own: the timeout of a request's body, which gets a proper reply.
 
 use std::{
@@ -16,13 +16,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_serving::{admission::Reservation, config::Config};
+use thalweg_serving::{
+    admission::Reservation,
+    config::Config,
+    limits::STATUS_HEADER_TIMEOUT,
+    pace::{MinRate, Pace},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     runtime::Handle,
     time::timeout,
 };
+
+use crate::{caller::Service, waiting_parts::WaitingParts};
 
 /// Activity counters of a connection, shared by its socket, its service and its watch.
 #[derive(Debug, Default)]
@@ -38,6 +45,20 @@ pub(crate) struct Activity {
     /// Value of the field `read`, the bytes read from the socket, when the last handler ended. If `read` is larger, the
     /// head of another request has begun to arrive.
     read_at_last_end: AtomicU64,
+    /// Streams of HTTP/2 replies that wait for the client.
+    pub(crate) streams: Arc<WaitingParts>,
+}
+
+impl Activity {
+    /// Returns true if the client has sent a whole head of a request.
+    pub(crate) fn has_requested(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0 || self.read_at_last_end.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns true if the connection speaks HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
 }
 
 /// Guard that counts a request of a connection as running until the guard is dropped.
@@ -50,6 +71,11 @@ impl Busy {
     pub(crate) fn new(activity: &Arc<Activity>) -> Self {
         activity.busy.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(activity))
+    }
+
+    /// Returns the activity counters of the request's connection.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.0
     }
 }
 
@@ -67,21 +93,32 @@ pub(crate) struct ConnectionTimeouts {
     pub header: Duration,
     /// Time after which an idle connection is closed.
     pub idle: Duration,
-    /// Maximum time without the client reading a part of a reply.
-    pub write: Duration,
+    /// Time after which an idle connection is closed while connections run short.
+    pub idle_when_short: Duration,
+    /// Minimum rate at which the client must read a reply.
+    pub write: MinRate,
 }
 
 impl ConnectionTimeouts {
     /// Returns the connection timeouts of a server configuration.
     #[must_use]
-    pub(crate) fn new(config: &Config) -> Self {
-        Self { header: config.header_timeout.0, idle: config.idle_timeout.0, write: config.write_timeout.0 }
+    pub(crate) fn new(config: &Config, service: Service) -> Self {
+        let header = match service {
+            Service::Full => config.header_timeout.0,
+            Service::StatusOnly => config.header_timeout.0.min(STATUS_HEADER_TIMEOUT),
+        };
+        Self {
+            header,
+            idle: config.idle_timeout.0,
+            idle_when_short: config.idle_timeout_when_short.0,
+            write: config.reply_rate(),
+        }
     }
 
     /// Returns the interval between checks. A timeout is exceeded by at most a quarter of the shortest one.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
-        (self.header.min(self.idle).min(self.write) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
+        (self.header.min(self.idle).min(self.write.window) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 }
 
@@ -104,8 +141,8 @@ pub(crate) struct ActivityMonitor {
     written: u64,
     /// Last time when a request was running, the client read bytes, or bytes arrived that count as activity.
     moved_at: Instant,
-    /// Last time when no reply was waiting for the client, or the client read a part of one.
-    write_moved_at: Instant,
+    /// Rate at which the client reads the replies that wait for it.
+    writing: Pace,
     /// Time since which an incomplete head has been waiting for its remaining bytes.
     head_since: Option<Instant>,
 }
@@ -114,11 +151,12 @@ impl ActivityMonitor {
     /// Starts watching a connection at `now`. A new connection has not sent its first head yet.
     #[must_use]
     pub(crate) fn new(timeouts: ConnectionTimeouts, now: Instant) -> Self {
-        Self { timeouts, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
+        Self { timeouts, read: 0, written: 0, moved_at: now, writing: Pace::new(timeouts.write), head_since: Some(now) }
     }
 
-    /// Checks a connection against its timeouts. The caller must call this every [`Patience::tick`].
-    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> ConnectionStatus {
+    /// Checks a connection against its timeouts. The caller must call this every [`Patience::tick`]. `is_short` is true
+    /// while connections run short and the client's address holds more than its share.
+    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
         let http2 = activity.http2.load(Ordering::Relaxed);
@@ -128,8 +166,11 @@ impl ActivityMonitor {
         if busy || wrote || (read != self.read && !http2) {
             self.moved_at = now;
         }
-        if wrote || !activity.write_waits.load(Ordering::Relaxed) {
-            self.write_moved_at = now;
+        if activity.write_waits.load(Ordering::Relaxed) {
+            self.writing.moved(written - self.written);
+            self.writing.waits(now);
+        } else {
+            self.writing.done();
         }
         (self.read, self.written) = (read, written);
         let owes_head = written == 0 || (!http2 && read != activity.read_at_last_end.load(Ordering::Relaxed));
@@ -138,13 +179,14 @@ impl ActivityMonitor {
             since => Some(since.unwrap_or(now)),
         };
         let waited = |since: Instant| now.saturating_duration_since(since);
-        if waited(self.write_moved_at) >= self.timeouts.write {
+        if self.writing.is_too_slow(now) || activity.streams.is_overdue(now) {
             return ConnectionStatus::Stuck("the client does not read the reply");
         }
         if self.head_since.is_some_and(|since| waited(since) >= self.timeouts.header) {
             return ConnectionStatus::Stuck("the head of the request did not arrive in time");
         }
-        if waited(self.moved_at) >= self.timeouts.idle {
+        let idle = if is_short { self.timeouts.idle.min(self.timeouts.idle_when_short) } else { self.timeouts.idle };
+        if waited(self.moved_at) >= idle {
             return ConnectionStatus::Idle;
         }
         ConnectionStatus::Active
@@ -162,15 +204,15 @@ pub(crate) struct MonitoredSocket {
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Slot of the connection in the limit `max_connections`, held until the socket is closed completely.
+    /// Slot of the connection in the limit `max_connections`, if it has one, held until the socket is closed completely.
     held: Option<Reservation>,
 }
 
 impl MonitoredSocket {
     /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
-    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Reservation) -> Self {
-        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Option<Reservation>) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held }
     }
 
     fn socket(&mut self) -> Pin<&mut TcpStream> {
@@ -260,10 +302,29 @@ impl AsyncWrite for MonitoredSocket {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_client_that_takes_a_trickle_is_cut() {
+        let activity = Arc::new(Activity::default());
+        one_request(&activity);
+        activity.write_waits.store(true, Ordering::Relaxed);
+        let busy = Busy::new(&activity);
+        let trickle = |activity: &Activity, _| {
+            activity.written.fetch_add(100, Ordering::Relaxed);
+        };
+        let stuck = ConnectionStatus::Stuck("the client does not read the reply");
+        assert_eq!(seconds_until_verdict(&activity, trickle), (30, stuck));
+        let enough = |activity: &Activity, _| {
+            activity.written.fetch_add(3000, Ordering::Relaxed);
+        };
+        assert_eq!(seconds_until_verdict(&activity, enough).1, ConnectionStatus::Active);
+        drop(busy);
+    }
+
     const PATIENCE: ConnectionTimeouts = ConnectionTimeouts {
         header: Duration::from_secs(10),
         idle: Duration::from_secs(75),
-        write: Duration::from_secs(30),
+        idle_when_short: Duration::from_secs(10),
+        write: MinRate { window: Duration::from_secs(30), bytes: 30_000 },
     };
 
     /// Checks a connection every two seconds until the verdict is not `Fine`. Returns the number of seconds and the
@@ -273,7 +334,7 @@ mod tests {
         let mut watch = ActivityMonitor::new(PATIENCE, start);
         for second in (0..1000).step_by(2) {
             each(activity, second);
-            let verdict = watch.verdict(activity, start + Duration::from_secs(second));
+            let verdict = watch.verdict(activity, start + Duration::from_secs(second), false);
             if verdict != ConnectionStatus::Active {
                 return (second, verdict);
             }

@@ -290,7 +290,7 @@ operations! {
     /// Publishes a message and waits for an answer to it.
     SubjectAsk = "subject_ask", POST "/v1/ask/{subject}"
         => boxed subjects::ask::ask(app, call);
-    /// Lists caches with their figures.
+    /// Lists caches, each with its limits, its size and its counters.
     CacheList = "cache_list", GET "/v1/caches"
         => now caches::list(app, call);
     /// Creates a cache.
@@ -448,7 +448,7 @@ impl Operation {
     responses((status = 200, description = "The body was read."))
 )]
 async fn echo(app: &Arc<App>, call: &mut Call) -> Answer {
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     drop(body);
     Ok(reply::empty(StatusCode::OK))
 }

@@ -25,7 +25,7 @@ fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
     Key::parse(call.head.uri.query(), "id")?.required("id")
 }
 
-/// Handles `GET /v0/entity?id=`: returns an entity.
+/// Handles `GET /v0/entity?id=`: returns the value of the key `id` in the keyspace `default`.
 #[utoipa::path(get, path = "/v0/entity", params(EntityId), responses(EntityReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
@@ -35,31 +35,31 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     };
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
-    let mut response = reply::shown(Media::Binary, reply::counted_body(app, entry.value)?, level);
+    let mut response = reply::shown(Media::Binary, reply::counted_body(&call.account, entry.value)?, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }
 
-/// Handles `PUT /v0/entity?id=`: stores an entity.
+/// Handles `PUT /v0/entity?id=`: stores the body as the value of the key `id`.
 #[utoipa::path(
     put, path = "/v0/entity", params(EntityId, Level), request_body(content = Binary, content_type = BINARY),
     responses(EntityPut)
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
-    let value = body::read(app, call.body.get_mut()).await?;
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let value = body::read(app, &call.account, call.body.get_mut()).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     let ack = kv::store(app, &keyspace, &id, value, None, level).await?;
     let mut response = reply::empty(StatusCode::CREATED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)
 }
 
-/// Handles `DELETE /v0/entity?id=`: removes an entity.
+/// Handles `DELETE /v0/entity?id=`: deletes the key `id`.
 #[utoipa::path(delete, path = "/v0/entity", params(EntityId, Level), responses(EntityDeleted))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     let ack = kv::remove(app, &keyspace, &id, None, level).await?;
     let mut response = reply::empty(StatusCode::ACCEPTED);
     reply::put_ack(response.headers_mut(), &ack);
@@ -81,6 +81,6 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     }
     let query = ScanQuery { start: Some(start), end: range.end, limit: range.limit, ..ScanQuery::default() };
     let keyspace = app.db.blocking().find_keyspace(KEYSPACE);
-    let (body, level) = scan::body(app, keyspace.as_ref(), query, Shape::Chunks).await?;
+    let (body, level) = scan::body(app, &call.account, keyspace.as_ref(), query, Shape::Chunks).await?;
     Ok(reply::shown(Media::Binary, body, level))
 }

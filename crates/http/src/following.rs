@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use serde_json::json;
 use thalweg_serving::{
-    admission::{Reservation, counted},
+    admission::{Reservation, Resource, counted},
     app::App,
     error::ApiError,
     limits::COUNTED_TAIL_BYTES,
@@ -101,18 +101,17 @@ pub(crate) struct Follower {
     pub app: Arc<App>,
     stopping: watch::Receiver<bool>,
     greeted: bool,
-    _held: Reservation,
+    held: Reservation,
 }
 
 impl Follower {
     /// Admits one more follower. Returns an error if the limit `max_tails` is reached.
-    pub(crate) fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
-        let held = app
-            .admission
-            .tails
-            .take(1)
+    pub(crate) fn admit(app: &Arc<App>, call: &Call) -> Result<Self, ApiError> {
+        let held = call
+            .account
+            .take(Resource::Tails, 1)
             .ok_or_else(|| ApiError::overloaded("too many tails, watches, pushes and subscribers: retry later"))?;
-        Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, _held: held })
+        Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, held })
     }
 
     /// Returns true in the first step of the reply. The caller must then send a greeting, so that the reply's head is
@@ -132,7 +131,7 @@ impl Follower {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Some(page.into());
         }
-        let held = self.app.admission.reply_bytes.take_quietly(page.len() as u64)?;
+        let held = self.held.account().take_quietly(Resource::ReplyBytes, page.len() as u64)?;
         Some(counted(gathered(page), held))
     }
 

@@ -11,17 +11,23 @@ use axum::{
     Router,
     body::Body,
     extract::Request,
-    http::{HeaderMap, HeaderValue, Response, request::Parts},
+    http::{HeaderMap, HeaderValue, Response, header, request::Parts},
     routing::MethodRouter,
 };
 use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use sync_wrapper::SyncWrapper;
-use thalweg_serving::{admission::Reservation, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
+use thalweg_serving::{
+    admission::{Reservation, Resource},
+    app::App,
+    error::ApiError,
+    limits::MAX_REQUEST_ID_BYTES,
+};
 use thalweg_types::Durability;
 
 use crate::{
     call::Call,
+    caller::{self, Service},
     dispatch::{Operation, ROUTES, dispatch},
     draining,
     origin::Forbidden,
@@ -73,8 +79,12 @@ impl Http {
         self.app.sole_client.report_activity(HTTP, started);
         let (head, body) = request.into_parts();
         let id = self.request_id(&head.headers);
-        let mut call = Call { head, body: SyncWrapper::new(body) };
-        let answer = match self.admit(operation, &mut call.head) {
+        let (account, service) = match caller::take() {
+            Some(caller) => (caller.account, caller.service),
+            None => (Arc::clone(&self.app.local), Service::Full),
+        };
+        let mut call = Call { account, head, body: SyncWrapper::new(body) };
+        let answer = match self.admit(operation, &mut call, service) {
             Ok(_held) => dispatch(operation, &self, &mut call).await,
             Err(error) => Err(error),
         };
@@ -84,6 +94,10 @@ impl Http {
         }
         let level = response.headers().get(&DURABILITY).and_then(level_of_value);
         response.headers_mut().insert(REQUEST_ID, id);
+        if service == Service::StatusOnly {
+            // The connection makes room for others after one reply.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         let took = started.elapsed();
         self.requests.record(operation as usize, level, response.status(), took);
         tracing::debug!(
@@ -96,14 +110,17 @@ impl Http {
         response
     }
 
-    fn admit(&self, operation: Operation, head: &mut Parts) -> Result<Option<Reservation>, ApiError> {
-        if let Some(forbidden) = head.extensions.remove::<Forbidden>() {
+    fn admit(&self, operation: Operation, call: &mut Call, service: Service) -> Result<Option<Reservation>, ApiError> {
+        if let Some(forbidden) = call.head.extensions.remove::<Forbidden>() {
             return Err(forbidden.into());
         }
         if operation.is_always_admitted() {
             return Ok(None);
         }
-        let held = self.app.admission.requests.take(1);
+        if service == Service::StatusOnly {
+            return Err(ApiError::overloaded("too many connections: retry later"));
+        }
+        let held = call.account.take(Resource::Requests, 1);
         held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
     }
 
@@ -113,7 +130,7 @@ impl Http {
             let (name, path) = (operation.name(), head.uri.path());
             tracing::warn!(operation = name, path, code = error.code, request_id = id, "{}", error.message);
         }
-        reply::refusal(error, Some(id))
+        reply::refusal(error.with_names(self.app.db.blocking()), Some(id))
     }
 
     /// Returns the request id that the client sent if it is short and printable, or else a new one.

@@ -9,7 +9,11 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{KeyVersion, KeyVersions, Keyspace, ScanCursor, VersionEnd, VersionLifetime};
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{
+    admission::{Account, Resource},
+    app::App,
+    error::ApiError,
+};
 use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
 use crate::{
@@ -25,7 +29,14 @@ use crate::{
 const DEFAULT_VERSIONS: usize = 10;
 
 /// Returns the value that a key had at a revision.
-pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
+pub(crate) fn get(
+    app: &App,
+    account: &Arc<Account>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    revision: Revision,
+    body: WithValue,
+) -> Answer {
     let entry = keyspace.get_at(key, revision)?;
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError {
@@ -33,7 +44,7 @@ pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision
         ..ApiError::not_found("not_found", format!("the key had no value at revision {revision}"))
     })?;
     let len = entry.value.len();
-    let value = if body == WithValue::Yes { reply::counted_body(app, entry.value)? } else { Body::empty() };
+    let value = if body == WithValue::Yes { reply::counted_body(account, entry.value)? } else { Body::empty() };
     let mut response = reply::shown(Media::Binary, value, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     if body == WithValue::No {
@@ -64,7 +75,7 @@ pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let keyspace = app.find_keyspace(&name)?;
     let key = key.unwrap_or_default();
     // This costs as much work and memory as a page of a scan, so it counts as a scan.
-    let held = app.admission.scans.take(1);
+    let held = call.account.take(Resource::Scans, 1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let limit = query.limit.map_or(DEFAULT_VERSIONS, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let found = keyspace.versions(&key, query.before.map(Revision), limit)?;

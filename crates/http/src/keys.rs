@@ -78,8 +78,8 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     if key.is_none() {
         call.require_json()?;
     }
-    let body = body::read(app, call.body.get_mut()).await?;
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     if let Some(key) = key {
         let ack = kv::store(app, &keyspace, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
@@ -123,7 +123,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 )]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
-    let keyspace = app.keyspace(KEYSPACE).await?;
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     let ack = kv::remove(app, &keyspace, &key, None, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
@@ -142,7 +142,7 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
         ..ScanQuery::default()
     };
     let keyspace = app.db.blocking().find_keyspace(KEYSPACE);
-    let (body, level) = scan::body(app, keyspace.as_ref(), query, Shape::Object).await?;
+    let (body, level) = scan::body(app, &call.account, keyspace.as_ref(), query, Shape::Object).await?;
     Ok(reply::shown(Media::Json, body, level))
 }
 
@@ -156,13 +156,13 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let level = call.level(app)?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let array = body.trim_ascii_start().first() == Some(&b'[');
     let items: Vec<JsonPair> = if array { json::parse(&body)? } else { json::parse::<JsonPairs>(&body)?.items };
     if items.is_empty() {
         return Err(ApiError::bad_request("bad_json", "a batch has at least one item"));
     }
-    let keyspace = app.keyspace(KEYSPACE).await?.id();
+    let keyspace = app.keyspace(&call.account, KEYSPACE).await?.id();
     let mut builder = CommitBuilder::new();
     for item in &items {
         let key: Cow<'_, [u8]> = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;

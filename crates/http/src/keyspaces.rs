@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
 use thalweg_serving::{
+    admission::Resource,
     app::App,
     error::{ApiError, no_such_keyspace},
 };
@@ -102,7 +103,7 @@ fn stats_json(stats: &KeyspaceStats) -> Value {
 
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
     call.no_query()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() {
         return Ok(JsonConfig::default());
     }
@@ -138,7 +139,7 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     let keyspace = app.find_keyspace(&name)?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
     // Counting is bounded and costs as much as a scan, so it counts as a scan.
-    let held = app.admission.scans.take(1);
+    let held = call.account.take(Resource::Scans, 1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let stats = tokio::task::spawn_blocking(move || keyspace.stats(DEFAULT_STATS_KEYS)).await;
     let stats = stats.map_err(|_| {
@@ -158,8 +159,15 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
-    let (keyspace, created) =
-        call.db_at_level(app)?.create_keyspace(&name(call)?, &sent.apply_to(KeyspaceConfig::default())?).await?;
+    let (name, config) = (name(call)?, sent.apply_to(KeyspaceConfig::default())?);
+    let held = match app.db.blocking().find_keyspace(&name) {
+        Some(_) => None,
+        None => Some(app.may_create_keyspace(&call.account)?),
+    };
+    let (keyspace, created) = call.db_at_level(app)?.create_keyspace(&name, &config).await?;
+    if let Some(held) = held.filter(|_| created) {
+        app.created_keyspace(&name, held);
+    }
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }

@@ -43,7 +43,14 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
+        return key_history::get(
+            app,
+            &call.account,
+            &keyspace,
+            &key.unwrap_or_default(),
+            Revision(revision),
+            WithValue::Yes,
+        );
     }
     let entry = keyspace.get(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
@@ -51,7 +58,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     if let Some(other) = stale(call, entry.revision, level)? {
         return Ok(other);
     }
-    let mut response = reply::shown(Media::Binary, reply::counted_body(app, entry.value)?, level);
+    let mut response = reply::shown(Media::Binary, reply::counted_body(&call.account, entry.value)?, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     put_remaining(app, &mut response, &entry.expiry)?;
     Ok(response)
@@ -69,7 +76,14 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
+        return key_history::get(
+            app,
+            &call.account,
+            &keyspace,
+            &key.unwrap_or_default(),
+            Revision(revision),
+            WithValue::No,
+        );
     }
     let head = keyspace.head(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
@@ -126,9 +140,9 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, PutLifetime::of(call)?);
-    let value = body::read(app, call.body.get_mut()).await?;
+    let value = body::read(app, &call.account, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
-    let keyspace = app.keyspace(&name).await?;
+    let keyspace = app.keyspace(&call.account, &name).await?;
     if !terms.is_plain() {
         let options = terms.options(expect);
         let committed = app.db.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);

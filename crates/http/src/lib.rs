@@ -10,7 +10,7 @@
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
-//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`), and of
+//! `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`), and of
 //! their description in the OpenAPI document (`describe`, `shapes`).
 
 #![warn(unreachable_pub)]
@@ -19,6 +19,7 @@ mod batch;
 mod body;
 mod caches;
 mod call;
+mod caller;
 mod commit;
 mod connection;
 mod describe;
@@ -58,6 +59,7 @@ mod subjects;
 mod tail;
 mod transaction;
 mod ttl;
+mod waiting_parts;
 mod watch;
 
 pub use dispatch::{OPENAPI, Operation, ROUTES, Route};

@@ -7,10 +7,11 @@
 use std::{
     convert::Infallible,
     future::Future,
+    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
@@ -21,9 +22,10 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use thalweg_serving::{
-    accepting::{accept_until, reject_connection},
-    admission::Reservation,
+    accepting::accept_until,
+    admission::{AddressKey, Reservation, Resource},
     app::App,
+    half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
 };
 use tokio::{
@@ -33,10 +35,12 @@ use tokio::{
 use tower_service::Service as _;
 
 use crate::{
+    caller::{self, Caller, Service},
     connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
     handling::router,
     origin::OriginPolicy,
     shared::Http,
+    waiting_parts::PacedBody,
 };
 
 /// Name of HTTP connections' clients in log lines.
@@ -51,33 +55,30 @@ pub async fn serve_until(
     connections: &mut JoinSet<()>,
 ) {
     let router = router(http);
-    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(stream, &http.app, &router, connections);
+    let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(stream, peer, &http.app, &router, connections);
     accept_until(shutdown, || listener.accept(), begin, connections, WHOSE).await;
 }
 
-fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
-    match app.admission.connections.take(1) {
-        Some(held) => {
-            let _ = stream.set_nodelay(true);
-            connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
-        }
-        None => reject_connection(stream, no_room().as_bytes()),
-    }
+/// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers to requests for the
+/// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
+fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
+    let account = app.admission.account(AddressKey::of(peer.ip()));
+    let held = app.admission.connect(&account);
+    let (slots, service) = match &held {
+        Some(_) => (&app.admission.silent, Service::Full),
+        None => (&app.admission.status_connections, Service::StatusOnly),
+    };
+    let slot = slots.enter(account.address());
+    let _ = stream.set_nodelay(true);
+    let caller = Caller { account, service };
+    connections.spawn(serve(stream, Arc::clone(app), router.clone(), (held, slot), caller));
 }
 
-/// Returns the reply to a connection above the limit `max_connections`.
-fn no_room() -> String {
-    const BODY: &str =
-        "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len()
-    )
-}
-
-fn builder() -> Builder<TokioExecutor> {
+fn builder(service: Service) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
+    if service == Service::StatusOnly {
+        builder = builder.http1_only();
+    }
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -97,15 +98,26 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservation) {
+/// Serves one connection. It has one of `max_connections`, unless it is above them, and a slot that it may lose to a newer
+/// connection: until its first request, or always if it is above `max_connections`.
+async fn serve(
+    stream: TcpStream,
+    app: Arc<App>,
+    router: Router,
+    (held, slot): (Option<Reservation>, Slot),
+    caller: Caller,
+) {
     let activity = Arc::new(Activity::default());
     let local = stream.local_addr().ok().map(|address| address.ip());
     let policy = OriginPolicy::new(&app.config.allowed_hosts, local);
-    let service = PerConnection { router, policy, activity: Arc::clone(&activity) };
+    let Caller { account, service } = caller.clone();
+    let patience = ConnectionTimeouts::new(&app.config, service);
+    let mut slot = Some(slot);
+    let handler =
+        PerConnection { router, policy, caller, activity: Arc::clone(&activity), write_timeout: patience.write.window };
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
-    let builder = builder();
-    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let patience = ConnectionTimeouts::new(&app.config);
+    let builder = builder(service);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, handler));
     let mut watch = ActivityMonitor::new(patience, Instant::now());
     let mut tick = tokio::time::interval(patience.tick());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -124,31 +136,54 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Reservati
                 }
                 return;
             }
+            () = lost(slot.as_ref()), if slot.is_some() => {
+                if service == Service::StatusOnly || !activity.has_requested() {
+                    return;
+                }
+                slot = None;
+            }
             _ = stopping.changed(), if !closing => {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
             }
-            _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
-                ConnectionStatus::Active => idle_ticks = 0,
-                ConnectionStatus::Idle if idle_ticks == 0 => {
-                    idle_ticks = 1;
-                    connection.as_mut().graceful_shutdown();
+            _ = tick.tick() => {
+                if service == Service::Full && activity.has_requested() {
+                    slot = None;
                 }
-                ConnectionStatus::Idle => return,
-                ConnectionStatus::Stuck(why) => {
-                    tracing::debug!(why, "connection cut");
-                    return;
+                match watch.verdict(&activity, Instant::now(), account.is_over_share(Resource::Connections)) {
+                    ConnectionStatus::Active => idle_ticks = 0,
+                    ConnectionStatus::Idle if idle_ticks == 0 => {
+                        idle_ticks = 1;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    ConnectionStatus::Idle => return,
+                    ConnectionStatus::Stuck(why) => {
+                        tracing::debug!(why, "connection cut");
+                        account.cut();
+                        return;
+                    }
                 }
-            },
+            }
         }
     }
 }
 
-/// Service of one connection: the router, the check of the requests' origins, and the connection's activity counters.
+/// Waits until the connection has lost its slot to a newer one.
+async fn lost(slot: Option<&Slot>) {
+    match slot {
+        Some(slot) => slot.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Service of one connection: the router, the check of the requests' origins, and the connection's account and activity
+/// counters.
 struct PerConnection {
     router: Router,
     policy: OriginPolicy,
+    caller: Caller,
     activity: Arc<Activity>,
+    write_timeout: Duration,
 }
 
 impl hyper::service::Service<Request<Incoming>> for PerConnection {
@@ -158,7 +193,12 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
 
     fn call(&self, mut request: Request<Incoming>) -> Handling {
         self.policy.mark(&mut request);
-        Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
+        Handling {
+            busy: Busy::new(&self.activity),
+            write_timeout: self.write_timeout,
+            caller: Some(self.caller.clone()),
+            inner: self.router.clone().call(request),
+        }
     }
 }
 
@@ -167,7 +207,10 @@ pin_project! {
     struct Handling {
         #[pin]
         inner: RouteFuture<Infallible>,
-        _busy: Busy,
+        // The connection of the request, until the handler takes it.
+        caller: Option<Caller>,
+        busy: Busy,
+        write_timeout: Duration,
     }
 }
 
@@ -175,6 +218,14 @@ impl Future for Handling {
     type Output = Result<Response<Body>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context)
+        let this = self.project();
+        let polled = caller::offer(this.caller, || this.inner.poll(context));
+        let activity = this.busy.activity();
+        if !activity.is_http2() {
+            return polled;
+        }
+        polled.map_ok(|response| {
+            response.map(|body| Body::new(PacedBody::new(body, &activity.streams, *this.write_timeout)))
+        })
     }
 }

@@ -15,7 +15,7 @@ use prometheus_client::{
     registry::Unit,
 };
 use thalweg_serving::{
-    admission::{Admission, Bound},
+    admission::{Admission, Resource},
     metrics::{NoLabels, Shards},
 };
 use thalweg_types::Durability;
@@ -55,22 +55,14 @@ fn level_name(at: usize) -> &'static str {
 #[derive(Debug)]
 pub(crate) struct RequestCollector {
     requests: Arc<Requests>,
-    bounds: [(&'static str, Arc<Bound>); 6],
+    admission: Arc<Admission>,
 }
 
 impl RequestCollector {
     /// Creates the collector of these requests' metrics and of the limits in `admission`.
     #[must_use]
-    pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
-        let bounds = [
-            ("connections", &admission.connections),
-            ("requests", &admission.requests),
-            ("body_bytes", &admission.body_bytes),
-            ("reply_bytes", &admission.reply_bytes),
-            ("scans", &admission.scans),
-            ("tails", &admission.tails),
-        ];
-        Self { requests: Arc::clone(requests), bounds: bounds.map(|(name, bound)| (name, Arc::clone(bound))) }
+    pub(crate) fn new(requests: &Arc<Requests>, admission: &Arc<Admission>) -> Self {
+        Self { requests: Arc::clone(requests), admission: Arc::clone(admission) }
     }
 }
 
@@ -78,14 +70,15 @@ impl Collector for RequestCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         encode_counts(&self.requests, &mut encoder)?;
         encode_latencies(&self.requests, &mut encoder)?;
+        let bounds = || Resource::ALL.map(|resource| (resource.name(), self.admission.bound(resource)));
         let mut in_use =
             encoder.encode_descriptor("http_in_use", "Units in use of each bound", None, MetricType::Gauge)?;
-        for (name, bound) in &self.bounds {
-            ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", *name)]))?)?;
+        for (name, bound) in bounds() {
+            ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", name)]))?)?;
         }
         let mut limit = encoder.encode_descriptor("http_limit", "Size of each bound", None, MetricType::Gauge)?;
-        for (name, bound) in &self.bounds {
-            ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", *name)]))?)?;
+        for (name, bound) in bounds() {
+            ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", name)]))?)?;
         }
         let mut shed = encoder.encode_descriptor(
             "http_shed",
@@ -93,8 +86,8 @@ impl Collector for RequestCollector {
             None,
             MetricType::Counter,
         )?;
-        for (name, bound) in &self.bounds {
-            ConstCounter::new(bound.rejections()).encode(shed.encode_family(&labels(&[("bound", *name)]))?)?;
+        for (name, bound) in bounds() {
+            ConstCounter::new(bound.rejections()).encode(shed.encode_family(&labels(&[("bound", name)]))?)?;
         }
         Ok(())
     }

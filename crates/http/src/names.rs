@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use thalweg_engine::Database;
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{GroupId, KeyspaceId, StreamId};
 
 use crate::groups;
@@ -30,12 +30,16 @@ pub(crate) struct Names {
 
 impl Names {
     /// Looks up the names for a request, and creates missing keyspaces and streams.
-    pub(crate) async fn of<'o>(app: &Arc<App>, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
+    pub(crate) async fn of<'o>(
+        app: &Arc<App>,
+        account: &Arc<Account>,
+        targets: impl Iterator<Item = Target<'o>>,
+    ) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
             match target {
                 Target::Keyspace(name) if !names.keyspaces.contains_key(name) => {
-                    names.keyspaces.insert(name.to_owned(), app.keyspace(name).await?.id());
+                    names.keyspaces.insert(name.to_owned(), app.keyspace(account, name).await?.id());
                 }
                 Target::Stream(name) if !names.streams.contains_key(name) => {
                     names.streams.insert(name.to_owned(), app.stream(name).await?.id());

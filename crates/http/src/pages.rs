@@ -17,7 +17,12 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::Frame;
-use thalweg_serving::{admission::counted, app::App, error::ApiError, limits::COUNTED_PAGE_BYTES};
+use thalweg_serving::{
+    admission::{Account, Resource, counted},
+    app::App,
+    error::ApiError,
+    limits::COUNTED_PAGE_BYTES,
+};
 use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::reply;
@@ -35,9 +40,9 @@ pub(crate) struct Page {
 pub(crate) trait PageSource: Send + Unpin + 'static {
     /// Makes the next page of the body.
     fn page(&mut self) -> Result<Page, ApiError>;
-    /// Returns the server state whose limits count large pages. `None` means that the pages of this source are bounded
-    /// in another way.
-    fn app(&self) -> Option<&Arc<App>>;
+    /// Returns the server's state and the account of the connection, which count large pages. `None` means that the
+    /// pages of this source are bounded in another way.
+    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)>;
     /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
     /// client does not mistake a partial body for a complete one.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
@@ -80,7 +85,7 @@ pub(crate) async fn body<S: PageSource>(
 }
 
 async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiError>, S)> {
-    let app = source.app().map(Arc::clone);
+    let app = source.counts().map(|(app, _)| Arc::clone(app));
     let place = match app {
         // The size of the next pair is unknown.
         Some(app) => app.read_permit(MAX_VALUE_BYTES).await,
@@ -98,8 +103,8 @@ async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiE
 fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();
-    let Some(app) = source.app().filter(|_| bytes > COUNTED_PAGE_BYTES) else { return Ok(page) };
-    let held = app.admission.reply_bytes.take(bytes as u64).ok_or_else(reply::no_room)?;
+    let Some((_, account)) = source.counts().filter(|_| bytes > COUNTED_PAGE_BYTES) else { return Ok(page) };
+    let held = account.take(Resource::ReplyBytes, bytes as u64).ok_or_else(reply::no_room)?;
     let held = Arc::new(held);
     let frames = page.frames.into_iter().map(|frame| counted(frame, Arc::clone(&held))).collect();
     Ok(Page { frames, last: page.last })

@@ -14,7 +14,7 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Reservation, Resource},
     app::App,
     error::ApiError,
     limits::{
@@ -62,12 +62,19 @@ pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     if media == Media::Events {
         return tail::tail(app, call, stream, query);
     }
-    stream_pages(app, stream, query, media).await
+    stream_pages(app, &call.account, stream, query, media).await
 }
 
-async fn stream_pages(app: &Arc<App>, stream: Stream, query: RecordsQuery, media: Media) -> Answer {
-    let held =
-        app.admission.scans.take(1).ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
+async fn stream_pages(
+    app: &Arc<App>,
+    account: &Arc<Account>,
+    stream: Stream,
+    query: RecordsQuery,
+    media: Media,
+) -> Answer {
+    let held = account
+        .take(Resource::Scans, 1)
+        .ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
     let info = stream.info()?;
     let next = begin(&stream, query.from.unwrap_or(StartPosition::Start))?;
     if next > info.next {
@@ -90,7 +97,7 @@ async fn stream_pages(app: &Arc<App>, stream: Stream, query: RecordsQuery, media
         media,
         level,
         count: 0,
-        _held: held,
+        held,
         sent: (0, next),
         app: Arc::clone(app),
     };
@@ -108,7 +115,7 @@ struct Reading {
     media: Media,
     level: Durability,
     count: u64,
-    _held: Reservation,
+    held: Reservation,
     /// Number of records sent and the offset after the last of them, without the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,
@@ -182,8 +189,8 @@ impl PageSource for Reading {
         Ok(Page { frames: vec![pages::gathered(out)], last })
     }
 
-    fn app(&self) -> Option<&Arc<App>> {
-        Some(&self.app)
+    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
+        Some((&self.app, self.held.account()))
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {

@@ -1,5 +1,7 @@
 //! Construction of replies: headers with revisions and durability levels, and bodies of known size.
 
+use std::sync::Arc;
+
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header},
@@ -8,7 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use thalweg_engine::Ack;
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{admission::Account, error::ApiError};
 use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
@@ -87,14 +89,14 @@ pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Bo
 
 /// Creates a reply body. The server's limit on reply bytes counts the body until it is sent. Returns an error if too
 /// many bytes are waiting for clients.
-pub(crate) fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
-    app.admission.reply(bytes).map(Body::from).ok_or_else(no_room)
+pub(crate) fn counted_body(account: &Arc<Account>, bytes: Bytes) -> Result<Body, ApiError> {
+    account.reply(bytes).map(Body::from).ok_or_else(no_room)
 }
 
 /// Creates the reply body for the result of a change that has already happened. The limit on reply bytes counts the
 /// body as in [`counted_body`], but the reply is never rejected.
-pub(crate) fn body_after_effect(app: &App, bytes: Bytes) -> Body {
-    Body::from(app.admission.count_reply(bytes))
+pub(crate) fn body_after_effect(account: &Arc<Account>, bytes: Bytes) -> Body {
+    Body::from(account.count_reply(bytes))
 }
 
 /// Returns error 503 for a large reply that does not fit into the limit on reply bytes.

@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Reservation, Resource},
     app::App,
     error::ApiError,
     limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
@@ -47,7 +47,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let name = name_segment(call.path_after("/v1/kv/"))?;
     let keyspace = app.find_keyspace(&name)?;
     let shape = Shape::Ndjson(if query.keys_only { Values::Omit } else { Values::Include });
-    let (body, level) = body(app, Some(&keyspace), query, shape).await?;
+    let (body, level) = body(app, &call.account, Some(&keyspace), query, shape).await?;
     Ok(reply::shown(Media::Ndjson, body, level))
 }
 
@@ -55,6 +55,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
 /// no pairs.
 pub(crate) async fn body(
     app: &Arc<App>,
+    account: &Arc<Account>,
     keyspace: Option<&Keyspace>,
     query: ScanQuery,
     shape: Shape,
@@ -62,8 +63,9 @@ pub(crate) async fn body(
     if query.limit == Some(0) {
         return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" }.into());
     }
-    let held =
-        app.admission.scans.take(1).ok_or_else(|| ApiError::overloaded("too many scans at a time: retry later"))?;
+    let held = account
+        .take(Resource::Scans, 1)
+        .ok_or_else(|| ApiError::overloaded("too many scans at a time: retry later"))?;
     let limit = query.limit;
     let (start, end) = query.bounds();
     let range = ScanRange {
@@ -86,7 +88,7 @@ pub(crate) async fn body(
         count: 0,
         last_key: Bytes::new(),
         begun: false,
-        _held: held,
+        held,
         sent: (0, Bytes::new()),
         app: Arc::clone(app),
     };
@@ -131,7 +133,7 @@ struct Scan {
     count: u64,
     last_key: Bytes,
     begun: bool,
-    _held: Reservation,
+    held: Reservation,
     /// Number of pairs sent and the last key sent, without the page that is being made.
     sent: (u64, Bytes),
     app: Arc<App>,
@@ -228,8 +230,8 @@ impl PageSource for Scan {
         Ok(Page { frames: self.frames(out, &cuts), last: end.is_some() })
     }
 
-    fn app(&self) -> Option<&Arc<App>> {
-        Some(&self.app)
+    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
+        Some((&self.app, self.held.account()))
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {

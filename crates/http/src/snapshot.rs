@@ -22,6 +22,7 @@ use axum::{
 };
 use thalweg_engine::snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 use thalweg_serving::{
+    admission::{Account, AddressKey, Reservation, Resource},
     app::App,
     error::ApiError,
     limits::{SENT_SNAPSHOT_KEEP, SNAPSHOT_KEEP},
@@ -62,9 +63,16 @@ enum SnapshotSlot {
     Kept(KeptSnapshot),
 }
 
+/// A snapshot, and the share of the connection that took it.
+#[derive(Debug)]
+struct HeldSnapshot {
+    snapshot: Box<Snapshot>,
+    held: Reservation,
+}
+
 #[derive(Debug)]
 struct KeptSnapshot {
-    snapshot: Box<Snapshot>,
+    snapshot: HeldSnapshot,
     since: Instant,
     /// True if the server has handed all bytes of the snapshot to the connection.
     is_sent: bool,
@@ -112,11 +120,19 @@ impl Snapshots {
         first.is_some_and(|name| table.slots.remove(&name).is_some())
     }
 
+    /// Releases the oldest kept snapshot that a client of this address has taken. Returns false if none is kept.
+    fn evict_one_of(&self, address: AddressKey) -> bool {
+        let mut table = self.table();
+        let kept = table.kept().filter(|(_, kept)| kept.snapshot.held.account().address() == address);
+        let first = kept.min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
+        first.is_some_and(|name| table.slots.remove(&name).is_some())
+    }
+
     fn remove(&self, name: u64) {
         self.table().slots.remove(&name);
     }
 
-    fn resume(&self, name: u64) -> Result<Box<Snapshot>, ApiError> {
+    fn resume(&self, name: u64) -> Result<HeldSnapshot, ApiError> {
         let mut table = self.table();
         match table.slots.remove(&name) {
             Some(SnapshotSlot::Kept(kept)) => {
@@ -181,22 +197,24 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     let (name, snapshot) = match query {
         SnapshotQuery::Take { since, compression } => {
             let options = SnapshotOptions { since, compression, ..SnapshotOptions::default() };
+            let held = share(snapshots, &call.account)?;
             let snapshot = Box::new(take(app, snapshots, options).await?);
             let name = app.new_number();
             snapshots.table().slots.insert(name, SnapshotSlot::Sending);
-            (name, snapshot)
+            (name, HeldSnapshot { snapshot, held })
         }
         SnapshotQuery::Resume { name, chunk } => {
-            let mut snapshot = snapshots.resume(name)?;
-            if let Err(error) = snapshot.resume_at(chunk) {
+            let mut held = snapshots.resume(name)?;
+            if let Err(error) = held.snapshot.resume_at(chunk) {
                 snapshots.remove(name);
                 return Err(error.into());
             }
-            (name, snapshot)
+            (name, held)
         }
     };
-    let lsn = snapshot.info().applied.lsn;
-    let sending = Sending { snapshots: Arc::clone(snapshots), name, snapshot: Some(snapshot), is_sent: false };
+    let lsn = snapshot.snapshot.info().applied.lsn;
+    let reader = Arc::clone(&call.account);
+    let sending = Sending { snapshots: Arc::clone(snapshots), reader, name, snapshot: Some(snapshot), is_sent: false };
     let mut response = Response::new(body(sending).await?);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Binary.name()));
@@ -206,6 +224,21 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
         headers.insert(SNAPSHOT, name);
     }
     Ok(response)
+}
+
+/// Takes a share of the snapshots for a connection. If its address holds its share already, a snapshot that is kept for a
+/// client of that address is released first.
+fn share(snapshots: &Snapshots, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+    loop {
+        if let Some(held) = account.take_quietly(Resource::Snapshots, 1) {
+            return Ok(held);
+        }
+        if !snapshots.evict_one_of(account.address()) {
+            return account.take(Resource::Snapshots, 1).ok_or_else(|| {
+                ApiError::overloaded("too many snapshots are in progress, or too many for this address: retry later")
+            });
+        }
+    }
 }
 
 async fn body(sending: Sending) -> Result<Body, ApiError> {
@@ -238,21 +271,24 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
 /// A snapshot that is being sent. If it is dropped before its end, clients can resume it for a while.
 struct Sending {
     snapshots: Arc<Snapshots>,
+    /// Account of the connection that reads the snapshot. A resumed snapshot still counts in the share of the connection
+    /// that took it.
+    reader: Arc<Account>,
     name: u64,
     /// The engine's snapshot; `None` after it has failed.
-    snapshot: Option<Box<Snapshot>>,
+    snapshot: Option<HeldSnapshot>,
     is_sent: bool,
 }
 
 impl PageSource for Sending {
-    fn app(&self) -> Option<&Arc<App>> {
+    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
         // The number of snapshots and the size of a chunk are bounded already.
         None
     }
 
     fn page(&mut self) -> Result<Page, ApiError> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(Page { frames: Vec::new(), last: true }) };
-        match snapshot.next_chunk() {
+        match snapshot.snapshot.next_chunk() {
             Ok(Some(chunk)) => Ok(Page { frames: vec![chunk], last: false }),
             Ok(None) => {
                 self.is_sent = true;
@@ -275,6 +311,8 @@ impl Drop for Sending {
     fn drop(&mut self) {
         match self.snapshot.take() {
             None => self.snapshots.remove(self.name),
+            // A client that did not read gets no more time, because the snapshot holds the log.
+            Some(_) if self.reader.is_cut() => self.snapshots.remove(self.name),
             Some(snapshot) => {
                 let kept = KeptSnapshot { snapshot, since: Instant::now(), is_sent: self.is_sent };
                 self.snapshots.keep(self.name, kept);

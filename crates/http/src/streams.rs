@@ -48,7 +48,7 @@ pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<
 pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let batch = batch::batch(media, &body, query.key.as_deref())?;
     let stream = app.stream(&name(call, "/records")?).await?;
     let count = batch.count();
@@ -252,7 +252,7 @@ impl JsonConfig {
 
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
     call.no_query()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() {
         return Ok(JsonConfig::default());
     }
@@ -312,7 +312,7 @@ struct JsonTrim {
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let before = json::parse::<JsonTrim>(&body)?.before;
     drop(body);
     let stream = app.find_stream(&name(call, "/trim")?)?;

@@ -26,7 +26,7 @@ use crate::{
 
 /// Handles a request for a tail. Without a position, the tail begins at the end of the stream.
 pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
-    let follower = Follower::admit(app)?;
+    let follower = Follower::admit(app, call)?;
     let resumed = resumed(call, "an offset")?.map(|next| StartPosition::Offset(Offset(next)));
     let since = resumed.or(query.from).unwrap_or(StartPosition::End);
     let next = begin(&stream, since)?;

@@ -89,10 +89,10 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let asked = call.level(app)?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let sent: JsonTransaction = json::parse(&body)?;
     let level = level_of(sent.durability.as_ref(), asked)?;
-    let names = Names::of(app, targets(&sent.conditions, sent.operations())).await?;
+    let names = Names::of(app, &call.account, targets(&sent.conditions, sent.operations())).await?;
     let transacted = app.db.transact(&sent.build(&names)?, level);
     drop(body);
     let ack = transacted.await?;
@@ -169,7 +169,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let AddQuery { add: Required(delta) } = AddQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
-    let keyspace = app.keyspace(&name).await?;
+    let keyspace = app.keyspace(&call.account, &name).await?;
     let transacted = {
         let mut builder = TransactionBuilder::new();
         builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;

@@ -41,7 +41,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let format = Format::asked(call, "changes")?;
     let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;
     let from = resumed(call, "a revision")?.map(Revision).or(query.from);
-    let follower = Follower::admit(app)?;
+    let follower = Follower::admit(app, call)?;
     // Finding a position in the log reads one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
     let keep_alive = app.config.tail_keep_alive.0;

@@ -268,7 +268,7 @@ pub struct BatchHeader {
 
 impl BatchHeader {
     /// Encodes the header for a batch at `position` of segment `id`. The layout lists its fields with their
-    /// types; `|` separates words of 8 bytes.
+    /// types (the struct's fields explain them); `|` separates words of 8 bytes.
     ///
     /// ```text
     /// tag u32 = low half of the segment id, crc32c of (id u64, position u64, the words that follow) u32

@@ -21,8 +21,8 @@ pub(crate) enum RolePhase {
     Running(u64, Lsn),
 }
 
-/// State of the sync role: one caller at a time runs fsync for all waiting callers. Protected by the core's
-/// lock. Syncs are numbered.
+/// State of the sync role: one caller at a time runs fsync for all waiting callers. Protected by the mutex
+/// `Shared::core`. Syncs are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRole {
     pub phase: RolePhase,

@@ -21,14 +21,14 @@ pub(crate) struct Shared {
     pub options: LogOptions,
     pub clock: Arc<dyn Clock>,
     pub segment_pool: Arc<SegmentPool>,
-    /// The live segments. Changed only under the core's lock; read without a lock.
+    /// The live segments. Changed only under the mutex `Shared::core`; read without a lock.
     pub table: ArcSwap<Table>,
     core: Mutex<Core>,
     /// LSN after the last written record. `durable`, the LSN after the last durable record, never exceeds it.
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
-    /// Table of truncations. Changed only under the core's lock; read without a lock.
+    /// Table of truncations. Changed only under the mutex `Shared::core`; read without a lock.
     pub truncations: Truncations,
     pub failed: AtomicBool,
     pub failure: OnceLock<String>,

@@ -37,7 +37,7 @@ impl Truncations {
         self.0.load_full()
     }
 
-    /// Adds the truncations among records appended from LSN `first` on. The caller holds the core's lock.
+    /// Adds the truncations among records appended from LSN `first` on. The caller holds the mutex `Shared::core`.
     pub fn add_appended(&self, drafts: &[Draft<'_>], first: Lsn) {
         let mut table = (*self.load()).clone();
         for (draft, number) in drafts.iter().zip(0..) {
@@ -49,7 +49,7 @@ impl Truncations {
     }
 
     /// Removes the truncations in a freed segment, which held the LSNs from `from` to below `below`. The
-    /// caller holds the core's lock.
+    /// caller holds the mutex `Shared::core`.
     pub fn forget(&self, from: Lsn, below: Lsn) {
         let table = self.load();
         if table.iter().any(|known| from <= known.lsn && known.lsn < below) {

@@ -23,7 +23,7 @@ use crate::{
     segment::{Extent, Segment, SegmentKey, Table},
 };
 
-/// Counters protected by the core's lock, which every append holds anyway.
+/// Counters protected by the mutex `Shared::core`, which every append holds anyway.
 #[derive(Debug, Default)]
 pub(crate) struct WriteCounters {
     pub appends: u64,

@@ -240,7 +240,9 @@ pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<
             let found = views.caches.get(open.name);
             (found.ok_or_else(|| no_such_cache(&format!("named {:?}", open.name)))?, false)
         }
-        CacheCreate::IfMissing => views.cache(open.name, (open.max_bytes != 0).then_some(open.max_bytes))?,
+        CacheCreate::IfMissing => {
+            views.cache(turn.account, open.name, (open.max_bytes != 0).then_some(open.max_bytes))?
+        }
     };
     let NamedCache { id: CacheId(cache), max_bytes, .. } = named;
     turn.out.reply(request.id, &CacheOpened { cache, created, max_bytes })?;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use thalweg_engine::{DEFAULT_STATS_KEYS, LeaseInfo, LeaseKey};
 use thalweg_serving::{
+    admission::Resource,
     error::{no_such_keyspace, no_such_stream},
     limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
 };
@@ -32,7 +33,7 @@ pub(crate) fn find_keyspace(
         return Ok(Handled::Replied);
     }
     // Counting costs at most as much as a scan, so it is admitted as one.
-    let held = turn.app.admission.scans.take(1);
+    let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     Ok(Handled::later(async move {
         let stats = run_blocking(move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?)).await?;

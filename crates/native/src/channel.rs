@@ -23,7 +23,7 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Reservation, Resource},
     limits::MAX_TURNS,
     served_socket::{Alarm, Received, ServedSocket},
     spare,
@@ -31,7 +31,8 @@ use thalweg_serving::{
 use thalweg_transport::Channel;
 use thalweg_types::Action;
 use thalweg_wire::{
-    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, Kind, Ping, Pong, READ_BYTES, Reason, SharedFrame,
+    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES, Reason,
+    SharedFrame,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
 };
 
@@ -77,6 +78,8 @@ pub(crate) struct ChannelTask {
     /// True if no other channel on this server has been active recently.
     is_sole_client: bool,
     phase: ChannelPhase,
+    /// Time of the last request.
+    active_at: Instant,
     /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
     /// connection.
     keep_alive: Option<KeepAlive>,
@@ -88,11 +91,11 @@ impl ChannelTask {
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
-        let socket = ServedSocket::new(io, "native client", stopping, session.write_timeout, session.tick());
+        let socket = ServedSocket::new(io, "native client", stopping, &session.app.config, session.tick());
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics.channel_opened();
         Self {
-            out: Replies::new(session.max_send_bytes, Arc::clone(&session.app.admission.reply_bytes)),
+            out: Replies::new(session.max_send_bytes, Arc::clone(&session.account)),
             requests: Requests::new(session.max_requests),
             subjects: Subjects::new(&session.app),
             number: session.app.new_number(),
@@ -102,6 +105,7 @@ impl ChannelTask {
             decoder,
             arriving: None,
             phase: ChannelPhase::Open,
+            active_at: Instant::now(),
             keep_alive,
         }
     }
@@ -209,17 +213,25 @@ impl ChannelTask {
         moved
     }
 
-    /// Reserves memory for the next frame, if that frame is large and still arriving. If no memory is free, the frame
-    /// is rejected, its bytes are skipped as they arrive, and the result is false.
+    /// Reserves memory for the bytes of the next frame that have arrived, if that frame is large. A header alone
+    /// reserves nothing, whatever length it announces. If no memory is free, the frame is rejected, its bytes are skipped
+    /// as they arrive, and the result is false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
-        if self.arriving.is_some() || (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
+        if (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
             return true;
         }
-        self.arriving = self.session.app.admission.body_bytes.take(u64::from(header.len));
-        if self.arriving.is_some() {
+        // The receive buffer of the channel covers the first bytes.
+        let arrived = self.decoder.pending_bytes().min(HEADER_BYTES + header.len as usize);
+        if arrived <= READ_BYTES {
             return true;
         }
+        let account = &self.session.account;
+        let arriving = self.arriving.get_or_insert_with(|| account.empty(Resource::BodyBytes));
+        if arriving.grow_to(arrived as u64) {
+            return true;
+        }
+        self.arriving = None;
         self.decoder.skip_frame();
         let message = "too many bytes of requests at a time: retry later";
         self.out.fail(header.id, &Failure::overloaded(message));
@@ -301,6 +313,7 @@ impl ChannelTask {
     /// Handles a request of the client. Returns true if it was a write.
     fn request(&mut self, request: &Request<'_>, frame: ClientFrame<'_>) -> bool {
         let Request { id, kind, received, .. } = *request;
+        self.active_at = received;
         if id != 0 && self.requests.is_in_use(id) {
             let message = format!("id {id} is in use: wait for its last frame, or choose another");
             self.protocol(&message);
@@ -309,18 +322,19 @@ impl ChannelTask {
         let permit = dispatch::permit_of(&frame);
         let handled = self.check(request, permit.is_some()).and_then(|tail| {
             let Self { session, out, subjects, is_sole_client, .. } = self;
-            let mut turn = Turn { app: &session.app, out, subjects, is_sole_client: *is_sole_client };
+            let mut turn =
+                Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
         let waiting = PendingRequest { id, kind, received };
         let timeout = request.timeout();
-        let in_flight = &self.session.app.admission.requests;
+        let account = &self.session.account;
         match handled {
             Err(failure) => self.refuse(&waiting, &failure),
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
             Ok((Handled::Write(write), _)) => match timeout {
                 None => {
-                    if let Some(reply) = self.requests.write(waiting, write, in_flight) {
+                    if let Some(reply) = self.requests.write(waiting, write, account) {
                         self.reply(&waiting, reply);
                     }
                 }
@@ -328,14 +342,14 @@ impl ChannelTask {
                     // The timeout must fire even if the disk hangs, so nothing may block this thread.
                     self.is_sole_client = false;
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
-                    self.requests.add_write(waiting, later, timeout, in_flight.count());
+                    self.requests.add_write(waiting, later, timeout, account.count(Resource::Requests));
                 }
             },
             Ok((Handled::Unstoppable(later), _)) => {
-                self.requests.add_write(waiting, later, timeout, in_flight.count());
+                self.requests.add_write(waiting, later, timeout, account.count(Resource::Requests));
             }
             Ok((Handled::Later(later), _)) => {
-                self.requests.add_pending(waiting, later, timeout, in_flight.count());
+                self.requests.add_pending(waiting, later, timeout, account.count(Resource::Requests));
             }
             Ok((Handled::Began(source), tail)) => {
                 let permit = permit.expect("only frames with a permit begin subscriptions");
@@ -376,12 +390,12 @@ impl ChannelTask {
         } else if !self.requests.has_room() {
             return Err(Failure::overloaded("too many requests in progress on this channel: wait for replies"));
         }
-        let admission = &self.session.app.admission;
+        let account = &self.session.account;
         if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
-            let held = admission.tails.take(1);
+            let held = account.take(Resource::Tails, 1);
             return held.map(Some).ok_or_else(|| Failure::overloaded("too many tails at a time: retry later"));
         }
-        if admission.requests.has_room() {
+        if account.has_room(Resource::Requests) {
             Ok(None)
         } else {
             Err(Failure::overloaded("too many requests in flight: retry later"))
@@ -525,7 +539,8 @@ impl ChannelTask {
         if !self.socket.tick() {
             return;
         }
-        if self.phase == ChannelPhase::Open && self.socket.partial_for() >= self.session.frame_timeout {
+        let is_late = self.socket.partial_for() >= self.session.frame_timeout || self.socket.is_receiving_too_slowly();
+        if self.phase == ChannelPhase::Open && is_late {
             self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
@@ -544,7 +559,24 @@ impl ChannelTask {
             }
             _ => {}
         }
+        if self.phase == ChannelPhase::Open && self.is_dispensable() {
+            let message = "connections run short, and this one was idle: connect again";
+            self.close_with_goodbye(Reason::Overloaded, Action::Retry, message);
+        }
         self.socket.ticked(self.out.outbox());
+    }
+
+    /// Returns true if the channel is idle and connections run short because of its client's address. The first channel
+    /// of a connection that has others is not closed, because they would end with it.
+    fn is_dispensable(&self) -> bool {
+        let Session { account, app, .. } = &self.session;
+        account.is_over_share(Resource::Connections)
+            && self.socket.now.saturating_duration_since(self.active_at) >= app.config.idle_timeout_when_short.0
+            && self.requests.waiting() == 0
+            && self.requests.subscriptions() == 0
+            && self.decoder.pending_bytes() == 0
+            && self.out.is_empty()
+            && (!self.session.is_first || account.held(Resource::Connections) <= 1)
     }
 
     /// Begins to stop the channel: it handles no new frames, ends its subscriptions and answers pending requests.

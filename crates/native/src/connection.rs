@@ -1,6 +1,6 @@
 //! A connection of the native protocol: its handshake, and the tasks of its channels.
 //!
-//! Owns: the hello and welcome frames, the terms agreed with the client, and the tasks of a connection's channels.
+//! Owns: the hello and welcome frames, the parameters agreed with the client, and the tasks of a connection's channels.
 //! Does not own the frames of a channel after the welcome (`channel`).
 
 use std::{
@@ -12,7 +12,8 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Resource},
+    half_open::Slot,
     limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
 };
 use thalweg_transport::{Channel, Connection, Outbox};
@@ -27,12 +28,26 @@ use super::{Native, channel::ChannelTask, session::Session};
 
 /// Serves a connection from its handshake to its end. `place` is its slot among the connections without a finished
 /// handshake; the slot is released after the handshake.
-pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Reservation) {
+pub(crate) async fn serve(
+    native: Arc<Native>,
+    account: Arc<Account>,
+    connection: Connection,
+    mut channel: Channel,
+    place: Slot,
+) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
-    let terms = terms(&native, &spaces);
+    let parameters = parameters(&native, &spaces);
     let mut decoder = Decoder::new();
     let timeout = native.app.config.header_timeout.0;
-    let shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &terms)).await;
+    let shaken = tokio::select! {
+        biased;
+        () = place.lost() => {
+            native.metrics.handshake_failed();
+            tracing::debug!(peer = %channel.peer(), "a newer connection took the place of one that sent no hello");
+            return;
+        }
+        shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters)) => shaken,
+    };
     let agreed = match shaken {
         Ok(Ok(agreed)) => agreed,
         Ok(Err(error)) => {
@@ -49,7 +64,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
     };
     drop(place);
     connection.permit(MAX_CONNECTION_CHANNELS);
-    let session = Session::new(&native, &agreed, &terms);
+    let session = Session::new(&native, &account, &agreed, &parameters);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);
     let first = poll_fn(|cx| first.poll(cx));
     if connection.is_multiplexed() {
@@ -70,7 +85,7 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
             () = &mut first => break,
             accepted = connection.accept(), if more => match accepted {
                 Ok(Some(channel)) => {
-                    let Some(held) = session.app.admission.connections.take(1) else {
+                    let Some(held) = session.account.take(Resource::Connections, 1) else {
                         channels.spawn(reject_channel(channel));
                         continue;
                     };
@@ -98,8 +113,8 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
     }
 }
 
-/// Returns the terms that this server offers in the handshake.
-fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParameters<'a> {
+/// Returns the parameters that this server offers in the handshake.
+fn parameters<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParameters<'a> {
     let config = &native.app.config;
     ServerParameters {
         max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).expect("32 MiB"),
@@ -130,13 +145,13 @@ enum NoHandshake {
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,
-    terms: &ServerParameters<'_>,
+    parameters: &ServerParameters<'_>,
 ) -> Result<Agreed, NoHandshake> {
     let mut out = Outbox::new();
     loop {
         let greeted = match decoder.next_borrowed() {
             Ok(None) => None,
-            Ok(Some(raw)) => Some(read_hello(raw).and_then(|hello| terms.accept(&hello)).map_err(|error| {
+            Ok(Some(raw)) => Some(read_hello(raw).and_then(|hello| parameters.accept(&hello)).map_err(|error| {
                 let message = error.to_string();
                 put_goodbye(&mut out, &error.goodbye(&message));
                 message
@@ -149,9 +164,9 @@ async fn handshake(
         };
         match greeted {
             Some(Ok(agreed)) => {
-                terms.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
+                parameters.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
                 write(channel, &mut out).await?;
-                decoder.set_max_bytes(terms.max_frame_bytes);
+                decoder.set_max_bytes(parameters.max_frame_bytes);
                 return Ok(agreed);
             }
             Some(Err(message)) => {

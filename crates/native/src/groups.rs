@@ -46,9 +46,9 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
         wait: std::time::Duration::from_micros(fetch.wait),
     };
     let level = fetch.level.0.unwrap_or(turn.app.config.durability);
-    let app = Arc::clone(turn.app);
+    let (app, account) = (Arc::clone(turn.app), Arc::clone(turn.account));
     Ok(Handled::later(async move {
-        let delivery = wait_and_fetch(&app, &group, &wanted, level).await?;
+        let delivery = wait_and_fetch(&app, &account, &group, &wanted, level).await?;
         let delivered = DeliveryFrame::of(delivery)?;
         Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, FrameMemory::Exceed)))
     }))
@@ -68,7 +68,7 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     let begun = turn.app.db.push(&group, wanted, level)?;
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
     turn.out.reply(request.id, &PushBegun { held_records, held_bytes })?;
-    Ok(Handled::Began(Source::Push(Box::new(PushSource::new(turn.app, begun, push.release)))))
+    Ok(Handled::Began(Source::Push(Box::new(PushSource::new(begun, push.release)))))
 }
 
 /// Handles a `find group` request: replies with the description of a consumer group.

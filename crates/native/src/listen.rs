@@ -13,8 +13,8 @@
 //! # Connections before the handshake
 //!
 //! A connection holds one of `max_handshakes` slots from accept to welcome: at most `header_timeout` until the TLS or
-//! QUIC handshake is done, and as long again until its hello arrives. The server rejects connections beyond that limit
-//! immediately. From half of the limit on, QUIC clients must prove their address first, so that spoofed packets can't
+//! QUIC handshake is done, and as long again until its hello arrives. Beyond that limit, the oldest such connection of the
+//! address that has most loses its slot and is closed. From half of the limit on, QUIC clients must prove their address first, so that spoofed packets can't
 //! use up the slots. Until its welcome a connection has one channel, on which frames are small, and little QUIC data in
 //! flight.
 
@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use thalweg_serving::{
     accepting::{accept_until, drain},
-    admission::Reservation,
+    admission::{Account, AddressKey, Reservation, Resource},
+    half_open::Slot,
     limits::QUIC_FAREWELL,
     threads::Threads,
 };
@@ -51,13 +52,14 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
 
 fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
     let admission = &native.app.admission;
-    let crowded = admission.handshakes.used() * 2 >= admission.handshakes.limit();
+    let crowded = admission.half_open.used() * 2 >= admission.half_open.limit();
     let incoming = if crowded { incoming.validate_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
-    let Some(place) = admission.handshakes.take(1) else { return incoming.reject(&connection::no_room()) };
-    let held = admission.connections.take(1);
+    let account = admission.account(AddressKey::of(incoming.peer().ip()));
+    let held = admission.connect(&account);
+    let place = admission.half_open.enter(account.address());
     if incoming.kind() != Kind::Tcp {
-        connections.spawn(begin(Arc::clone(native), incoming, place, held));
+        connections.spawn(begin(Arc::clone(native), account, incoming, place, held));
         return;
     }
     // Plain TCP has no handshake, so the rejection can be sent immediately.
@@ -65,7 +67,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
         return incoming.reject(&connection::no_room());
     }
     let (runtime, seat) = threads.place();
-    let connection = begin(Arc::clone(native), incoming, place, held);
+    let connection = begin(Arc::clone(native), account, incoming, place, held);
     let task = async move {
         connection.await;
         drop(seat);
@@ -75,11 +77,19 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
 
 /// Serves one native connection. `place` is its slot among the connections without a finished handshake. `held` is its
 /// slot among all connections; `None` if no slot was free, so that the connection is rejected.
-async fn begin(native: Arc<Native>, incoming: Incoming, place: Reservation, held: Option<Reservation>) {
+async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, held: Option<Reservation>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
-    let admission = &native.app.admission;
-    let quic = (kind == Kind::Quic).then(|| admission.quic_connections.take(1));
-    let (connection, channel) = match incoming.establish().await {
+    let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
+    let established = tokio::select! {
+        biased;
+        () = place.lost() => {
+            native.metrics.handshake_failed();
+            tracing::debug!(%peer, %kind, "a newer connection took the place of an unfinished handshake");
+            return;
+        }
+        established = incoming.establish() => established,
+    };
+    let (connection, channel) = match established {
         Ok(established) => established,
         Err(error) => {
             native.metrics.handshake_failed();
@@ -91,6 +101,6 @@ async fn begin(native: Arc<Native>, incoming: Incoming, place: Reservation, held
         return connection::reject_channel(channel).await;
     }
     native.metrics.connections.open();
-    connection::serve(Arc::clone(&native), connection, channel, place).await;
+    connection::serve(Arc::clone(&native), account, connection, channel, place).await;
     native.metrics.connections.close();
 }

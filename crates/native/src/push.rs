@@ -3,10 +3,8 @@
 //! Owns: a push of the engine, and releasing its deliveries when the subscription ends. Does not own: credit and
 //! limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
-use std::sync::Arc;
-
 use thalweg_engine as engine;
-use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
+use thalweg_serving::limits::NATIVE_PAGE_BYTES;
 use thalweg_wire::{Kind, Release};
 
 use super::{
@@ -18,7 +16,6 @@ use super::{
 /// A push: a subscription that delivers records to a member of a consumer group.
 #[derive(Debug)]
 pub(crate) struct PushSource {
-    app: Arc<App>,
     push: engine::Push,
     release: Release,
 }
@@ -36,8 +33,8 @@ impl PushSource {
     /// Creates the subscription from a push that the engine has begun. `release` decides what happens to unsettled
     /// records at its end.
     #[must_use]
-    pub(crate) fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
-        Self { app: Arc::clone(app), push, release }
+    pub(crate) fn new(push: engine::Push, release: Release) -> Self {
+        Self { push, release }
     }
 
     /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of
@@ -60,7 +57,7 @@ impl PushSource {
             Err(error) => StepResult::Ended(error.into()),
             Ok(None) => StepResult::Ended(failure::stopping()),
             Ok(Some(delivery)) => match DeliveryFrame::of(delivery) {
-                Ok(delivered) => found(delivered, &self.app, &wanted).await,
+                Ok(delivered) => found(delivered, &wanted).await,
                 Err(failure) => StepResult::Ended(failure),
             },
         }
@@ -68,10 +65,10 @@ impl PushSource {
 }
 
 /// Waits until there is memory for a delivery, and converts the delivery into a push frame.
-async fn found(delivered: DeliveryFrame, app: &App, wanted: &StepLimits) -> StepResult {
+async fn found(delivered: DeliveryFrame, wanted: &StepLimits) -> StepResult {
     let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
     let records = runs().map(|run| u64::from(run.count)).sum();
     let bytes = runs().map(|run| run.bytes.len() as u64).sum();
-    let room = wanted.wait_for_room(app, bytes).await;
+    let room = wanted.wait_for_room(bytes).await;
     StepResult::frame(records, bytes, move |out, id| delivered.put(out, Kind::Pushed, id, room))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
 use thalweg_serving::{
+    admission::{Account, Resource},
     app::App,
     limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
@@ -62,20 +63,22 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
     if wanted.keys.len() as u64 <= INLINE_LISTED {
-        let found = read_keys(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
+        let found = read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
         put_entries(turn.app, turn.out, request.id, found)?;
         return Ok(Handled::Replied);
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
-        let found = read_keys(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        let found =
+            read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
     }))
 }
 
 fn read_keys<'k>(
     app: &App,
+    account: &Arc<Account>,
     keyspace: &Keyspace,
     revision: Revision,
     values: wire::Values,
@@ -83,7 +86,7 @@ fn read_keys<'k>(
     max_bytes: usize,
 ) -> Result<LookupResults, Failure> {
     let (mut all, mut bytes) = (Vec::new(), ENTRIES_HEAD_BYTES);
-    let mut held = app.admission.reply_bytes.empty_reservation();
+    let mut held = account.empty(Resource::ReplyBytes);
     for key in keys {
         let found = read_key(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();

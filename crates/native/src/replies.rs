@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use thalweg_serving::{
-    admission::{Bound, Reservation, counted},
+    admission::{Account, Reservation, Resource, counted},
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
 };
 use thalweg_transport::{Outbox, SHARED_FROM_BYTES};
@@ -26,7 +26,7 @@ use super::failure::Failure;
 pub(crate) struct Replies {
     outbox: Outbox,
     max_frame_bytes: usize,
-    room: Arc<Bound>,
+    account: Arc<Account>,
     /// Size in bytes from which a frame is counted against the server's limit on replies.
     counted_from: usize,
 }
@@ -46,18 +46,18 @@ pub(crate) enum FrameMemory {
 }
 
 impl Replies {
-    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. `room` is the server's
-    /// limit on the bytes of large replies.
+    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. Large
+    /// frames count in `account`.
     #[must_use]
-    pub(crate) fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
+    pub(crate) fn new(max_frame_bytes: u32, account: Arc<Account>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
-        Self { outbox: Outbox::new(), max_frame_bytes, room, counted_from: COUNTED_REPLY_BYTES }
+        Self { outbox: Outbox::new(), max_frame_bytes, account, counted_from: COUNTED_REPLY_BYTES }
     }
 
     /// Returns a handle by which other threads can encode frames that the channel later appends to this outbox.
     #[must_use]
     pub(crate) fn factory(&self) -> ReplyFactory {
-        ReplyFactory { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
+        ReplyFactory { max_frame_bytes: self.max_frame_bytes, account: Arc::clone(&self.account) }
     }
 
     /// Appends frames that another thread has encoded with a handle from [`factory`](Self::factory).
@@ -68,6 +68,11 @@ impl Replies {
     /// Returns the buffers with the encoded bytes, which the channel writes to the socket.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
+    }
+
+    /// Returns the account of the connection, in which large frames count.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Number of bytes that wait to be written to the client.
@@ -206,8 +211,8 @@ impl Replies {
         }
         match room {
             FrameMemory::CountedBySource => Ok(None),
-            FrameMemory::Reserve => self.room.take(bytes as u64).map(Some).ok_or_else(no_room),
-            FrameMemory::Exceed => Ok(Some(sized(self.room.empty_reservation(), bytes))),
+            FrameMemory::Reserve => self.account.take(Resource::ReplyBytes, bytes as u64).map(Some).ok_or_else(no_room),
+            FrameMemory::Exceed => Ok(Some(sized(self.account.empty(Resource::ReplyBytes), bytes))),
             FrameMemory::Reserved(held) => Ok(Some(sized(held, bytes))),
         }
     }
@@ -260,7 +265,7 @@ impl Replies {
 #[derive(Debug)]
 pub(crate) struct ReplyFactory {
     max_frame_bytes: usize,
-    room: Arc<Bound>,
+    account: Arc<Account>,
 }
 
 impl ReplyFactory {
@@ -268,8 +273,8 @@ impl ReplyFactory {
     /// replies.
     #[must_use]
     pub(crate) fn replies(self) -> Replies {
-        let Self { max_frame_bytes, room } = self;
-        Replies { outbox: Outbox::new(), max_frame_bytes, room, counted_from: REQUEST_BYTES as usize }
+        let Self { max_frame_bytes, account } = self;
+        Replies { outbox: Outbox::new(), max_frame_bytes, account, counted_from: REQUEST_BYTES as usize }
     }
 }
 
@@ -345,12 +350,19 @@ fn too_large(got: usize, max: usize) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_serving::admission::{AddressKey, Admission};
     use thalweg_wire::{Decoder, Pong, ServerFrame};
 
     const LARGE: usize = COUNTED_REPLY_BYTES;
 
     fn replies(max_frame_bytes: u32, room: u64) -> Replies {
-        Replies::new(max_frame_bytes, Bound::new(room))
+        let mut config = thalweg_serving::config::Config::default();
+        (config.max_reply_bytes_in_flight.0, config.share_reserve_percent) = (room, 0);
+        Replies::new(max_frame_bytes, Admission::new(&config).account(AddressKey::LOCAL))
+    }
+
+    fn used(replies: &Replies) -> u64 {
+        replies.account.held(Resource::ReplyBytes)
     }
 
     /// Puts a frame of `bytes` bytes, header included.
@@ -375,16 +387,16 @@ mod tests {
     fn large_frames_are_counted_until_they_are_sent() {
         let mut replies = replies(1 << 20, 2 * LARGE as u64);
         put(&mut replies, FrameMemory::Reserve, LARGE - 1).unwrap();
-        assert_eq!(replies.room.used(), 0, "a small one is not counted");
+        assert_eq!(used(&replies), 0, "a small one is not counted");
         put(&mut replies, FrameMemory::Reserve, LARGE + 5).unwrap();
-        assert_eq!(replies.room.used(), LARGE as u64 + 5);
+        assert_eq!(used(&replies), LARGE as u64 + 5);
         let (before, refused) = (replies.len(), put(&mut replies, FrameMemory::Reserve, LARGE).unwrap_err());
         assert_eq!((refused.code(), replies.len()), ("overloaded", before));
         put(&mut replies, FrameMemory::Reserve, 10).unwrap();
         put(&mut replies, FrameMemory::Exceed, LARGE).unwrap();
-        assert_eq!(replies.room.used(), 2 * LARGE as u64 + 5, "what has happened is told");
+        assert_eq!(used(&replies), 2 * LARGE as u64 + 5, "what has happened is told");
         assert_eq!(all(&mut replies), vec![7; 3 * LARGE + 14]);
-        assert_eq!(replies.room.used(), 0);
+        assert_eq!(used(&replies), 0);
     }
 
     #[test]
@@ -401,15 +413,15 @@ mod tests {
             })
             .unwrap();
         let whole = (HEADER_BYTES + body) as u64;
-        assert_eq!((replies.room.used(), replies.len() as u64), (whole, whole));
+        assert_eq!((used(&replies), replies.len() as u64), (whole, whole));
         assert!(replies.outbox().buffer().len() < SHARED_FROM_BYTES, "nothing of it is where it is not counted");
         bytes::Buf::advance(replies.outbox(), whole as usize - 4);
-        assert_eq!(replies.room.used(), whole, "a byte of a piece keeps it");
+        assert_eq!(used(&replies), whole, "a byte of a piece keeps it");
         assert_eq!(all(&mut replies), b"\x02end");
-        assert_eq!(replies.room.used(), 0);
+        assert_eq!(used(&replies), 0);
         let elsewhere = |parts: &mut Parts<'_>| parts.share(Bytes::from(vec![2; LARGE]));
         replies.shared(Kind::Deliver, 9, LARGE, FrameMemory::CountedBySource, elsewhere).unwrap();
-        assert_eq!(replies.room.used(), 0);
+        assert_eq!(used(&replies), 0);
     }
 
     #[test]
@@ -418,12 +430,12 @@ mod tests {
         put(&mut replies, FrameMemory::Reserve, 3).unwrap();
         let mut aside = replies.factory().replies();
         put(&mut aside, FrameMemory::Reserve, REQUEST_BYTES as usize - 1).unwrap();
-        assert_eq!(replies.room.used(), 0);
+        assert_eq!(used(&replies), 0);
         put(&mut aside, FrameMemory::Reserve, REQUEST_BYTES as usize).unwrap();
-        assert_eq!(replies.room.used(), REQUEST_BYTES);
+        assert_eq!(used(&replies), REQUEST_BYTES);
         replies.append(aside);
         assert_eq!(all(&mut replies), vec![7; 2 + 2 * REQUEST_BYTES as usize]);
-        assert_eq!(replies.room.used(), 0);
+        assert_eq!(used(&replies), 0);
     }
 
     #[test]

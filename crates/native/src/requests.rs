@@ -23,7 +23,7 @@ use std::{
 
 use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_engine::PendingCommand;
-use thalweg_serving::admission::{Bound, Reservation};
+use thalweg_serving::admission::{Account, Reservation, Resource};
 use thalweg_wire::Kind;
 use tokio::sync::Notify;
 
@@ -182,13 +182,13 @@ impl Requests {
         &mut self,
         waiting: PendingRequest,
         mut write: PendingCommand,
-        in_flight: &Arc<Bound>,
+        account: &Arc<Account>,
     ) -> Option<Result<Reply, Failure>> {
         // Polled with a waker that does nothing; an unfinished write is polled again with the set.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some(carried.map(Reply::Outcome).map_err(Failure::from));
         }
-        self.begin(waiting, PendingWork::Write(write), None, in_flight.count());
+        self.begin(waiting, PendingWork::Write(write), None, account.count(Resource::Requests));
         None
     }
 

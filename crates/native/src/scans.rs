@@ -6,7 +6,10 @@ use bytes::Bytes;
 use thalweg_engine::{
     self as engine, Entry, Keyspace, KeyspaceIter, ScanCursor, ScanRange, VersionEnd, VersionLifetime,
 };
-use thalweg_serving::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
+use thalweg_serving::{
+    admission::Resource,
+    limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS},
+};
 use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE_BYTES};
 use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, Values, VersionState};
 
@@ -33,7 +36,7 @@ const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, scan.keyspace)?;
     // As over HTTP, both the size of a page and the number of concurrent scans are limited.
-    let held = turn.app.admission.scans.take(1);
+    let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     let mut iter = begin(&keyspace, scan)?;
     let items = if scan.limit == 0 { SCAN_PAGE_ITEMS } else { (scan.limit as usize).min(SCAN_PAGE_ITEMS) };
@@ -133,7 +136,7 @@ pub(crate) fn versions(
     wanted: &wire::Versions<'_>,
 ) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
-    let held = turn.app.admission.scans.take(1);
+    let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     let limit = if wanted.limit == 0 { DEFAULT_VERSIONS } else { wanted.limit as usize };
     let before = (wanted.before != Revision::ZERO).then_some(wanted.before);

@@ -1,8 +1,8 @@
-//! The terms of a connection, as its handshake has determined them; each of its channels has a copy.
+//! The parameters of a connection, as its handshake has determined them; each of its channels has a copy.
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_serving::app::App;
+use thalweg_serving::{admission::Account, app::App};
 use thalweg_wire::handshake::{Agreed, ServerParameters};
 
 use super::Native;
@@ -12,6 +12,8 @@ use super::Native;
 pub(crate) struct Session {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: Arc<App>,
+    /// Account of the connection, which holds its shares of the server's resources.
+    pub account: Arc<Account>,
     /// State shared by all native connections.
     pub native: Arc<Native>,
     /// True for the connection's first channel, which runs the keepalive.
@@ -34,18 +36,24 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Returns the terms of the first channel after a handshake.
-    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerParameters<'_>) -> Self {
+    /// Returns the parameters of the first channel after a handshake.
+    pub(crate) fn new(
+        native: &Arc<Native>,
+        account: &Arc<Account>,
+        agreed: &Agreed,
+        parameters: &ServerParameters<'_>,
+    ) -> Self {
         let config = &native.app.config;
         Self {
             app: Arc::clone(&native.app),
+            account: Arc::clone(account),
             native: Arc::clone(native),
             is_first: true,
             max_send_bytes: agreed.max_send_bytes,
-            max_frame_bytes: terms.max_frame_bytes,
+            max_frame_bytes: parameters.max_frame_bytes,
             keep_alive: agreed.keep_alive,
-            max_requests: terms.max_requests,
-            max_subscriptions: terms.max_subscriptions,
+            max_requests: parameters.max_requests,
+            max_subscriptions: parameters.max_subscriptions,
             frame_timeout: config.body_timeout.0,
             write_timeout: config.write_timeout.0,
         }

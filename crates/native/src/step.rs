@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use thalweg_serving::{
-    app::App,
+    admission::{Account, Resource},
     limits::{NATIVE_PAGE_BYTES, ROOM_PAUSE},
 };
 use tokio::sync::Notify;
@@ -35,6 +35,8 @@ pub(crate) struct StepLimits {
     pub max_frame_bytes: usize,
     /// Behaviour of the step if there are no messages.
     pub when_empty: WhenEmpty,
+    /// Account of the connection, in which large frames count.
+    pub account: Arc<Account>,
     /// Signal to end the step without a result.
     pub stop: Arc<Notify>,
 }
@@ -43,11 +45,11 @@ impl StepLimits {
     /// Returns the memory reservation for a frame with `bytes` bytes of messages; `None` if the frame is large and
     /// must wait for memory. No frame of a subscription is dropped for lack of memory: it waits, or, when the
     /// subscription is ending, exceeds the limit.
-    pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<FrameMemory> {
+    pub(crate) fn room_for(&self, bytes: u64) -> Option<FrameMemory> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(FrameMemory::CountedBySource);
         }
-        match app.admission.reply_bytes.take_quietly(bytes) {
+        match self.account.take_quietly(Resource::ReplyBytes, bytes) {
             Some(held) => Some(FrameMemory::Reserved(held)),
             None => (self.when_empty == WhenEmpty::Return).then_some(FrameMemory::Exceed),
         }
@@ -65,9 +67,9 @@ impl StepLimits {
 
     /// Waits until memory for the frame can be [reserved](Self::room_for). In the meantime the step keeps the frame's
     /// data in memory. A stopped step does not wait.
-    pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> FrameMemory {
+    pub(crate) async fn wait_for_room(&self, bytes: u64) -> FrameMemory {
         loop {
-            if let Some(room) = self.room_for(app, bytes) {
+            if let Some(room) = self.room_for(bytes) {
                 return room;
             }
             if self.pause().await {

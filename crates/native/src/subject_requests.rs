@@ -152,9 +152,15 @@ pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subs
         wire::Policy::DropOld => Policy::DropOld,
         wire::Policy::Disconnect => Policy::Disconnect,
     };
+    if policy == Policy::Block && !turn.app.config.blocking_subjects.covers(&pattern) {
+        let message = "the policy block is not permitted for these subjects: choose another policy, or list them in \
+            blocking_subjects";
+        return Err(Failure::invalid("blocking_not_allowed", message));
+    }
     let credit = Grant { messages: frame.permit.messages, bytes: frame.permit.bytes };
     let (messages, bytes) = (frame.queue_messages, frame.queue_bytes);
     let options = turn.app.views.subscribe_options(policy, messages, bytes, credit, frame.queue.0);
+    let held = turn.app.views.subscription_share(turn.account)?;
     let subjects = &mut *turn.subjects;
     subjects.link()?.subscribe(SubscriptionId(request.id.into()), pattern, &options)?;
     let left = request.fields.limit.map(|limit| (limit, failure::limit_reached()));
@@ -162,7 +168,7 @@ pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subs
         subjects.counted.insert(request.id);
     }
     let credit = SendCredit::new(&frame.permit);
-    subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false });
+    subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false, _held: held });
     let SubscribeOptions { max_messages: queue_messages, max_bytes: queue_bytes, .. } = options;
     turn.out.reply(request.id, &Subscribed { queue_messages, queue_bytes })?;
     // A subscription with a limit of 0 ends in the next turn.

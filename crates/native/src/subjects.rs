@@ -27,6 +27,7 @@ use thalweg_broker::{
     SubscriptionId, TakeResult, TooManyLinks,
 };
 use thalweg_serving::{
+    admission::Reservation,
     app::App,
     limits::{MAX_CHANNEL_ASKS, OUTBOX_BYTES},
 };
@@ -81,6 +82,8 @@ pub(crate) struct Subscription {
     /// True after the client has cancelled the subscription but wants its queued messages: it ends when it can send no
     /// more of them.
     pub(crate) draining: bool,
+    /// Share of the connection in the server's limit on subscriptions.
+    pub(crate) _held: Reservation,
 }
 
 /// State of a channel for subjects: publishing, subscriptions and asks.

@@ -82,7 +82,7 @@ pub(crate) struct Subscription {
     /// requested.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
-    _held: Reservation,
+    held: Reservation,
 }
 
 /// Action that the channel must take next for a subscription.
@@ -101,7 +101,7 @@ impl Subscription {
     pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Reservation) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
         let next = source.next();
-        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
+        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), held }
     }
 
     /// Returns the action that the channel must take next for the subscription.
@@ -121,9 +121,10 @@ impl Subscription {
             }
             None => WhenEmpty::Wait,
         };
-        let stop = Arc::clone(&self.stop);
+        let (stop, account) = (Arc::clone(&self.stop), Arc::clone(self.held.account()));
         let (max_messages, credit) = (self.left, self.credit.left());
-        NextAction::Step(source.step(StepLimits { max_messages, credit, max_frame_bytes, when_empty: patience, stop }))
+        let when_empty = patience;
+        NextAction::Step(source.step(StepLimits { max_messages, credit, max_frame_bytes, when_empty, account, stop }))
     }
 
     /// Puts the frames of a completed step into the outbox. Returns a reason if the subscription has ended.

@@ -47,7 +47,7 @@ impl Tail {
             let from = self.next;
             match self.look(&wanted).await {
                 Err(failure) => return StepResult::Ended(failure),
-                Ok(Some(shown)) => match wanted.room_for(&self.app, shown.bytes()) {
+                Ok(Some(shown)) => match wanted.room_for(shown.bytes()) {
                     Some(room) => return found(shown, room),
                     None => {
                         // The page is dropped and read again when there is memory, so that a waiting tail holds none.

@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use thalweg_engine::{CommandResult, PendingCommand};
-use thalweg_serving::app::App;
+use thalweg_serving::{admission::Account, app::App};
 use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
@@ -12,6 +12,8 @@ use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription
 pub(crate) struct Turn<'t> {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: &'t Arc<App>,
+    /// Account of the connection, which holds its shares of the server's resources.
+    pub account: &'t Arc<Account>,
     /// Outbox of the channel, into which handlers put replies.
     pub out: &'t mut Replies,
     /// The channel's state for subjects: publishing and subscriptions.

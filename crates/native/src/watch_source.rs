@@ -107,7 +107,7 @@ impl WatchSource {
         // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
-        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(&self.app, bytes).await);
+        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(bytes).await);
         StepResult::frame(events.len() as u64, bytes, move |out, id| {
             let put = put(out, id, durability, next, &events, max);
             // The frames have reservations of their own by now.

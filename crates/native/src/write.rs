@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use thalweg_engine::{PendingCommand, Purpose, Wake};
-use thalweg_serving::app::App;
-use thalweg_types::{Durability, command::Outcome};
-use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
+use thalweg_types::{
+    Durability,
+    command::{Command, Outcome},
+};
+use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone};
 
 use super::{
     failure::Failure,
@@ -16,7 +18,7 @@ use super::{
 
 /// Handles a `write` request: proposes the client's command and replies with its outcome.
 pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
-    propose(turn.app, write.level, write.command.0).map(Handled::Write)
+    propose(turn, write.level, write.command.0).map(Handled::Write)
 }
 
 /// Handles a `write and publish` request: proposes the client's command, and publishes batches of messages once the
@@ -31,7 +33,7 @@ pub(crate) fn write_and_publish(
         return Err(Failure::invalid("outcome_unknown", message));
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
-    let write = propose(turn.app, wanted.level, wanted.command.0)?;
+    let write = propose(turn, wanted.level, wanted.command.0)?;
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
@@ -53,10 +55,19 @@ pub(crate) fn write_and_publish(
 }
 
 /// Checks a client's command and proposes it. The channel commits its queued commands at the end of its turn.
-fn propose(app: &App, level: Level, command: &[u8]) -> Result<PendingCommand, Failure> {
+fn propose(turn: &Turn<'_>, level: Level, command: &[u8]) -> Result<PendingCommand, Failure> {
+    let app = turn.app;
     let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
+    // Few commands are of this kind, so only these are decoded.
+    if checked.at_none == AtNone::Raised
+        && let Command::CreateKeyspace { name, .. } = checked.command()
+        && app.db.blocking().find_keyspace(name).is_none()
+    {
+        let held = app.may_create_keyspace(turn.account)?;
+        app.created_keyspace(name, held);
+    }
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
     Ok(app.db.propose_command(checked.bytes, purpose, level, Wake::Later))
 }

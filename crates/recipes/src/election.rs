@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::{
+    acquire::Acquire,
     coordinator::{Coordinator, KeyWatch, WatchResult, Watched},
     error::RecipeError,
     hold::{FencingToken, Hold},
-    lock::{Acquire, Lock},
+    lock::Lock,
     queue_entry::contenders,
     queue_order::prefix_of,
 };

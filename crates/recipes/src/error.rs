@@ -20,11 +20,12 @@ pub enum RecipeError<E: Error> {
     #[error("a semaphore has at least one slot")]
     NoSlots,
     /// Other contenders did not let this one acquire before its timeout. The contender has left the queue.
-    #[error("held {} (waited {})", Ahead(*ahead), Waited(*waited))]
+    #[error("{} (waited {})", Ahead(*ahead), Waited(*waited))]
     TimedOut {
         /// Time that the contender waited.
         waited: Duration,
-        /// Number of contenders before this one in the queue, including those that hold.
+        /// Number of contenders before this one in the queue, including those that hold; 0 if the contender
+        /// did not learn its position.
         ahead: usize,
     },
     /// The lease of a hold has ended. The hold is lost, and another contender may have acquired it by now.
@@ -47,8 +48,9 @@ struct Ahead(usize);
 impl fmt::Display for Ahead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            1 => f.write_str("by another client"),
-            more => write!(f, "or awaited by {more} other clients"),
+            0 => f.write_str("not acquired"),
+            1 => f.write_str("held by another client"),
+            more => write!(f, "held or awaited by {more} other clients"),
         }
     }
 }
@@ -108,6 +110,7 @@ mod tests {
         let message = |ahead, micros| {
             RecipeError::<Infallible>::TimedOut { waited: Duration::from_micros(micros), ahead }.to_string()
         };
+        assert_eq!(message(0, 2_266), "not acquired (waited 2 ms)");
         assert_eq!(message(1, 2_266), "held by another client (waited 2 ms)");
         assert_eq!(message(3, 12_340_000), "held or awaited by 3 other clients (waited 12.3 s)");
     }

@@ -27,6 +27,7 @@
 //! Invariants: a contender never rewrites its key; a holder holds until its key is gone; for all conditions
 //! and reads, a key is gone from the moment its lease ends, even before it is removed.
 
+mod acquire;
 mod coordinator;
 mod election;
 mod error;
@@ -37,9 +38,10 @@ mod lock;
 mod queue_entry;
 mod queue_order;
 
+pub use acquire::Acquire;
 pub use coordinator::{Contender, Coordinator, EnterResult, KeyWatch, WatchResult, Watched};
 pub use election::{Election, Leader, Observer};
 pub use error::RecipeError;
 pub use hold::{FencingToken, Hold};
 pub use keeper::KeptHold;
-pub use lock::{Acquire, Lock, Semaphore};
+pub use lock::{Lock, Semaphore};

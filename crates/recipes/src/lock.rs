@@ -1,37 +1,10 @@
 //! Locks and semaphores, acquired in order of arrival.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use thalweg_types::limits::MAX_RECIPE_NAME_BYTES;
 
-use crate::{coordinator::Coordinator, error::RecipeError, hold::Hold, queue_entry::QueueEntry};
-
-/// Options of acquiring a lock, a slot or the leadership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acquire<'a> {
-    /// Time for which a hold lasts without a keepalive. If a holder dies, other contenders have to wait this
-    /// long.
-    pub ttl: Duration,
-    /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait
-    /// without limit.
-    pub wait: Option<Duration>,
-    /// Value of the contender's key, which identifies the contender to observers.
-    pub value: &'a [u8],
-}
-
-impl Default for Acquire<'_> {
-    fn default() -> Self {
-        Self { ttl: Duration::from_secs(10), wait: None, value: b"" }
-    }
-}
-
-impl Acquire<'_> {
-    /// Returns options that acquire the lock, slot or leadership only if it is free now.
-    #[must_use]
-    pub fn without_waiting() -> Self {
-        Self { wait: Some(Duration::ZERO), ..Self::default() }
-    }
-}
+use crate::{acquire::Acquire, coordinator::Coordinator, error::RecipeError, hold::Hold, queue_entry::QueueEntry};
 
 pub(crate) fn check_name<E: std::error::Error>(name: &str) -> Result<(), RecipeError<E>> {
     if name.is_empty() || name.len() > MAX_RECIPE_NAME_BYTES {
@@ -55,11 +28,10 @@ impl<C: Coordinator> Lock<C> {
         Ok(Self { coordinator, name: name.to_owned() })
     }
 
-    /// Waits until this contender is first in the queue, and acquires the lock.
+    /// Waits until this contender is first in the queue, and acquires the lock. A contender whose lease ends
+    /// while it waits enters the queue again, at its end.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
-        let mut place = QueueEntry::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
-        place.wait_turn(1, how.wait)?;
-        Ok(Hold::new(place))
+        QueueEntry::acquire(&self.coordinator, &self.name, 1, how).map(Hold::new)
     }
 }
 
@@ -82,11 +54,10 @@ impl<C: Coordinator> Semaphore<C> {
         Ok(Self { coordinator, name: name.to_owned(), slots })
     }
 
-    /// Waits until one of the semaphore's slots is free for this contender, and acquires the slot.
+    /// Waits until one of the semaphore's slots is free for this contender, and acquires the slot. A contender
+    /// whose lease ends while it waits enters the queue again, at its end.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
-        let mut place = QueueEntry::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
-        place.wait_turn(self.slots, how.wait)?;
-        Ok(Hold::new(place))
+        QueueEntry::acquire(&self.coordinator, &self.name, self.slots, how).map(Hold::new)
     }
 }
 

@@ -3,12 +3,17 @@
 //! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender,
 //! so each departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the
 //! departures before it: each waiter is notified of every departure, but no waiter has to read keys then.
+//!
+//! A waiter has nothing to lose but its position. So only the database decides that a waiter's lease has ended,
+//! not the waiter's clock, and such a waiter enters the queue again at its end ([`QueueEntry::acquire`]). A
+//! holder is stricter: its clock decides, too ([`QueueEntry::keep_alive`]).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, error::Error, time::Duration};
 
 use thalweg_types::{LeaseId, Revision, limits::MAX_CONTENDERS};
 
 use crate::{
+    acquire::Acquire,
     coordinator::{Contender, Coordinator, EnterResult, KeyWatch, WatchResult, Watched},
     error::RecipeError,
     lease_schedule::LeaseSchedule,
@@ -38,20 +43,46 @@ pub(crate) struct QueueEntry<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: LeaseSchedule,
-    /// Time at which the contender began to enter the queue; its maximum wait counts from then on.
-    began: Duration,
     /// True while the contender may have a key to remove.
     entered: bool,
 }
 
 impl<C: Coordinator> QueueEntry<C> {
-    /// Grants a lease, and writes a key attached to it at the end of the queue.
-    pub(crate) fn enter(
+    /// Enters the queue, and waits until fewer than `slots` contenders are before this one. A contender whose
+    /// lease ends in the meantime enters again, with a new lease and at the end of the queue.
+    ///
+    /// Transient errors are retried while a limited wait lasts, and without a limit once the contender has
+    /// entered. So a caller that waits without a limit still learns immediately that there is no database.
+    pub(crate) fn acquire(
         coordinator: &C,
         name: &str,
-        value: &[u8],
-        ttl: Duration,
+        slots: usize,
+        how: &Acquire<'_>,
     ) -> Result<Self, RecipeError<C::Error>> {
+        let began = coordinator.now();
+        let mut wait = Wait { began, until: how.wait.and_then(|wait| began.checked_add(wait)), ahead: 0 };
+        let mut has_entered = false;
+        loop {
+            let entered = Self::enter(coordinator, name, how.value, how.ttl).and_then(|mut entry| {
+                has_entered = true;
+                entry.wait_turn(slots, &mut wait).map(|()| entry)
+            });
+            let now = coordinator.now();
+            match entered {
+                Err(RecipeError::Lost { .. }) => wait.check::<C::Error>(now)?,
+                Err(RecipeError::Store(error)) if C::is_transient(&error) && (has_entered || wait.until.is_some()) => {
+                    if wait.is_over(now) {
+                        return Err(RecipeError::Store(error));
+                    }
+                }
+                entered => return entered,
+            }
+            std::thread::sleep(wait.until.map_or(PAUSE, |until| until.saturating_sub(now).min(PAUSE)));
+        }
+    }
+
+    /// Grants a lease, and writes a key attached to it at the end of the queue.
+    fn enter(coordinator: &C, name: &str, value: &[u8], ttl: Duration) -> Result<Self, RecipeError<C::Error>> {
         let sent = coordinator.now();
         let lease = coordinator.grant(ttl).map_err(RecipeError::Store)?;
         let mut place = Self {
@@ -61,7 +92,6 @@ impl<C: Coordinator> QueueEntry<C> {
             revision: Revision::ZERO,
             lease,
             keeping: LeaseSchedule::granted(sent, ttl),
-            began: sent,
             entered: true,
         };
         // The key contains this contender's own lease. So an existing key is from an earlier attempt whose
@@ -87,8 +117,18 @@ impl<C: Coordinator> QueueEntry<C> {
         RecipeError::Lost { lease: self.lease }
     }
 
-    /// Extends the contender's lease by another TTL (time to live).
+    /// Extends the lease of a holder by another TTL (time to live). The hold is lost if the database reports
+    /// that the lease has ended, and also if the request failed and the lease may have ended by now.
     pub(crate) fn keep_alive(&mut self) -> Result<(), RecipeError<C::Error>> {
+        match self.extend_lease() {
+            Err(RecipeError::Store(_)) if !self.is_lease_live() => Err(RecipeError::Lost { lease: self.lease }),
+            extended => extended,
+        }
+    }
+
+    /// Extends the contender's lease by another TTL (time to live). Returns [`RecipeError::Lost`] only if the
+    /// database reports that the lease has ended.
+    fn extend_lease(&mut self) -> Result<(), RecipeError<C::Error>> {
         let sent = self.coordinator.now();
         match self.coordinator.keep_alive(self.lease) {
             Ok(true) => {
@@ -97,15 +137,14 @@ impl<C: Coordinator> QueueEntry<C> {
             }
             Ok(false) => Err(self.lost()),
             Err(error) => {
-                let now = self.coordinator.now();
-                self.keeping.retry_later(now);
-                if self.keeping.is_live(now) {
-                    Err(RecipeError::Store(error))
-                } else {
-                    Err(RecipeError::Lost { lease: self.lease })
-                }
+                self.keeping.retry_later(self.coordinator.now());
+                Err(RecipeError::Store(error))
             }
         }
+    }
+
+    fn is_lease_live(&self) -> bool {
+        self.keeping.is_live(self.coordinator.now())
     }
 
     /// Removes the contender from the queue by revoking its lease.
@@ -119,16 +158,17 @@ impl<C: Coordinator> QueueEntry<C> {
         Ok(())
     }
 
-    /// Waits until fewer than `slots` contenders are before this one. Returns an error when `wait` has passed
-    /// since the contender began to enter.
-    pub(crate) fn wait_turn(&mut self, slots: usize, wait: Option<Duration>) -> Result<(), RecipeError<C::Error>> {
-        let began = self.began;
-        let mut wait = Wait { began, until: wait.and_then(|wait| began.checked_add(wait)), ahead: 0 };
+    /// Waits until fewer than `slots` contenders are before this one. Returns an error when `wait` is over.
+    fn wait_turn(&mut self, slots: usize, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
-            let waited = if slots == 1 { self.wait_behind(&mut wait) } else { self.wait_among(slots, &mut wait) };
+            let waited = if slots == 1 { self.wait_behind(wait) } else { self.wait_among(slots, wait) };
             match waited {
                 Err(RecipeError::Store(error)) if C::is_transient(&error) => {
-                    self.keep_alive_while_waiting(&wait)?;
+                    if wait.is_over(self.coordinator.now()) && wait.ahead == 0 {
+                        // The contender never learned its position, so the error tells more than a timeout.
+                        return Err(RecipeError::Store(error));
+                    }
+                    self.keep_alive_while_waiting(wait)?;
                     std::thread::sleep(PAUSE);
                 }
                 waited => return waited,
@@ -185,13 +225,22 @@ impl<C: Coordinator> QueueEntry<C> {
         }
     }
 
-    /// Checks that the contender's own key still exists. If it does not, the contender has lost its turn.
+    /// Checks that the contender's own key still exists, and that its lease lives by its own clock, as a holder
+    /// requires. If the key is gone, the contender has lost its turn.
     fn confirm_entry(&mut self) -> Result<(), RecipeError<C::Error>> {
         let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
-        if found.is_some_and(|(revision, _)| revision == self.revision) {
-            return self.keep_alive_while_waiting(&Wait { until: None, ..Wait::default() });
+        if found.is_none_or(|(revision, _)| revision != self.revision) {
+            return Err(self.lost());
         }
-        Err(self.lost())
+        if self.keeping.due_in(self.coordinator.now()).is_zero() || !self.is_lease_live() {
+            match self.extend_lease() {
+                // A lease that certainly lives is enough. The holder retries the keepalive.
+                Err(RecipeError::Store(_)) if self.is_lease_live() => {}
+                extended => extended?,
+            }
+        }
+        // The reply can take longer than the TTL.
+        if self.is_lease_live() { Ok(()) } else { Err(RecipeError::Lost { lease: self.lease }) }
     }
 
     fn pause(&mut self, watch: &mut C::Watch, wait: &Wait) -> Result<WatchResult, RecipeError<C::Error>> {
@@ -201,35 +250,41 @@ impl<C: Coordinator> QueueEntry<C> {
         Ok(watch.wait(left.min(self.keeping.due_in(now)).min(C::LOOK_EVERY)))
     }
 
-    /// Keeps the contender's lease alive if a keepalive is due. Returns an error if the wait has timed out.
+    /// Keeps the contender's lease alive if a keepalive is due. Returns an error if the wait is over, or if the
+    /// database reports that the lease has ended.
     fn keep_alive_while_waiting(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
         if self.keeping.due_in(self.coordinator.now()).is_zero() {
-            match self.keep_alive() {
+            match self.extend_lease() {
                 Err(RecipeError::Store(error)) if C::is_transient(&error) => {}
                 kept => kept?,
             }
         }
-        let now = self.coordinator.now();
-        if !self.keeping.is_live(now) {
-            return Err(RecipeError::Lost { lease: self.lease });
-        }
-        match wait.until {
-            Some(until) if now >= until => {
-                Err(RecipeError::TimedOut { waited: now.saturating_sub(wait.began), ahead: wait.ahead })
-            }
-            _ => Ok(()),
-        }
+        wait.check(self.coordinator.now())
     }
 }
 
 /// Limit and progress of a contender's wait in the queue.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Wait {
     began: Duration,
     /// Time at which the wait ends without success; `None` without a limit.
     until: Option<Duration>,
     /// Number of contenders before this one at the last check.
     ahead: usize,
+}
+
+impl Wait {
+    fn is_over(&self, now: Duration) -> bool {
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    /// Returns the error of a wait that is over.
+    fn check<E: Error>(&self, now: Duration) -> Result<(), RecipeError<E>> {
+        if self.is_over(now) {
+            return Err(RecipeError::TimedOut { waited: now.saturating_sub(self.began), ahead: self.ahead });
+        }
+        Ok(())
+    }
 }
 
 impl<C: Coordinator> Drop for QueueEntry<C> {

@@ -3,11 +3,18 @@
 //! Owns matching as in Redis, including corner cases: an empty text matches only the empty pattern, an
 //! unclosed class ends with the pattern, and ranges compare bytes as signed. Each part of a pattern except
 //! `*` consumes one byte, so backtracking to the last `*` is sufficient. A match costs at most pattern × text
-//! steps, for any pattern.
+//! comparisons, for any pattern. Commands count these comparisons as work ([`Matcher`]), so a hostile pattern is
+//! rejected instead of blocking other clients.
 
-use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
+use thalweg_types::{limits::MAX_REDIS_PATTERN_BYTES, steps::comparisons};
 
-use crate::errors::CommandEnd;
+use crate::{
+    Reply,
+    errors::CommandEnd,
+    store::{Read, StoreError},
+};
+
+const TOO_LONG: &str = "ERR the pattern takes too long to match: use a shorter one";
 
 /// Returns an error for a pattern longer than [`MAX_REDIS_PATTERN_BYTES`], because matching it could take too long.
 pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
@@ -17,53 +24,92 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
+/// Maximum number of comparisons for one text. More than that takes a pattern of several KiB and a key as long.
+const MAX_COMPARISONS: u64 = 4_000_000;
+
 /// Returns true if the text matches the pattern.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    compare(pattern, text, u64::MAX).0.unwrap_or(false)
+}
+
+/// A pattern that a command matches with many names, with the work that this has cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matcher<'a> {
+    pattern: &'a [u8],
+    comparisons: u64,
+}
+
+impl<'a> Matcher<'a> {
+    pub(crate) fn new(pattern: &'a [u8]) -> Self {
+        Self { pattern, comparisons: 0 }
+    }
+
+    /// Returns true if the text matches the pattern. Counts the work, and returns an error if the command may do no
+    /// more of it.
+    pub(crate) fn matches(&mut self, read: &(impl Read + ?Sized), text: &[u8]) -> Result<bool, StoreError> {
+        let (found, taken) = compare(self.pattern, text, MAX_COMPARISONS);
+        let before = comparisons(self.comparisons);
+        self.comparisons += taken;
+        read.work(comparisons(self.comparisons) - before)?;
+        found.ok_or_else(|| StoreError::Refused(Reply::error(TOO_LONG)))
+    }
+}
+
+/// Matches a text with a pattern. Returns `None` instead of the result after `max` comparisons, and the number of
+/// comparisons of a part of the pattern with a byte.
+fn compare(pattern: &[u8], text: &[u8], max: u64) -> (Option<bool>, u64) {
+    let mut taken: u64 = 1;
     if text.is_empty() || pattern.is_empty() {
-        return text.is_empty() && pattern.is_empty();
+        return (Some(text.is_empty() && pattern.is_empty()), taken);
     }
     let (mut rest, mut at) = (pattern, 0);
     // The pattern after the last star, and the position in the text at which it was tried last.
     let mut star: Option<(&[u8], usize)> = None;
-    loop {
+    while taken <= max {
         if let [b'*', after @ ..] = rest {
             if after.is_empty() {
-                return true;
+                return (Some(true), taken);
             }
             star = Some((after, at));
             rest = after;
+            taken += 1;
             continue;
         }
-        match (text.get(at), one(rest, text.get(at).copied())) {
-            (None, _) if rest.is_empty() => return true,
-            (Some(_), Some(after)) => (rest, at) = (after, at + 1),
-            _ => {
-                let Some((after, tried)) = star else { return false };
-                // The remaining text becomes shorter from here on, so earlier stars need not be tried again.
-                if tried + 1 >= text.len() {
-                    return false;
-                }
-                star = Some((after, tried + 1));
-                (rest, at) = (after, tried + 1);
+        let matched = match text.get(at) {
+            None if rest.is_empty() => return (Some(true), taken),
+            None => None,
+            Some(&byte) => {
+                let (is_match, after) = one(rest, byte);
+                // A class costs its length.
+                taken += 1.max((rest.len() - after.len()) as u64);
+                is_match.then_some(after)
             }
+        };
+        if let Some(after) = matched {
+            (rest, at) = (after, at + 1);
+            continue;
         }
+        let Some((after, tried)) = star else { return (Some(false), taken) };
+        // The remaining text becomes shorter from here on, so earlier stars need not be tried again.
+        if tried + 1 >= text.len() {
+            return (Some(false), taken);
+        }
+        star = Some((after, tried + 1));
+        (rest, at) = (after, tried + 1);
     }
+    (None, taken)
 }
 
 /// Matches the first element of a pattern (a byte, `?`, a class or an escape, but not `*`) against a byte. Returns
-/// the pattern after that element, or `None` if the element does not match.
-fn one(pattern: &[u8], byte: Option<u8>) -> Option<&[u8]> {
-    let byte = byte?;
+/// true if the element matches, and the pattern after it.
+fn one(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     match pattern {
-        [b'?', after @ ..] => Some(after),
-        [b'[', class @ ..] => {
-            let (within, after) = in_class(class, byte);
-            within.then_some(after)
-        }
-        [b'\\', escaped, after @ ..] => (*escaped == byte).then_some(after),
-        [literal, after @ ..] => (*literal == byte).then_some(after),
-        [] => None,
+        [b'?', after @ ..] => (true, after),
+        [b'[', class @ ..] => in_class(class, byte),
+        [b'\\', escaped, after @ ..] => (*escaped == byte, after),
+        [literal, after @ ..] => (*literal == byte, after),
+        [] => (false, pattern),
     }
 }
 
@@ -104,7 +150,10 @@ mod tests {
         match pattern {
             [] => text.is_empty(),
             [b'*', after @ ..] => (0..=text.len()).any(|taken| reference(after, &text[taken..])),
-            _ => one(pattern, text.first().copied()).is_some_and(|after| reference(after, &text[1..])),
+            _ => text.first().is_some_and(|byte| {
+                let (is_match, after) = one(pattern, *byte);
+                is_match && reference(after, &text[1..])
+            }),
         }
     }
 
@@ -132,10 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn no_pattern_takes_long() {
-        let pattern = b"a*".repeat(5_000);
-        let text = [b"a".repeat(5_000), b"b".to_vec()].concat();
-        let pattern = [pattern, b"c".to_vec()].concat();
-        assert!(!matches(&pattern, &text), "at most 10,001 × 5,001 steps");
+    fn comparisons_are_counted_and_bounded() {
+        let steps = |pattern: &[u8], text: &[u8]| compare(pattern, text, u64::MAX).1;
+        assert!(steps(b"user:*", b"user:1") < 10);
+        let class = [&b"["[..], &[b'x'; 1000], b"]"].concat();
+        assert!(steps(&class, b"a") > 1000, "a class costs its length");
+        let pattern = [b"a*".repeat(2_000), b"c".to_vec()].concat();
+        let text = [b"a".repeat(30_000), b"b".to_vec()].concat();
+        let (found, taken) = compare(&pattern, &text, u64::MAX);
+        assert!(found == Some(false) && taken < 100_000, "one star is tried again: {taken}");
+        let hostile = [&b"*"[..], &b"a".repeat(4_000), b"b"].concat();
+        let (found, taken) = compare(&hostile, &b"a".repeat(32_000), MAX_COMPARISONS);
+        assert!(found.is_none() && (MAX_COMPARISONS..MAX_COMPARISONS + 10_000).contains(&taken));
+        let mut matcher = Matcher::new(&hostile);
+        let refused = matcher.matches(&crate::model::Model::default(), &b"a".repeat(32_000));
+        assert!(matches!(refused, Err(StoreError::Refused(_))));
     }
 }

@@ -73,7 +73,7 @@ fn hsetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     check_field(args[2])?;
     check_value(args[3].len())?;
     let mut hash = Hash::find_or_new(store, args[1])?;
-    if hash.fields > 0 && hash.get(store, args[2])?.is_some() {
+    if hash.fields > 0 && hash.has(store, args[2])? {
         return Ok(Reply::Integer(0));
     }
     hash.set(store, args[2], args[3])?;
@@ -86,7 +86,9 @@ fn hget(read: &dyn Read, args: &[&[u8]]) -> Answer {
 }
 
 fn hexists(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    Ok(Reply::flag(read_field(read, args)?.is_some()))
+    check_field(args[2])?;
+    let hash = Hash::find(read, args[1])?;
+    Ok(Reply::flag(hash.map_or(Ok(false), |hash| hash.has(read, args[2]))?))
 }
 
 fn hstrlen(read: &dyn Read, args: &[&[u8]]) -> Answer {
@@ -121,7 +123,7 @@ fn hdel<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     let Some(mut hash) = Hash::find(store, args[1])? else { return Ok(Reply::Integer(0)) };
     let mut deleted = 0;
     for field in &args[2..] {
-        if hash.fields > 0 && hash.get(store, field)?.is_some() {
+        if hash.fields > 0 && hash.has(store, field)? {
             store.delete_part(hash.id, field)?;
             hash.fields -= 1;
             deleted += 1;

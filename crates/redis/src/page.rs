@@ -10,10 +10,11 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    errors::{CommandEnd, SYNTAX, refused},
+    errors::{Answer, CommandEnd, SYNTAX, refused},
     expiry::is,
-    glob,
+    glob::{self, Matcher},
     number::integer,
+    store::{Read, StoreError},
     value::ReplyBudget,
 };
 
@@ -56,10 +57,6 @@ impl<'a> Page<'a> {
         page.pattern = page.pattern.filter(|pattern| *pattern != b"*");
         Ok(page)
     }
-
-    fn matches(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
-    }
 }
 
 fn count(argument: &[u8]) -> Result<usize, CommandEnd> {
@@ -70,9 +67,12 @@ fn count(argument: &[u8]) -> Result<usize, CommandEnd> {
 }
 
 /// A page of SCAN or HSCAN that is being filled with names.
-#[derive(Debug)]
 pub(crate) struct PageBuilder<'a> {
+    read: &'a dyn Read,
     page: Page<'a>,
+    matcher: Option<Matcher<'a>>,
+    /// Error that ended the page.
+    failure: Option<StoreError>,
     looked: usize,
     budget: ReplyBudget,
     last: Vec<u8>,
@@ -81,8 +81,11 @@ pub(crate) struct PageBuilder<'a> {
 }
 
 impl<'a> PageBuilder<'a> {
-    pub(crate) fn new(page: Page<'a>) -> Self {
+    pub(crate) fn new(read: &'a dyn Read, page: Page<'a>) -> Self {
         Self {
+            read,
+            matcher: page.pattern.map(Matcher::new),
+            failure: None,
             page,
             looked: 0,
             budget: ReplyBudget::default(),
@@ -96,7 +99,10 @@ impl<'a> PageBuilder<'a> {
     /// if the name is `wanted` and matches the pattern. Returns `Break` if the page is full.
     pub(crate) fn visit(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
         let full = self.looked >= self.page.count && !self.last.is_empty();
-        let matched = !full && wanted && self.page.matches(name);
+        let matched = !full && wanted && self.matches(name);
+        if self.failure.is_some() {
+            return ControlFlow::Break(());
+        }
         let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));
         // An item that does not fit beside others fits alone on a page.
         if full || (!fits && !self.last.is_empty()) {
@@ -113,11 +119,20 @@ impl<'a> PageBuilder<'a> {
         ControlFlow::Continue(())
     }
 
+    fn matches(&mut self, name: &[u8]) -> bool {
+        let Some(matcher) = &mut self.matcher else { return true };
+        matcher.matches(self.read, name).unwrap_or_else(|error| {
+            self.failure = Some(error);
+            false
+        })
+    }
+
     /// Returns the reply of SCAN or HSCAN: the position at which the next page begins (empty if this page is the
-    /// last), and the names on this page.
-    pub(crate) fn finish(self) -> Reply {
+    /// last), and the names on this page. Returns an error if matching the pattern took too long.
+    pub(crate) fn finish(self) -> Answer {
+        self.failure.map_or(Ok(()), Err)?;
         let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };
-        Reply::Array(vec![position, Reply::Array(self.replies)])
+        Ok(Reply::Array(vec![position, Reply::Array(self.replies)]))
     }
 }
 

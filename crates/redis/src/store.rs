@@ -150,6 +150,15 @@ pub trait Read {
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError>;
     /// Returns a key with its value; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
+    /// Returns a key with its value, like [`get`](Self::get), but not the bytes of a string of more than `max_bytes`: the
+    /// inner `None` stands for a key with such a string.
+    fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
+        match self.look(key)? {
+            None => Ok(None),
+            Some(look) if look.kind == Kind::String && look.len > max_bytes => Ok(Some(None)),
+            Some(_) => Ok(self.get(key)?.map(Some)),
+        }
+    }
     /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
     /// Returns true if no keys are stored.
@@ -159,6 +168,15 @@ pub trait Read {
     /// Visits the keys that follow the key `after`, or all keys for `None`. The order is that of the store, and the
     /// same for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
+    /// Counts work of a command that reads nothing, such as matching a pattern, in [steps](thalweg_types::steps).
+    /// Returns an error if the command may do no more work. A store without a bound on work counts nothing.
+    fn work(&self, _steps: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Returns true if a collection has a part (a field of a hash, an entry of a stream) of that name.
+    fn has_part(&self, id: CollectionId, name: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.part(id, name)?.is_some())
+    }
     /// Returns the value of a part of a collection (a field of a hash, an entry of a stream); `None` if there is no
     /// part of that name.
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError>;

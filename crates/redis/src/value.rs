@@ -8,7 +8,7 @@ use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_
 use crate::{
     Reply,
     errors::{CommandEnd, REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
-    store::{KeyInfo, Kind, NewValue, Read, Store, Value},
+    store::{KeyInfo, KeyValue, Kind, NewValue, Read, Store, Value},
 };
 
 /// Reads the string of a key, and the key's deadline in milliseconds since the Unix epoch. Returns `None` for a
@@ -20,6 +20,22 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
             Value::String(bytes) => Ok(Some((bytes, found.deadline))),
             Value::Collection(_) => Err(refused(WRONG_TYPE)),
         },
+    }
+}
+
+/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. Returns no bytes for a longer
+/// string, which is not read.
+#[expect(clippy::type_complexity)]
+pub(crate) fn short_string(
+    read: &(impl Read + ?Sized),
+    key: &[u8],
+    max_bytes: usize,
+) -> Result<Option<(Option<Bytes>, Option<u64>)>, CommandEnd> {
+    let Some(found) = read.get_short(key, max_bytes)? else { return Ok(None) };
+    match found {
+        None => Ok(Some((None, None))),
+        Some(KeyValue { value: Value::String(bytes), deadline, .. }) => Ok(Some((Some(bytes), deadline))),
+        Some(_) => Err(refused(WRONG_TYPE)),
     }
 }
 

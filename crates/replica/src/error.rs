@@ -78,6 +78,9 @@ pub enum OpenError {
         /// All nodes that vote in the space.
         voters: Vec<NodeId>,
     },
+    /// The caller has ended the replay of the log before its end. Nothing is lost; the next open continues.
+    #[error("the replay of the log was interrupted: open the directory again")]
+    Interrupted,
     /// A truncation record in the log declares an entry void that the state has applied. Applied entries were agreed
     /// on, so the log and the state must belong to different nodes.
     #[error(
@@ -104,6 +107,7 @@ classified!(OpenError {
     Self::Malformed { .. } => "malformed_record", Stop;
     Self::NoGroup { .. } => "group_missing", Stop;
     Self::NotAlone { .. } => "not_alone", Stop;
+    Self::Interrupted => "interrupted", Retry;
     Self::Truncated { .. } => "entries_truncated", Stop;
 });
 

@@ -27,7 +27,7 @@ pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
 pub use clock::SpaceClock;
 pub use error::{OpenError, ProposeError};
 pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
-pub use replay::{Replayed, replay};
+pub use replay::{ReplayProgress, Replayed, replay, replay_while};
 pub use slot::{Committed, Proposal};
 pub use solo::{Observer, Solo, SoloOptions, SoloStats, Wake};
 pub use valid::Valid;

@@ -7,15 +7,15 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use thalweg_log::Purpose;
 use thalweg_types::{
     Durability,
-    command::{Framed, max_redis_bytes},
-    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_REDIS_ENTRY_BYTES},
+    command::{Framed, max_steps},
+    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS, MAX_GROUP_STEPS},
 };
 
 use crate::{
@@ -31,19 +31,19 @@ pub(crate) struct Pending {
     pub(crate) purpose: Purpose,
     /// Slot in which a thread or task waits for the answer; `None` for a command proposed at durability level `none`.
     pub(crate) slot: Option<Arc<Slot>>,
-    /// Cached result of [`max_redis_bytes`] for the command; `None` before the first use.
-    redis_bytes: Option<usize>,
+    /// Cached result of [`max_steps`] for the command; `None` before the first use.
+    steps: Option<u64>,
 }
 
 impl Pending {
     pub(crate) fn new(command: Framed, level: Durability, purpose: Purpose, slot: Option<Arc<Slot>>) -> Self {
-        Self { command, level, purpose, slot, redis_bytes: None }
+        Self { command, level, purpose, slot, steps: None }
     }
 
-    /// Returns the maximum number of bytes that the command reads and writes if it is a batch of Redis commands; 0 for
-    /// other commands. Computed at the first call.
-    fn redis_bytes(&mut self) -> usize {
-        *self.redis_bytes.get_or_insert_with(|| max_redis_bytes(self.command.bytes().get(4..).unwrap_or_default()))
+    /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
+    /// call.
+    fn steps(&mut self, keeps_history: bool) -> u64 {
+        *self.steps.get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
     }
 
     /// Sends the answer to the waiting thread or task, if there is one.
@@ -81,6 +81,8 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
+    /// True if a keyspace keeps former values, which makes writes more expensive.
+    keeps_history: AtomicBool,
     /// Copy of `inner.pending.len()`, which the holder of the writer role can read without the lock to detect an empty
     /// queue.
     len: AtomicUsize,
@@ -95,14 +97,20 @@ pub(crate) enum WhenFull {
 
 impl Queue {
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { inner: Mutex::default(), room: Condvar::new(), max_bytes, len: AtomicUsize::new(0) }
+        Self {
+            inner: Mutex::default(),
+            room: Condvar::new(),
+            max_bytes,
+            keeps_history: AtomicBool::new(false),
+            len: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
         // A command that becomes an entry alone need not be parsed. All other commands are parsed here,
         // before taking the lock.
         if !self.is_empty() {
-            pending.redis_bytes();
+            pending.steps(self.keeps_history.load(Ordering::Relaxed));
         }
         let bytes = pending.command.bytes().len();
         let mut inner = self.lock();
@@ -125,23 +133,34 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the queued proposals of the next log entry into `into`: all queued ones, up to the limits of an entry.
-    pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
+    /// Moves the queued proposals of the next log entries into `into`: all queued ones, up to the limits of what is
+    /// written with one fsync. Adds to `ends` the number of proposals at which each of these entries ends: an entry ends
+    /// before a command with which it could take too many steps. `keeps_history` is true if a keyspace of the space
+    /// keeps former values.
+    pub(crate) fn take_entries(&self, into: &mut Vec<Pending>, ends: &mut Vec<usize>, keeps_history: bool) {
+        self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut inner = self.lock();
-        let (mut bytes, mut redis_bytes) = (0, 0);
+        let (mut bytes, mut entry_steps, mut group_steps) = (0, 0, 0);
         let is_alone = inner.pending.len() == 1;
         while let Some(next) = inner.pending.front_mut() {
-            if !is_alone {
-                redis_bytes += next.redis_bytes();
-            }
+            let steps = if is_alone { 0 } else { next.steps(keeps_history) };
             let fits = into.len() < MAX_ENTRY_COMMANDS
                 && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES
-                && redis_bytes <= MAX_REDIS_ENTRY_BYTES;
+                && group_steps + steps <= MAX_GROUP_STEPS;
             if !fits && !into.is_empty() {
                 break;
             }
+            if entry_steps + steps > MAX_ENTRY_STEPS && !into.is_empty() {
+                ends.push(into.len());
+                entry_steps = 0;
+            }
+            entry_steps += steps;
+            group_steps += steps;
             bytes += next.command.bytes().len();
             into.extend(inner.pending.pop_front());
+        }
+        if !into.is_empty() {
+            ends.push(into.len());
         }
         inner.bytes -= bytes;
         self.len.store(inner.pending.len(), Ordering::SeqCst);
@@ -180,7 +199,6 @@ mod tests {
     use thalweg_types::{
         KeyspaceId,
         command::{CommandError, RedisBuilder, encode_put},
-        limits::{MAX_REDIS_READ_BYTES, MAX_VALUE_BYTES},
     };
 
     use super::*;
@@ -191,14 +209,14 @@ mod tests {
         Pending::new(command, Durability::Os, Purpose::Data, None)
     }
 
-    /// Returns the number of commands in each log entry that the queue forms from commands of these sizes.
+    /// Returns the numbers of commands that the queue takes together from commands of these sizes.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
         let mut found = Vec::new();
         while !queue.is_empty() {
-            let mut entry = Vec::new();
-            queue.take_entry(&mut entry);
+            let (mut entry, mut ends) = (Vec::new(), Vec::new());
+            queue.take_entries(&mut entry, &mut ends, false);
             found.push(entry.len());
         }
         assert_eq!(queue.bytes_and_len(), (0, 0));
@@ -214,29 +232,51 @@ mod tests {
         assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command is alone");
     }
 
+    /// Creates a proposal of a batch of two Redis commands.
+    fn burst(args: &[&[u8]]) -> Pending {
+        let mut builder = RedisBuilder::new(KeyspaceId(1));
+        builder.push(&[b"set", b"k", b"v"]).unwrap().push(args).unwrap();
+        let (mut command, bytes) = (Framed::new(), builder.finish());
+        let copied = command.encode(|out| {
+            out.extend_from_slice(&bytes);
+            Ok::<_, CommandError>(())
+        });
+        copied.unwrap();
+        Pending::new(command, Durability::Os, Purpose::Data, None)
+    }
+
+    /// Returns the numbers of commands in the entries that are written together, out of a full queue.
+    fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
+        let queue = Queue::new(usize::MAX);
+        (0..2_000).for_each(|_| queue.push(proposal(), WhenFull::Refuse).unwrap());
+        let (mut taken, mut ends) = (Vec::new(), Vec::new());
+        queue.take_entries(&mut taken, &mut ends, false);
+        assert_eq!(ends.last(), Some(&taken.len()));
+        let before = std::iter::once(0).chain(ends.iter().copied());
+        ends.iter().zip(before).map(|(end, before)| end - before).collect()
+    }
+
     #[test]
-    fn an_entry_takes_redis_commands_as_far_as_what_they_can_read_and_write() {
-        let burst = |name: &[u8]| {
-            let mut builder = RedisBuilder::new(KeyspaceId(1));
-            builder.push(&[b"set", b"k", b"v"]).unwrap().push(&[name, b"k"]).unwrap();
-            let (mut command, bytes) = (Framed::new(), builder.finish());
-            let copied = command.encode(|out| {
-                out.extend_from_slice(&bytes);
-                Ok::<_, CommandError>(())
-            });
-            copied.unwrap();
-            Pending::new(command, Durability::Os, Purpose::Data, None)
-        };
-        let first_entry = |name: &[u8]| {
-            let queue = Queue::new(usize::MAX);
-            (0..100).for_each(|_| queue.push(burst(name), WhenFull::Refuse).unwrap());
-            let mut entry = Vec::new();
-            queue.take_entry(&mut entry);
-            entry.len()
-        };
-        assert_eq!(first_entry(b"del"), 100);
-        assert_eq!(first_entry(b"get"), MAX_REDIS_ENTRY_BYTES / MAX_VALUE_BYTES);
-        assert_eq!(first_entry(b"keys"), MAX_REDIS_ENTRY_BYTES / MAX_REDIS_READ_BYTES);
+    fn entries_are_cut_by_the_steps_of_their_commands_and_written_together_up_to_a_bound() {
+        assert_eq!(group(|| burst(&[b"keys", b"*"])), [1; (MAX_GROUP_STEPS / MAX_ENTRY_STEPS) as usize]);
+        let steps = burst(&[b"get", b"k"]).steps(false);
+        let each = (MAX_ENTRY_STEPS / steps) as usize;
+        assert!(each > 2, "a few reads of large values fit into an entry");
+        let gets = group(|| burst(&[b"get", b"k"]));
+        assert!(gets.len() >= 4 && gets[..4] == [each; 4], "{gets:?}");
+        let writes = group(|| burst(&[b"del", b"k"]));
+        assert!(writes.iter().sum::<usize>() == 2_000 && writes[0] > 500, "{writes:?}");
+    }
+
+    #[test]
+    fn a_command_that_is_alone_is_one_entry() {
+        let queue = Queue::new(usize::MAX);
+        queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).unwrap();
+        let (mut taken, mut ends) = (Vec::new(), Vec::new());
+        queue.take_entries(&mut taken, &mut ends, true);
+        assert_eq!((taken.len(), &ends[..]), (1, &[1][..]));
+        queue.take_entries(&mut taken, &mut ends, true);
+        assert_eq!((taken.len(), ends.len()), (1, 2), "an empty queue");
     }
 
     #[test]
@@ -244,7 +284,7 @@ mod tests {
         let queue = Queue::new(100);
         queue.push(pending(1000), WhenFull::Refuse).unwrap();
         assert!(matches!(queue.push(pending(0), WhenFull::Refuse), Err(ProposeError::Overloaded { .. })));
-        queue.take_entry(&mut Vec::new());
+        queue.take_entries(&mut Vec::new(), &mut Vec::new(), false);
         let each = pending(0).command.bytes().len();
         (0..100 / each).for_each(|_| queue.push(pending(0), WhenFull::Refuse).unwrap());
         let full = queue.push(pending(0), WhenFull::Refuse);

@@ -1,5 +1,7 @@
 //! Replay: applies the records of the log to the state when a space is opened.
 
+use std::ops::ControlFlow;
+
 use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_state::{
     machine::{Entry, Machine},
@@ -22,6 +24,41 @@ pub struct Replayed {
     pub bytes: u64,
 }
 
+/// Progress of a replay after one of its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayProgress {
+    /// Records and bytes that the replay has applied so far.
+    pub replayed: Replayed,
+    /// LSN at which the replay began.
+    pub from: Lsn,
+    /// LSN after the last applied record.
+    pub at: Lsn,
+    /// LSN at which the log ends, and with it the replay.
+    pub end: Lsn,
+}
+
+impl ReplayProgress {
+    /// Returns the part of the log's records that the replay has passed, from 0 to 1.
+    #[must_use]
+    pub fn part(&self) -> f64 {
+        let all = self.end.0.saturating_sub(self.from.0).max(1);
+        self.at.0.saturating_sub(self.from.0) as f64 / all as f64
+    }
+}
+
+/// Replays the log like [`replay_while`], to its end.
+pub fn replay(
+    log: &Log,
+    machine: &Machine,
+    space: SpaceId,
+    progress: &mut dyn FnMut(&Replayed),
+) -> Result<Replayed, OpenError> {
+    replay_while(log, machine, space, &mut |reached| {
+        progress(&reached.replayed);
+        ControlFlow::Continue(())
+    })
+}
+
 /// Applies all records of the log beyond the state's applied position. The memory used is bounded by the size of the
 /// log's read buffer and of the largest record.
 ///
@@ -30,11 +67,14 @@ pub struct Replayed {
 ///
 /// Entries that a truncation voids are skipped. The log knows its truncations before it is read
 /// ([`Log::truncations`]), so no record is read twice or delayed.
-pub fn replay(
+///
+/// Calls `progress` after each record. If it returns `Break`, the replay ends with [`OpenError::Interrupted`]. The state
+/// is consistent then, and a later replay continues after it.
+pub fn replay_while(
     log: &Log,
     machine: &Machine,
     space: SpaceId,
-    progress: &mut dyn FnMut(&Replayed),
+    progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
 ) -> Result<Replayed, OpenError> {
     let from = machine.applied().lsn;
     let (start, end) = (log.start(), log.end());
@@ -64,7 +104,9 @@ pub fn replay(
         replayed.bytes += record.payload.len() as u64;
         apply_record(machine, &record, &mut outcomes)?;
         outcomes.clear();
-        progress(&replayed);
+        if progress(&ReplayProgress { replayed, from, at: record.lsn.next(), end }).is_break() {
+            return Err(OpenError::Interrupted);
+        }
     }
     Ok(replayed)
 }

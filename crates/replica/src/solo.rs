@@ -3,7 +3,7 @@
 //!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
-//! their commands; the next holder of the role turns all queued commands into one entry. Async proposers take the role
+//! their commands; the next holder of the role turns all queued commands into entries. Async proposers take the role
 //! only if no fsync is needed, because they must not block their executor. Otherwise a committer thread takes the role
 //! for them, unless the executor has no other work ([`Solo::commit_queued_here`]).
 //!
@@ -15,8 +15,12 @@
 //! ```
 //! Invariant: whenever the role is free and the queue is not empty, a thread has been woken to lead, or the
 //! proposer that has just queued its command will wake one ([`Wake::Later`]).
+//!
+//! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
+//! applying one command may take. All entries that are cut from the queue at a time share one fsync.
 
 use std::{
+    borrow::Cow,
     fmt,
     io::IoSlice,
     ops::{Deref, DerefMut},
@@ -33,7 +37,7 @@ use thalweg_state::{
     membership::LogId,
 };
 use thalweg_types::{
-    Clock, Durability, Index, Log2Histogram, NodeId, SpaceId, SpaceTime, Term,
+    Clock, Durability, Index, Log2Histogram, Lsn, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},
     histogram::LOG2_BUCKETS,
 };
@@ -134,6 +138,8 @@ struct Role {
     /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
     next: Index,
     taken: Vec<Pending>,
+    /// Number of taken proposals at which each entry ends.
+    ends: Vec<usize>,
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
@@ -166,7 +172,13 @@ impl Solo {
             clock: space_clock,
             space: options.space,
             term,
-            role: Mutex::new(Role { next, taken: Vec::new(), entry: Vec::new(), outcomes: Vec::new() }),
+            role: Mutex::new(Role {
+                next,
+                taken: Vec::new(),
+                ends: Vec::new(),
+                entry: Vec::new(),
+                outcomes: Vec::new(),
+            }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
@@ -413,6 +425,21 @@ impl Solo {
     }
 }
 
+/// Returns the payload of an entry with these commands. The frame of a single command is the entry.
+fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
+    match taken {
+        [one] => Cow::Borrowed(one.command.bytes()),
+        many => Cow::Owned(many.iter().map(|pending| pending.command.bytes()).collect::<Vec<_>>().concat()),
+    }
+}
+
+/// Returns the purpose of an entry with these commands: only an entry whose commands all free space may use the disk's
+/// reserve.
+fn purpose_of(taken: &[Pending]) -> Purpose {
+    let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
+    if all_reclaim { Purpose::Reclaim } else { Purpose::Data }
+}
+
 fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     let weak = Arc::downgrade(shared);
     let handle = thread::Builder::new()
@@ -499,12 +526,17 @@ impl Shared {
         role
     }
 
-    /// Commits one log entry from the queue, releases the role, then wakes the proposers. So the next holder of the
-    /// role can write while the proposers' threads wake up.
+    /// Commits the next log entries from the queue with one fsync, releases the role, then wakes the proposers. So the
+    /// next holder of the role can write while the proposers' threads wake up.
     fn commit_queued(&self, mut role: RoleGuard<'_>) {
-        let mut taken = std::mem::take(&mut role.taken);
-        self.queue.take_entry(&mut taken);
-        let answers = self.commit_many(&mut role, &taken);
+        let (mut taken, mut ends) = (std::mem::take(&mut role.taken), std::mem::take(&mut role.ends));
+        self.queue.take_entries(&mut taken, &mut ends, self.machine.keeps_history());
+        let answers = match &ends[..] {
+            [] | [_] => self.commit_many(&mut role, &taken),
+            ends => self.commit_group(&mut role, &taken, ends),
+        };
+        ends.clear();
+        role.ends = ends;
         drop(role);
         for (mut pending, answer) in taken.drain(..).zip(answers) {
             pending.answer(answer);
@@ -570,8 +602,7 @@ impl Shared {
             // The frame of a single command is the entry; nothing needs to be assembled.
             return vec![self.commit_one(role, one.command.bytes(), one.level, one.purpose)];
         }
-        let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
-        match self.commit_all(role, taken, if all_reclaim { Purpose::Reclaim } else { Purpose::Data }) {
+        match self.commit_all(role, taken, purpose_of(taken)) {
             Ok(answers) => answers,
             // The log rejected the whole entry and wrote nothing. On a full disk it rejects new data, but
             // commands that free space must not fail with it. And commands that are too large together may
@@ -582,6 +613,73 @@ impl Shared {
                 .collect(),
             Err(error) => taken.iter().map(|_| Err(error.clone())).collect(),
         }
+    }
+
+    /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
+    /// entries are written, then made durable, then applied one after the other.
+    fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize]) -> Vec<Answer> {
+        if let Some(reason) = self.failure.get() {
+            return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
+        }
+        let level = taken.iter().map(|pending| pending.level).max().unwrap_or_default();
+        // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
+        // of the group sets the first deadline.
+        let (time, frozen) = self.clock.stamp_frozen();
+        let (mut written, mut begin, mut answers) =
+            (Vec::with_capacity(ends.len()), 0, Vec::with_capacity(taken.len()));
+        for (number, &end) in ends.iter().enumerate() {
+            let payload = payload_of(&taken[begin..end]);
+            let purpose = purpose_of(&taken[begin..end]);
+            let index = Index(role.next.0 + number as u64);
+            // The fsync of the last entry is also that of the entries before it.
+            let own = if end == taken.len() { level } else { level.min(Durability::Os) };
+            match self.append(RecordKind::Entry, self.term, index, time, &payload, own, purpose) {
+                Ok(appended) => written.push((payload, appended)),
+                Err(_) => break,
+            }
+            begin = end;
+        }
+        if let Some((_, last)) = written.last()
+            && begin < taken.len()
+            && let Err(error) = self.make_durable(last.next, level)
+        {
+            return taken.iter().map(|_| Err(error.clone())).collect();
+        }
+        for (payload, appended) in &written {
+            let index = role.next;
+            role.outcomes.clear();
+            match self.apply_entry(role, (index, time), payload, appended) {
+                Ok(()) => answers.extend(
+                    role.outcomes
+                        .drain(..)
+                        .map(|outcome| Ok(Committed { durability: level.max(Durability::Os), outcome: Some(outcome) })),
+                ),
+                Err(error) => {
+                    answers.extend((answers.len()..taken.len()).map(|_| Err(error.clone())));
+                    return answers;
+                }
+            }
+        }
+        drop(frozen);
+        // The log rejected an entry and wrote nothing of it: on a full disk, for example, commands that free space must
+        // not fail with it. The remaining entries are committed one by one.
+        let rest = ends.iter().filter(|end| **end > begin);
+        let mut from = begin;
+        for &end in rest {
+            answers.extend(self.commit_many(role, &taken[from..end]));
+            from = end;
+        }
+        answers
+    }
+
+    /// Waits until the log records below `next` have reached a level.
+    fn make_durable(&self, next: Lsn, level: Durability) -> Result<(), ProposeError> {
+        if level.waits_for_sync() {
+            self.log.sync_through(next)?;
+        } else if level == Durability::Interval {
+            self.log.request_sync();
+        }
+        Ok(())
     }
 
     fn commit_all(&self, role: &mut Role, taken: &[Pending], purpose: Purpose) -> Result<Vec<Answer>, ProposeError> {
@@ -612,6 +710,18 @@ impl Shared {
         let index = role.next;
         let (time, _frozen) = self.stamp();
         let appended = self.append(RecordKind::Entry, self.term, index, time, payload, level, purpose)?;
+        self.apply_entry(role, (index, time), payload, &appended)?;
+        Ok(level.max(Durability::Os))
+    }
+
+    /// Applies a log entry that has reached its durability level. Stores one outcome for each command in `role`.
+    fn apply_entry(
+        &self,
+        role: &mut Role,
+        (index, time): (Index, SpaceTime),
+        payload: &[u8],
+        appended: &Appended,
+    ) -> Result<(), ProposeError> {
         let entry = Entry { term: self.term, index, time, payload, at: appended.payload_at, next_lsn: appended.next };
         let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
@@ -623,7 +733,7 @@ impl Shared {
         if let Some(observer) = self.observer.get() {
             observer.applied(&role.outcomes);
         }
-        Ok(level.max(Durability::Os))
+        Ok(())
     }
 
     /// Returns the timestamp for the next log record. If the space has keys with deadlines, reads use this timestamp as

@@ -23,6 +23,7 @@ use thalweg_redis::{
     Command, Reply, Run,
     streams::block::{Blocked, Poll as Found},
 };
+use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 use tokio::time::Instant;
 
@@ -62,7 +63,7 @@ impl Session {
                 return Some(CommandProgress::Done);
             }
         };
-        let Some(held) = self.resp.app.admission.tails.take(1) else {
+        let Some(held) = self.account.take(Resource::Tails, 1) else {
             self.error("BUSY too many reads that wait: retry later", out);
             return Some(CommandProgress::Done);
         };

@@ -6,6 +6,11 @@ use thalweg_redis::Command;
 /// Number of arguments up to which a command is passed on without an allocation.
 const FEW: usize = 16;
 
+/// Returns true if a command marks the beginning or the end of a transaction for the database. Marks have no reply.
+pub(crate) fn is_mark(command: &Command) -> bool {
+    matches!(command.name, "multi" | "exec")
+}
+
 /// List of commands with their arguments, in one buffer. Clearing the list keeps some of its memory for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {

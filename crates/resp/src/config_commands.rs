@@ -2,12 +2,9 @@
 
 use thalweg_redis::{Reply, command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
-use thalweg_types::{
-    Durability,
-    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS},
-};
+use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
 
-use super::session::Session;
+use super::{session::Session, transaction::MAX_TRANSACTION_COMMANDS};
 
 /// Reply to `CONFIG HELP`.
 const HELP: &[&str] = &[
@@ -40,7 +37,7 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
         ("maxclients", config.max_connections.to_string()),
         ("maxmemory", text("0")),
         ("maxmemory-policy", text("noeviction")),
-        ("max-transaction-commands", MAX_REDIS_COMMANDS.to_string()),
+        ("max-transaction-commands", MAX_TRANSACTION_COMMANDS.to_string()),
         ("notify-keyspace-events", String::new()),
         ("port", session.client().local.port().to_string()),
         ("proto-max-bulk-len", MAX_COMMAND_BYTES.to_string()),

@@ -13,7 +13,7 @@
 //! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the
 //! session handles no command; while `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that
 //! does not read its replies is disconnected after `write_timeout`, one that sends an incomplete request after
-//! `body_timeout`. An idle client stays connected.
+//! `body_timeout`. An idle client stays connected, unless connections run short.
 
 use std::{
     task::{Context, Poll},
@@ -22,7 +22,8 @@ use std::{
 
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Reservation, Resource},
+    half_open::Slot,
     limits::MAX_TURNS,
     served_socket::{Alarm, Received, ServedSocket},
     spare,
@@ -53,32 +54,29 @@ pub(crate) struct Connection {
     out: Outbox,
     /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
-    arriving_bytes: usize,
-    /// Slot under the limit on unauthenticated clients; `None` once the client has authenticated.
-    place: Option<Reservation>,
+    /// Slot of a client that has not authenticated, or has sent no command if it need not; `None` afterwards.
+    place: Option<Slot>,
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
 }
 
 impl Connection {
-    /// Creates the task of a connection. `place` is a slot under the limit on unauthenticated clients, if this
-    /// client must authenticate.
-    pub(crate) fn new(session: Session, io: Channel, place: Option<Reservation>) -> Self {
+    /// Creates the task of a connection. The client has the slot `place` until it has authenticated and sent a
+    /// command.
+    pub(crate) fn new(session: Session, io: Channel, place: Slot) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
         let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
-        let write_timeout = app.config.write_timeout.0;
-        let socket = ServedSocket::new(io, "Redis client", app.stopping.clone(), write_timeout, pause);
+        let socket = ServedSocket::new(io, "Redis client", app.stopping.clone(), &app.config, pause);
         Self {
             session,
             socket,
             input: Input::new(),
             out: Outbox::new(),
             arriving: None,
-            arriving_bytes: 0,
-            place,
+            place: Some(place),
             phase: ConnectionPhase::Open,
             turn_since: None,
         }
@@ -87,6 +85,12 @@ impl Connection {
     /// Receives, executes and sends as far as possible now. Returns `Ready` when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
+            return Poll::Ready(());
+        }
+        if self.place.as_ref().is_some_and(|place| place.poll_lost(cx).is_ready()) {
+            if self.session.trust == Trust::Unknown {
+                self.session.resp.metrics.not_authenticated();
+            }
             return Poll::Ready(());
         }
         self.socket.begin();
@@ -180,7 +184,7 @@ impl Connection {
             return false;
         }
         let moved = self.session.run_received(&mut self.input, &mut self.out);
-        if self.session.trust == Trust::Known {
+        if moved && self.session.trust == Trust::Known {
             self.place = None;
         }
         if self.session.is_ending {
@@ -193,29 +197,22 @@ impl Connection {
         moved
     }
 
-    /// Reserves memory for a large request that is being received. Ends the connection if requests already use all
+    /// Reserves memory for the received bytes of a large request that is not complete. Ends the connection if requests already use all
     /// the memory that they may use.
     fn admit(&mut self) {
         let wanted = self.input.wanted_bytes();
         if wanted <= READ_BYTES {
-            (self.arriving, self.arriving_bytes) = (None, 0);
+            self.arriving = None;
             return;
         }
-        let more = wanted.saturating_sub(self.arriving_bytes) as u64;
-        if more == 0 || self.phase != ConnectionPhase::Open {
+        // The connection's buffer covers the first bytes. An announced length alone reserves nothing.
+        let arrived = self.input.pending_bytes().min(wanted);
+        if arrived <= READ_BYTES || self.phase != ConnectionPhase::Open {
             return;
         }
-        let bytes = &self.session.resp.app.admission.body_bytes;
-        let has_room = match &mut self.arriving {
-            Some(held) => held.grow(more),
-            None => {
-                self.arriving = bytes.take(more);
-                self.arriving.is_some()
-            }
-        };
-        if has_room {
-            self.arriving_bytes = wanted;
-        } else {
+        let account = &self.session.account;
+        let arriving = self.arriving.get_or_insert_with(|| account.empty(Resource::BodyBytes));
+        if !arriving.grow_to(arrived as u64) {
             self.close_with_error("BUSY requests use too much memory: connect again and retry later");
         }
     }
@@ -253,14 +250,31 @@ impl Connection {
         }
         let config = &self.session.resp.app.config;
         let (body_timeout, header_timeout) = (config.body_timeout.0, config.header_timeout.0);
-        if self.phase == ConnectionPhase::Open && self.socket.partial_for() >= body_timeout {
+        let is_late = self.socket.partial_for() >= body_timeout || self.socket.is_receiving_too_slowly();
+        if self.phase == ConnectionPhase::Open && is_late {
             self.close_with_error("ERR Protocol error: the request was incomplete for too long");
         }
-        if self.phase == ConnectionPhase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
+        let must_authenticate = self.place.is_some() && self.session.trust == Trust::Unknown;
+        if self.phase == ConnectionPhase::Open && must_authenticate && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
             self.close_with_error("NOAUTH Authentication required: no AUTH within the time limit");
         }
         self.socket.ticked(&mut self.out);
+        if self.phase == ConnectionPhase::Open && self.is_dispensable() {
+            tracing::debug!(peer = %self.socket.peer(), "connections run short: closing an idle Redis client");
+            self.phase = ConnectionPhase::Finishing;
+        }
+    }
+
+    /// Returns true if the connection is idle and connections run short because of its client's address. A subscriber
+    /// and a client that waits for a reply are not idle, whatever they send.
+    fn is_dispensable(&self) -> bool {
+        let session = &self.session;
+        session.account.is_over_share(Resource::Connections)
+            && self.socket.idle_for() >= session.resp.app.config.idle_timeout_when_short.0
+            && self.input.pending_bytes() == 0
+            && !session.is_busy()
+            && !session.subscriber.is_subscribed()
     }
 
     /// Ends the connection. The client gets an error with the text `why` as its last reply.

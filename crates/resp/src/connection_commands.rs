@@ -5,7 +5,7 @@
 
 use std::{
     sync::atomic::Ordering,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use thalweg_redis::{
@@ -42,6 +42,9 @@ impl Session {
             "ping" | "echo" | "select" | "time" | "multi" | "exec" | "discard" | "role" | "wait"
         );
         if !joins && !self.burst.is_empty() {
+            return CommandProgress::Again;
+        }
+        if matches!(command.name, "auth" | "hello") && self.must_wait_to_authenticate(arguments) {
             return CommandProgress::Again;
         }
         match command.name {
@@ -160,8 +163,38 @@ impl Session {
         user == b"default" && (right || !self.resp.app.config.resp_password.is_set())
     }
 
-    fn authenticated(&mut self) {
-        self.trust = Trust::Known;
+    /// Checks a password. Counts a wrong one, which delays the next attempts from the client's address.
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> bool {
+        let (failures, address) = (&self.resp.auth_failures, self.account.address());
+        if self.is_password(user, password) {
+            if self.trust == Trust::Unknown {
+                failures.succeeded(address);
+            }
+            self.trust = Trust::Known;
+            return true;
+        }
+        let count = failures.failed(address, Instant::now());
+        self.resp.metrics.auth_failure();
+        if count.is_power_of_two() {
+            tracing::warn!(%address, failures = count, "a Redis client sent a wrong password");
+        }
+        false
+    }
+
+    /// Returns true if the client's attempt to authenticate must wait because of earlier failures of its address. The
+    /// command is run again after the delay.
+    fn must_wait_to_authenticate(&mut self, arguments: &[&[u8]]) -> bool {
+        let attempts = arguments[0].eq_ignore_ascii_case(b"auth")
+            || arguments.iter().skip(2).any(|argument| argument.eq_ignore_ascii_case(b"auth"));
+        if !attempts || self.trust == Trust::Known || std::mem::take(&mut self.may_authenticate) {
+            return false;
+        }
+        let delay = self.resp.auth_failures.delay(self.account.address(), Instant::now());
+        if delay.is_zero() {
+            return false;
+        }
+        self.auth_wait = Some(Box::pin(tokio::time::sleep(delay)));
+        true
     }
 
     fn auth(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
@@ -171,8 +204,7 @@ impl Session {
             [_, user, password] => (user, password),
             _ => return self.error(SYNTAX, out),
         };
-        if self.is_password(user, password) {
-            self.authenticated();
+        if self.authenticate(user, password) {
             self.write_reply(out, |writer| writer.ok());
         } else {
             self.error(WRONG_PASSWORD, out);
@@ -192,10 +224,9 @@ impl Session {
         while let Some((option, rest)) = options.split_first() {
             options = match rest {
                 [user, password, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
-                    if !self.is_password(user, password) {
+                    if !self.authenticate(user, password) {
                         return self.error(WRONG_PASSWORD, out);
                     }
-                    self.authenticated();
                     rest
                 }
                 [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {

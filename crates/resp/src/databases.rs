@@ -76,7 +76,7 @@ impl Databases {
                     Database::Batched(Arc::new(KeyspaceDatabase::new(&app.db, &keyspace, app.config.durability)))
                 }
                 RespDatabase::Cache(name) => {
-                    let created = app.views.cache(name, None);
+                    let created = app.views.cache(&app.local, name, None);
                     let (cache, _) =
                         created.map_err(|error| DatabaseError::Cache { number, name: name.clone(), error })?;
                     let (clock, seed) = (Arc::clone(app), app.new_number());

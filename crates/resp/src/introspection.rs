@@ -12,6 +12,7 @@ use thalweg_redis::{
     table::{all, find_full},
     wire::Writer,
 };
+use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 
 use super::{out::ReplyTarget, pubsub::Kind, session::Session};
@@ -312,7 +313,7 @@ fn stats(session: &Session, text: &mut String) {
         "total_commands_processed": metrics.all_commands(),
         "total_net_input_bytes": metrics.bytes().0,
         "total_net_output_bytes": metrics.bytes().1,
-        "rejected_connections": session.resp.app.admission.connections.rejections(),
+        "rejected_connections": session.resp.app.admission.bound(Resource::Connections).rejections(),
         "total_error_replies": metrics.errors(),
         "pubsub_channels": session.resp.subscriptions.count(Kind::Channel),
         "pubsub_patterns": session.resp.subscriptions.count(Kind::Pattern),

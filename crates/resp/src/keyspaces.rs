@@ -1,14 +1,14 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
-use thalweg_engine::{AsyncDatabase, Keyspace, Purpose, Wake, WriteError};
-use thalweg_redis::{Flags, Read, StoreError};
+use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Purpose, Wake, WriteError};
+use thalweg_redis::{Flags, Read, Reply, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
-    command::{KeyspaceConfig, Outcome, RedisBuilder},
+    command::{Command, KeyspaceConfig, Outcome, RedisBuilder},
 };
 
 use super::{
-    commands::Commands,
+    commands::{Commands, is_mark},
     database::{Batched, PendingOutcome, Watched},
     failure::Failure,
     gathering,
@@ -23,8 +23,8 @@ pub(crate) struct KeyspaceDatabase {
 }
 
 impl KeyspaceDatabase {
-    /// Creates a database over a keyspace. Writes are acknowledged at the durability `level`, but at least at `os`,
-    /// because below `os` the outcome of a command is unknown.
+    /// Returns a handle that serves a keyspace as a Redis database. Writes are acknowledged at the durability `level`,
+    /// but at least at `os`, because below `os` the outcome of a command is unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
         Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
     }
@@ -35,21 +35,104 @@ impl KeyspaceDatabase {
         KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }
     }
 
-    fn build(&self, commands: &Commands, watched: &[Watched]) -> Result<(Vec<u8>, Purpose), WriteError> {
+    fn build(&self, commands: &Commands, watched: &[Watched]) -> Result<Built, WriteError> {
         let mut builder = RedisBuilder::with_capacity(self.keyspace, commands.bytes());
         for (key, version) in watched {
             builder.watch(key, *version)?;
         }
         let (mut pushed, mut brings_data) = (Ok(()), false);
+        let (mut replies, mut splits) = (0, Vec::new());
         commands.each(|command, arguments| {
-            if pushed.is_ok() {
-                brings_data |= command.flags_of(arguments).contains(Flags::DENY_OOM);
-                pushed = builder.push(arguments).map(|_| ());
+            if pushed.is_err() {
+                return;
             }
+            brings_data |= command.flags_of(arguments).contains(Flags::DENY_OOM);
+            if let Some(fixed) = fixed_arguments(command.name)
+                && arguments.len() - fixed > MAX_DELETED
+            {
+                let (fixed, deleted) = arguments.split_at(fixed);
+                let parts = deleted.chunks(MAX_DELETED);
+                splits.push(Split { first: replies, parts: parts.len() });
+                replies += parts.len();
+                pushed = parts.into_iter().try_for_each(|part| builder.push(&[fixed, part].concat()).map(|_| ()));
+                return;
+            }
+            replies += usize::from(!is_mark(command));
+            pushed = builder.push(arguments).map(|_| ());
         });
         pushed?;
         // Commands that only remove data are accepted even if the disk is full.
-        Ok((builder.finish(), if brings_data { Purpose::Data } else { Purpose::Reclaim }))
+        let purpose = if brings_data { Purpose::Data } else { Purpose::Reclaim };
+        Ok(Built { batch: builder.finish(), purpose, replies, splits })
+    }
+}
+
+/// An encoded batch of commands.
+struct Built {
+    batch: Vec<u8>,
+    purpose: Purpose,
+    /// Number of replies that the batch gets.
+    replies: usize,
+    /// Commands that the batch contains in several parts, in order.
+    splits: Vec<Split>,
+}
+
+/// A command that deletes so much that it is proposed in several parts. A delete of any size is accepted, and other
+/// commands need not wait for all of it.
+struct Split {
+    /// Number of replies before those of the parts.
+    first: usize,
+    parts: usize,
+}
+
+/// Maximum number of keys, fields or entries that a part of a command deletes.
+const MAX_DELETED: usize = 5_000;
+
+/// Returns the number of arguments, with the name, before the list of what a command deletes; `None` for other commands.
+fn fixed_arguments(name: &str) -> Option<usize> {
+    match name {
+        "del" | "unlink" => Some(1),
+        "hdel" | "xdel" => Some(2),
+        _ => None,
+    }
+}
+
+/// Replaces the replies to the parts of a command by their sum, or by the first error.
+fn merge(replies: Vec<Reply>, splits: &[Split]) -> Vec<Reply> {
+    let (mut merged, mut replies) = (Vec::with_capacity(replies.len()), replies.into_iter().enumerate().peekable());
+    let mut splits = splits.iter().peekable();
+    while let Some((at, reply)) = replies.next() {
+        let Some(split) = splits.next_if(|split| split.first == at) else {
+            merged.push(reply);
+            continue;
+        };
+        let mut sum = reply;
+        for (_, part) in std::iter::from_fn(|| replies.next_if(|(other, _)| *other < at + split.parts)) {
+            sum = match (sum, part) {
+                (Reply::Integer(sum), Reply::Integer(part)) => Reply::Integer(sum + part),
+                (Reply::Integer(_), error) => error,
+                (error, _) => error,
+            };
+        }
+        merged.push(sum);
+    }
+    merged
+}
+
+/// Returns the replies in the result of a proposed batch.
+fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec<Reply>>, Failure> {
+    match result {
+        Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
+        Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
+        Err(error) => Err(Failure::of(&error)),
+    }
+}
+
+/// Returns the batch of the commands of `batch` after the first `ran` ones.
+fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
+    match Command::decode(batch) {
+        Ok(Command::Redis(batch)) => batch.rest(ran),
+        _ => Vec::new(),
     }
 }
 
@@ -59,18 +142,63 @@ impl Batched for KeyspaceDatabase {
     }
 
     fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
-        let (command, purpose) = match self.build(commands, watched) {
+        let Built { batch: command, purpose, replies: expected, splits } = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
         let under_way = self.db.propose_command(&command, purpose, self.level, Wake::Later);
         gathering::commit_soon(&self.db);
+        let (db, level) = (self.db.clone(), self.level);
         Box::pin(async move {
-            match under_way.await {
-                Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
-                Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
-                Err(error) => Err(Failure::of(&error)),
+            let mut replies = match redis_outcome(under_way.await)? {
+                Some(replies) if replies.len() < expected => replies,
+                outcome => return Ok(outcome.map(|replies| merge(replies, &splits))),
+            };
+            // Commands without a reply have changed nothing, because the commands before them took all steps of a
+            // batch. They follow as another one. Each batch runs at least one command.
+            let mut command = command;
+            let mut ran = replies.len();
+            while replies.len() < expected {
+                command = rest(&command, ran);
+                let under_way = db.propose_command(&command, purpose, level, Wake::Later);
+                gathering::commit_soon(&db);
+                match redis_outcome(under_way.await) {
+                    Ok(Some(more)) if !more.is_empty() => {
+                        ran = more.len();
+                        replies.extend(more);
+                    }
+                    Ok(_) => break,
+                    // The commands before have happened, so they get their replies.
+                    Err(Failure(text)) => replies.resize_with(expected, || Reply::Error(text.clone())),
+                }
             }
+            Ok(Some(merge(replies, &splits)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_to_the_parts_of_a_delete_are_added() {
+        let number = Reply::Integer;
+        let splits = [Split { first: 1, parts: 3 }, Split { first: 4, parts: 2 }, Split { first: 7, parts: 2 }];
+        let error = Reply::error("WRONGTYPE");
+        let replies = vec![
+            Reply::Ok,
+            number(1),
+            number(2),
+            number(3),
+            number(4),
+            number(5),
+            Reply::Null,
+            error.clone(),
+            number(6),
+            number(7),
+        ];
+        assert_eq!(merge(replies, &splits), [Reply::Ok, number(6), number(9), Reply::Null, error, number(7)]);
+        assert_eq!(merge(vec![Reply::Ok], &[]), [Reply::Ok]);
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! Connections count against HTTP's limit, pending bursts against `max_requests_in_flight`, and blocked reads against
 //! `max_tails`. A connection holds at most twice [`READ_BYTES`](thalweg_redis::wire::READ_BYTES) of requests, one
-//! request beyond that (from 64 KiB on it counts against `max_body_bytes_in_flight` as soon as its size is announced),
+//! request beyond that (above 64 KiB its received bytes count against `max_body_bytes_in_flight`),
 //! a queued transaction (above 64 KiB it counts there, too), 1 MiB of watched keys, a burst, and about
 //! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus the replies of one burst for its client. An idle
 //! connection holds only its state.
@@ -34,6 +34,7 @@
 
 #![warn(unreachable_pub)]
 
+mod auth_failures;
 mod blocking;
 mod burst;
 pub mod cache;

@@ -1,14 +1,16 @@
 //! Listening for Redis clients.
 //!
 //! Owns: the limits on connections (shared with HTTP) and, if a password is configured, on unauthenticated connections
-//! (`max_handshakes`, with `header_timeout` to authenticate), and one task per connection on one of the
-//! [`threads`](thalweg_serving::threads).
+//! (`max_handshakes`, with `header_timeout` to authenticate; at the limit the oldest one of the address that has most is
+//! closed), and one task per connection on one of the [`threads`](thalweg_serving::threads). Without a password, a
+//! connection that has sent no command makes room for a newer one of its address.
 
-use std::{future::poll_fn, sync::Arc, time::Instant};
+use std::{future::poll_fn, net::SocketAddr, sync::Arc, time::Instant};
 
 use thalweg_redis::wire::Trust;
 use thalweg_serving::{
     accepting::{accept_until, drain, reject_connection},
+    admission::AddressKey,
     threads::Threads,
 };
 use thalweg_transport::Channel;
@@ -28,20 +30,22 @@ pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
     let mut connections = JoinSet::new();
-    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(&resp, stream, &threads, connections);
+    let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(&resp, stream, peer, &threads, connections);
     accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
     drop(listener);
     drain(&mut connections, WHOSE).await;
     threads.stop().await;
 }
 
-fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &mut JoinSet<()>) {
+fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Threads, connections: &mut JoinSet<()>) {
     let admission = &resp.app.admission;
     let must_authenticate = resp.first_trust() == Trust::Unknown;
-    let place = must_authenticate.then(|| admission.handshakes.take(1));
-    let Some(held) = admission.connections.take(1).filter(|_| !matches!(place, Some(None))) else {
+    let account = admission.account(AddressKey::of(peer.ip()));
+    let Some(held) = admission.connect(&account) else {
         return reject_connection(stream, b"-ERR max number of clients reached\r\n");
     };
+    let slots = if must_authenticate { &admission.half_open } else { &admission.silent };
+    let place = slots.enter(account.address());
     // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
@@ -51,7 +55,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
         let Ok(local) = stream.local_addr() else { return };
         let io = Channel::tcp(stream);
         let client = resp.clients.add(io.peer(), local, Instant::now());
-        let mut connection = Connection::new(Session::new(&resp, client), io, place.flatten());
+        let mut connection = Connection::new(Session::new(&resp, account, client), io, place);
         resp.metrics.connections.open();
         poll_fn(|cx| connection.poll(cx)).await;
         // The client leaves the table before the connection counts as closed.

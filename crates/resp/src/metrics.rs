@@ -31,6 +31,7 @@ pub struct Metrics {
     /// Counters of connections.
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
+    auth_failures: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
 }
@@ -58,6 +59,7 @@ impl Default for Metrics {
             errors: AtomicU64::new(0),
             connections: Connections::default(),
             not_authenticated: AtomicU64::new(0),
+            auth_failures: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
         }
@@ -74,6 +76,11 @@ impl Metrics {
     /// Records the time from a read with commands of a client to the last reply to these commands.
     pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, 0, took);
+    }
+
+    /// Counts an attempt to authenticate with a wrong password.
+    pub(crate) fn auth_failure(&self) {
+        self.auth_failures.fetch_add(1, Relaxed);
     }
 
     /// Counts a client that did not authenticate in time.
@@ -170,6 +177,8 @@ impl Collector for RespCollector {
         counter(to, "resp_connections_opened", opened, metrics.connections.opened())?;
         let late = "Redis clients that did not authenticate in time";
         counter(to, "resp_not_authenticated", late, metrics.not_authenticated.load(Relaxed))?;
+        let wrong = "Attempts of Redis clients to authenticate with a wrong password";
+        counter(to, "resp_auth_failures", wrong, metrics.auth_failures.load(Relaxed))?;
         counter(to, "resp_errors", "Error replies to Redis clients", metrics.errors.load(Relaxed))?;
         let received = "Bytes received of Redis clients";
         counter(to, "resp_received_bytes", received, metrics.received_bytes.load(Relaxed))?;

@@ -21,7 +21,7 @@ use thalweg_types::{
 };
 
 use super::{
-    commands::Commands,
+    commands::{Commands, is_mark},
     database::{Appended as ReportedAppend, Batched, PendingOutcome, Watched},
     failure::Failure,
 };
@@ -93,7 +93,8 @@ struct StreamCommands {
 impl StreamCommands {
     async fn all(&self, wanted: Vec<Request>) -> Vec<Reply> {
         let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
-        for (command, arguments) in &wanted {
+        // Marks of transactions have no reply.
+        for (command, arguments) in wanted.iter().filter(|(command, _)| !is_mark(command)) {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             let reply = match (command.run, Write::parse(&arguments)) {
                 (_, Ok(Write::Add { stream, record, no_stream, trim })) => {

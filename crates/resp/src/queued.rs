@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use thalweg_serving::admission::{Bound, Reservation};
+use thalweg_serving::admission::{Account, Reservation, Resource};
 
 use super::commands::Commands;
 
@@ -25,7 +25,7 @@ const ROOM_STEP_BYTES: usize = 64 * 1024;
 impl Transaction {
     /// Returns true if the transaction may hold commands of this total size in bytes. Reserves memory for them if
     /// necessary.
-    pub(crate) fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
+    pub(crate) fn has_room(&mut self, bytes: usize, account: &Arc<Account>) -> bool {
         if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
             return true;
         }
@@ -34,7 +34,7 @@ impl Transaction {
         let has_room = match &mut self.held {
             Some(held) => held.grow(more),
             none => {
-                *none = room.take(more);
+                *none = account.take(Resource::BodyBytes, more);
                 none.is_some()
             }
         };

@@ -6,10 +6,13 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a burst is pending or the client is blocked in a read, the session handles no further command.
+//! * While a burst is pending, or the client is blocked in a read or waits to authenticate, the session handles no further
+//!   command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
+    future::Future as _,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -19,10 +22,11 @@ use thalweg_redis::{
     wire::{Input, Protocol, Request, Trust, Writer},
 };
 use thalweg_serving::{
-    admission::Reservation,
+    admission::{Account, Reservation, Resource},
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
 };
 use thalweg_transport::Outbox;
+use tokio::time::Sleep;
 
 use super::{
     Resp,
@@ -70,12 +74,18 @@ pub(crate) struct Session {
     /// State shared by all sessions.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
+    /// Account of the connection, which holds its shares of the server's resources.
+    pub account: Arc<Account>,
     /// RESP version of the client.
     pub protocol: Protocol,
     /// Index of the selected database.
     pub database: usize,
     /// Authentication state of the client.
     pub trust: Trust,
+    /// Timer until the client's attempt to authenticate is checked; `None` if no attempt waits.
+    pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
+    /// True if the client's next attempt to authenticate has waited long enough.
+    pub(super) may_authenticate: bool,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
     pub(super) reply_mode: ReplyMode,
@@ -114,11 +124,14 @@ impl std::fmt::Debug for PendingBurst {
 
 impl Session {
     /// Creates the session of a new client.
-    pub(crate) fn new(resp: &Arc<Resp>, registered: Registered) -> Self {
+    pub(crate) fn new(resp: &Arc<Resp>, account: Arc<Account>, registered: Registered) -> Self {
         Self {
             trust: resp.first_trust(),
             resp: Arc::clone(resp),
             registered,
+            account,
+            auth_wait: None,
+            may_authenticate: false,
             protocol: Protocol::Resp2,
             database: 0,
             transaction: None,
@@ -146,13 +159,13 @@ impl Session {
 
     /// Returns true if the session may handle the next command of the client.
     pub(crate) fn listens(&self) -> bool {
-        self.pending.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
+        self.pending.is_none() && self.blocked.is_none() && self.auth_wait.is_none() && !self.is_ending
     }
 
-    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a
-    /// blocking read, or a publish.
+    /// Returns true if the session still owes the client a reply that depends on something pending: a commit or a
+    /// blocking read.
     pub(crate) fn is_busy(&self) -> bool {
-        self.pending.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
+        self.pending.is_some() || self.blocked.is_some()
     }
 
     /// Returns true if commands of the session were proposed to the log and are not completed yet.
@@ -160,10 +173,10 @@ impl Session {
         self.pending.is_some()
     }
 
-    /// Returns true if there may be work after all replies are sent: messages to deliver or to publish, or a memory
+    /// Returns true if there may be work after all replies are sent: messages to deliver, or a memory
     /// reservation of large replies to release.
     pub(crate) fn has_work(&self) -> bool {
-        self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
+        self.subscriber.is_subscribed() || self.replies.is_some()
     }
 
     /// Ends the client's blocking read without a reply, since the client can't receive one, and prevents new waits.
@@ -196,9 +209,6 @@ impl Session {
                 Err(error) => {
                     // Earlier commands are answered first.
                     self.flush_published(out);
-                    if self.publishing.is_blocked() {
-                        break;
-                    }
                     let mut text = b"ERR ".to_vec();
                     text.extend_from_slice(&error.text());
                     self.tally.error();
@@ -240,9 +250,6 @@ impl Session {
         }
         if self.publishing.is_gathering() && !is_publish(arguments[0]) {
             self.flush_published(out);
-            if self.publishing.is_blocked() {
-                return CommandProgress::Again;
-            }
         }
         let command = match thalweg_redis::admit(arguments) {
             Ok(command) => command,
@@ -365,7 +372,7 @@ impl Session {
     }
 
     fn replies_held(&mut self) -> &mut Reservation {
-        self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.empty_reservation())
+        self.replies.get_or_insert_with(|| self.account.empty(Resource::ReplyBytes))
     }
 
     /// Adds a command to the burst: the client's commands that are committed together.
@@ -389,7 +396,7 @@ impl Session {
     /// Returns `None` if they may, and otherwise the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
-            if !self.resp.app.admission.requests.has_room() {
+            if !self.account.has_room(Resource::Requests) {
                 self.error("BUSY too many requests in flight: retry later", out);
                 return Some(CommandProgress::Done);
             }
@@ -421,7 +428,7 @@ impl Session {
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
-        self.pending = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
+        self.pending = Some(PendingBurst { commands, _held: self.account.count(Resource::Requests) });
     }
 
     /// Continues the session's pending work: messages, proposed commands, and the blocking read. Returns true if
@@ -433,7 +440,12 @@ impl Session {
                 self.replies = None;
             }
         }
-        let mut moved = self.retry_published(out);
+        let mut moved = false;
+        if let Some(wait) = &mut self.auth_wait
+            && wait.as_mut().poll(cx).is_ready()
+        {
+            (self.auth_wait, self.may_authenticate, moved) = (None, true, true);
+        }
         if !self.subscriber.must_wait(&self.registered.client) {
             moved |= self.deliver(out);
         }

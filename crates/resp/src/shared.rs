@@ -6,8 +6,8 @@ use thalweg_redis::wire::Trust;
 use thalweg_serving::app::App;
 
 use super::{
-    client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry,
-    waiting::WaitingClients,
+    auth_failures::AuthFailures, client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics,
+    pubsub::Registry, waiting::WaitingClients,
 };
 
 /// State of the Redis protocol that all its connections share.
@@ -25,6 +25,8 @@ pub struct Resp {
     pub(crate) waiting: Arc<WaitingClients>,
     /// Table of channel subscriptions of all clients.
     pub(crate) subscriptions: Registry,
+    /// Failed attempts to authenticate, which delay further attempts from their addresses.
+    pub(crate) auth_failures: AuthFailures,
     /// Number of this run of the server, which differs after each start.
     pub(crate) run: u64,
     /// Metrics of Redis clients.
@@ -42,6 +44,7 @@ impl Resp {
             cursors: Cursors::default(),
             waiting: Arc::default(),
             subscriptions: Registry::default(),
+            auth_failures: AuthFailures::default(),
             run: app.new_number(),
             metrics,
         })

@@ -85,7 +85,8 @@ impl Session {
     pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         for name in names {
             let client = Arc::clone(&self.registered.client);
-            match self.subscriber.subscribe(&self.resp.app.views, &self.resp.subscriptions, &client, kind, name) {
+            let (views, registry) = (&self.resp.app.views, &self.resp.subscriptions);
+            match self.subscriber.subscribe(views, registry, &client, &self.account, kind, name) {
                 Ok(()) => self.confirm(SUBSCRIBED[kind as usize], Some(name), kind, out),
                 Err(text) => self.error(&text, out),
             }

@@ -9,7 +9,7 @@
 //! Watched keys of other databases than the one of the `EXEC` are compared immediately before it.
 //!
 //! Limits: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`],
-//! [`MAX_REDIS_COMMANDS`]), and watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond these
+//! [`MAX_TRANSACTION_COMMANDS`]), and watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond these
 //! limits commands are rejected and `EXEC` discards the transaction. The memory of all queued transactions counts
 //! against `max_body_bytes_in_flight`, except for the first 64 KiB of each.
 
@@ -28,6 +28,9 @@ use super::{
     queued::{Transaction, Watch},
     session::{CommandProgress, Session},
 };
+
+/// Maximum number of commands of a transaction. The log has two marks beside them.
+pub(super) const MAX_TRANSACTION_COMMANDS: usize = MAX_REDIS_COMMANDS - 2;
 
 /// Maximum size in bytes of the commands of a transaction.
 const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
@@ -79,14 +82,15 @@ impl Session {
         }
         let Some(transaction) = &mut self.transaction else { return CommandProgress::Done };
         let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
-        if transaction.commands.len() >= MAX_REDIS_COMMANDS
+        if transaction.commands.len() >= MAX_TRANSACTION_COMMANDS
             || transaction.commands.bytes() + bytes + 8 * arguments.len() > MAX_TRANSACTION_BYTES
         {
-            let text = format!("ERR a transaction has at most {MAX_REDIS_COMMANDS} commands and 15 MiB: split it");
+            let text =
+                format!("ERR a transaction has at most {MAX_TRANSACTION_COMMANDS} commands and 15 MiB: split it");
             return self.refuse(&text, out);
         }
         let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();
-        if !transaction.has_room(wanted, &self.resp.app.admission.body_bytes) {
+        if !transaction.has_room(wanted, &self.account) {
             return self.refuse("BUSY requests use too much memory: DISCARD, and retry later", out);
         }
         transaction.commands.push(command, arguments.iter().copied());
@@ -248,17 +252,31 @@ impl Session {
     }
 
     fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> CommandProgress {
+        // A single command needs no marks.
+        let is_marked = plan.keys.len() > 1;
+        if is_marked && self.burst.commands.is_empty() {
+            self.resp.waiting.touch_none(&mut self.burst.touched);
+        }
+        self.mark(is_marked, b"multi");
         plan.keys.each(|command, arguments| {
             self.push(command, arguments, false);
             // The plan has the slot of its reply.
             self.burst.slots.pop();
         });
+        self.mark(is_marked, b"exec");
         self.burst.slots.extend(plan.slots);
         if watched.is_empty() {
             return CommandProgress::Done;
         }
         self.burst.watched = watched;
         CommandProgress::Send
+    }
+
+    /// Adds a mark to the burst, by which the database recognises the commands of a transaction. Marks have no reply.
+    fn mark(&mut self, is_marked: bool, name: &'static [u8]) {
+        if is_marked && let Some(command) = thalweg_redis::find(name) {
+            self.burst.commands.push(command, [name].into_iter());
+        }
     }
 
     fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
@@ -292,7 +310,8 @@ fn all<'a>(
 }
 
 fn transaction_len(transaction: &Option<Transaction>) -> usize {
-    transaction.as_ref().map_or(0, |transaction| transaction.commands.len())
+    // With its marks.
+    transaction.as_ref().map_or(0, |transaction| transaction.commands.len() + 2)
 }
 
 fn transaction_bytes(transaction: &Option<Transaction>) -> usize {

@@ -82,6 +82,11 @@ impl WaitingClients {
         Waiter { waiting: Arc::clone(self), keys, bell }
     }
 
+    /// Begins the record of the keys that a burst may change, without keys.
+    pub(crate) fn touch_none(&self, touched: &mut TouchedKeys) {
+        *touched = if self.count() == 0 { TouchedKeys::Any } else { TouchedKeys::Keys(Vec::new()) };
+    }
+
     /// Records the keys that a command may change, if any client waits in a blocking read.
     pub(crate) fn touch(&self, touched: &mut TouchedKeys, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {

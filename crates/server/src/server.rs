@@ -20,7 +20,7 @@ use thalweg_serving::{
     accepting::log_panic,
     app::App,
     config::{Config, ConfigError, NativeAddress, RespAddress},
-    metrics::{Caches, Groups, Node, Subjects},
+    metrics::{Caches, Groups, Node, Shares, Subjects},
     threads::Threads,
 };
 
@@ -205,6 +205,10 @@ impl Server {
             let app = Arc::clone(&app);
             async move { app.views.reclaim_until(app.stopping.clone()).await }
         });
+        let measuring = tokio::spawn({
+            let app = Arc::clone(&app);
+            async move { app.held_log.measure_until(&app, app.stopping.clone()).await }
+        });
         if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);
             // This task ends with its last connection, so the drain below waits for native connections as for those of
@@ -225,6 +229,7 @@ impl Server {
             connections.shutdown().await;
         }
         log_panic(reclaiming.await, "the server");
+        log_panic(measuring.await, "the server");
         http.stop();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
@@ -257,7 +262,7 @@ async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::M
 
 /// Returns the collectors of the node and the protocols, in the order in which `/metrics` shows them after HTTP's.
 fn collectors(
-    app: &App,
+    app: &Arc<App>,
     native: &Arc<native::metrics::Metrics>,
     resp: &Arc<resp::metrics::Metrics>,
 ) -> Vec<Box<dyn Collector>> {
@@ -269,5 +274,6 @@ fn collectors(
         Box::new(Groups(db.clone())),
         Box::new(Subjects(Arc::clone(&app.views))),
         Box::new(Caches(Arc::clone(&app.views))),
+        Box::new(Shares(Arc::clone(app))),
     ]
 }

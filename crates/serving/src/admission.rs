@@ -1,82 +1,171 @@
-//! Admission of requests: bounds on requests and bytes in progress.
+//! Admission of work: bounds on everything that clients can hold, and fair shares of each bound.
 //!
-//! Owns: the counters behind every bound of the configuration, and the guards that release what they hold.
+//! Owns: one [`Bound`] for each [`Resource`]; an [`Account`] for each connection, which counts how much the connection
+//! holds of each resource; the same counts for each client address; and the guards that release what they hold.
 //! Does not own: waiting. Above a bound a request is shed immediately, because a queue in front of a full
-//! server only adds latency to work that will be shed later. Invariant: `used <= limit` for every [`Bound`].
-//! `used` may exceed `limit` by a few for work that is counted only once it is in progress. A guard releases
-//! what it holds exactly once.
+//! server only adds latency to work that will be shed later.
+//!
+//! # Fair shares
+//!
+//! ```text
+//! 0                                    open limit          limit
+//! ├──────────── anyone ────────────────┼─ connections ─┼─ addresses ─┤
+//!                                      └─────────── reserve ─────────┘
+//! ```
+//! Below the open limit anyone takes what is free, and one client may use all of it. The rest is the reserve
+//! (`share_reserve_percent`). An address takes from it only while it holds no more than is still free; this is the rule
+//! of dynamic thresholds for queues that share memory (Choudhury and Hahne, 1998). So the address that holds most is
+//! refused first, and the next address always finds something free. The lower half of the reserve is also open to a
+//! connection that itself holds no more than is free there, so that a client is served although another connection from
+//! its own address holds most.
+//!
+//! # Cost
+//!
+//! Below the open limit, taking and releasing cost one atomic addition for the bound, the address and the connection
+//! each. The table of addresses has a lock, which is taken when a connection begins or ends.
+//!
+//! Invariant: `used <= limit` for every [`Bound`]. `used` may exceed `limit` by a few for work that is counted only once
+//! it is in progress. A guard releases what it holds exactly once.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
+use thalweg_types::limits::{MAX_KEYSPACES, MAX_OPEN_SNAPSHOTS, MAX_REDIS_REPLY_BYTES};
 
-use crate::{config::Config, limits::COUNTED_REPLY_BYTES};
+use crate::{
+    config::Config,
+    half_open::HalfOpen,
+    limits::{COUNTED_REPLY_BYTES, MAX_STATUS_CONNECTIONS, OWN_BODY_BYTES},
+};
 
-/// A limit on the total of something in use, such as requests or bytes, with a counter of the amount in use.
+/// A resource of the server that clients share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Resource {
+    /// Requests whose handler is running.
+    Requests,
+    /// Bytes of request bodies in memory, except for [`OWN_BODY_BYTES`] of each connection.
+    BodyBytes,
+    /// Bytes of large replies that wait for their clients.
+    ReplyBytes,
+    /// Scans and record reads in progress.
+    Scans,
+    /// Open tails, pushes, watches, waiting reads, and subscribers over HTTP.
+    Tails,
+    /// Snapshots that are being sent or kept for a client that may resume them.
+    Snapshots,
+    /// Subscriptions to subjects.
+    Subscriptions,
+    /// Capacity in bytes of caches, held by the address that created them.
+    CacheBytes,
+    /// Keyspaces that clients created since the server started, held by the address that created them.
+    Keyspaces,
+    /// Connections; each channel of a QUIC connection after the first also counts as one.
+    Connections,
+    /// QUIC connections; they also count as connections.
+    QuicConnections,
+}
+
+impl Resource {
+    /// Every resource, in the order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::Requests,
+        Self::BodyBytes,
+        Self::ReplyBytes,
+        Self::Scans,
+        Self::Tails,
+        Self::Snapshots,
+        Self::Subscriptions,
+        Self::CacheBytes,
+        Self::Keyspaces,
+        Self::Connections,
+        Self::QuicConnections,
+    ];
+    const COUNT: usize = Self::ALL.len();
+
+    /// Returns the name of the resource in metrics and log lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::BodyBytes => "body_bytes",
+            Self::ReplyBytes => "reply_bytes",
+            Self::Scans => "scans",
+            Self::Tails => "tails",
+            Self::Snapshots => "snapshots",
+            Self::Subscriptions => "subscriptions",
+            Self::CacheBytes => "cache_bytes",
+            Self::Keyspaces => "keyspaces",
+            Self::Connections => "connections",
+            Self::QuicConnections => "quic_connections",
+        }
+    }
+
+    /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
+    /// share. A new connection holds nothing, so this would give resources that outlive the connection, and connections
+    /// themselves, to any client that connects again.
+    const fn is_shared_by_connection(self) -> bool {
+        !matches!(self, Self::CacheBytes | Self::Keyspaces | Self::Connections | Self::QuicConnections)
+    }
+
+    /// Returns the amount that each connection holds without being charged, because the memory of the connection
+    /// itself covers it.
+    const fn own(self) -> u64 {
+        match self {
+            Self::BodyBytes => OWN_BODY_BYTES as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// A limit on the total of something in use, such as requests or bytes, with a counter of the amount in use. Each bound
+/// has a cache line of its own, so that counting one does not slow down another.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Bound {
     used: AtomicU64,
     rejected: AtomicU64,
     limit: u64,
+    /// `open_limit <= shared_limit <= limit`: the end of the part that anyone may use.
+    open_limit: u64,
+    /// End of the part of the reserve that connections may use whose address holds more than its share.
+    shared_limit: u64,
 }
 
 impl Bound {
-    /// Creates a bound whose amount in use is at most `limit`.
-    #[must_use]
-    pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { used: AtomicU64::new(0), rejected: AtomicU64::new(0), limit })
-    }
-
-    /// Takes `amount` of the bound. If less than that is free, returns `None` and counts a shed request.
-    pub fn take(self: &Arc<Self>, amount: u64) -> Option<Reservation> {
-        let mut held = Reservation { bound: Arc::clone(self), amount: 0 };
-        held.grow(amount).then_some(held)
-    }
-
-    /// Takes `amount` of the bound for a caller that waits and tries again. If less than that is free,
-    /// returns `None` and counts no shed request.
-    pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Reservation> {
-        // Another thread may take the room after the check. Then `take` counts a shed request, as elsewhere.
-        (self.used().saturating_add(amount) <= self.limit).then(|| self.take(amount)).flatten()
-    }
-
-    /// Returns true if less than the limit is in use; otherwise counts a shed request. Meant for work that
-    /// usually ends immediately: only work that stays in progress is [counted](Self::count).
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        let room = self.used() < self.limit;
-        if !room {
-            self.rejected.fetch_add(1, Ordering::Relaxed);
+    /// Creates a bound with a reserve of `reserve_percent`. The reserve is smaller if one request may need more than the
+    /// remaining part: up to `largest`.
+    fn new(limit: u64, reserve_percent: u32, largest: u64) -> Self {
+        let percent = u128::from(reserve_percent);
+        // A bound below 4 is too small to divide.
+        let reserve = if limit < 4 { 0 } else { (u128::from(limit) * percent).div_ceil(100) as u64 };
+        let reserve = reserve.min(limit.saturating_sub(largest));
+        Self {
+            used: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            limit,
+            open_limit: limit - reserve,
+            shared_limit: limit - reserve.div_ceil(2),
         }
-        room
-    }
-
-    /// Takes 1 of the bound, even above the limit, for work that was admitted while less than the limit was
-    /// in use. So the amount in use may exceed the limit by the number of simultaneous admissions: at most 1
-    /// for each serving thread.
-    pub fn count(self: &Arc<Self>) -> Reservation {
-        self.used.fetch_add(1, Ordering::Relaxed);
-        Reservation { bound: Arc::clone(self), amount: 1 }
-    }
-
-    /// Creates a guard that holds nothing of the bound yet.
-    pub fn empty_reservation(self: &Arc<Self>) -> Reservation {
-        Reservation { bound: Arc::clone(self), amount: 0 }
     }
 
     /// Returns the amount that is in use.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(Relaxed)
     }
 
     /// Returns how many times work was rejected because of this bound.
     #[must_use]
     pub fn rejections(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
+        self.rejected.load(Relaxed)
     }
 
     /// Returns the limit of the bound.
@@ -84,43 +173,272 @@ impl Bound {
     pub fn limit(&self) -> u64 {
         self.limit
     }
+
+    /// Returns true if only the reserve of the bound is free.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.used() >= self.open_limit
+    }
 }
 
-/// Guard that holds an amount of a [`Bound`], such as a number of requests or bytes. Dropping the guard
-/// releases the amount.
+/// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a client
+/// usually has a whole network of that size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AddressKey(u128);
+
+impl AddressKey {
+    /// Key of callers in the server's own process.
+    pub const LOCAL: Self = Self(0);
+
+    /// Returns the key of a client's address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u128::from(address.to_ipv6_mapped())),
+            IpAddr::V6(address) => Self(u128::from(address) & (u128::MAX << 64)),
+        }
+    }
+}
+
+impl std::fmt::Display for AddressKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match Ipv6Addr::from(self.0).to_canonical() {
+            IpAddr::V4(address) => write!(f, "{address}"),
+            IpAddr::V6(network) => write!(f, "{network}/64"),
+        }
+    }
+}
+
+/// Amounts that all connections of one address hold.
+#[derive(Debug)]
+struct AddressAccount {
+    key: AddressKey,
+    held: [AtomicU64; Resource::COUNT],
+    admission: Arc<Admission>,
+}
+
+impl Drop for AddressAccount {
+    fn drop(&mut self) {
+        let mut addresses = self.admission.addresses();
+        // Another connection of the address may have begun a new account in the meantime.
+        if addresses.get(&self.key).is_some_and(|found| found.strong_count() == 0) {
+            addresses.remove(&self.key);
+        }
+    }
+}
+
+/// Amounts that one connection holds of each resource. The connection takes everything through its account.
+#[derive(Debug)]
+pub struct Account {
+    address: Arc<AddressAccount>,
+    held: [AtomicU64; Resource::COUNT],
+    /// True once the server has cut the connection because its client did not read or send.
+    is_cut: AtomicBool,
+}
+
+impl Account {
+    /// Takes `amount` of a resource. If the connection may not take that much now, returns `None` and counts a
+    /// rejection.
+    pub fn take(self: &Arc<Self>, resource: Resource, amount: u64) -> Option<Reservation> {
+        self.try_take(resource, amount).then(|| Reservation { account: Arc::clone(self), resource, amount })
+    }
+
+    /// Takes `amount` of a resource for a caller that waits and tries again. If that is not possible now, returns
+    /// `None` and counts no rejection.
+    pub fn take_quietly(self: &Arc<Self>, resource: Resource, amount: u64) -> Option<Reservation> {
+        // Another thread may take the room after the check. Then `take` counts a rejection, as elsewhere.
+        let is_possible = self.may_take(resource, self.bound(resource).used(), amount);
+        is_possible.then(|| self.take(resource, amount)).flatten()
+    }
+
+    /// Returns true if the connection may take 1 of a resource; otherwise counts a rejection. Meant for work that
+    /// usually ends immediately: only work that stays in progress is [counted](Self::count).
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, resource: Resource) -> bool {
+        let bound = self.bound(resource);
+        let has_room = self.may_take(resource, bound.used(), 1);
+        if !has_room {
+            bound.rejected.fetch_add(1, Relaxed);
+        }
+        has_room
+    }
+
+    /// Takes 1 of a resource, even above its bound, for work that was admitted while there was
+    /// [room](Self::has_room). So the amount in use may exceed the limit by the number of simultaneous admissions: at
+    /// most 1 for each serving thread.
+    pub fn count(self: &Arc<Self>, resource: Resource) -> Reservation {
+        let mut counted = self.empty(resource);
+        counted.count(1);
+        counted
+    }
+
+    /// Creates a guard that holds nothing of a resource yet.
+    pub fn empty(self: &Arc<Self>, resource: Resource) -> Reservation {
+        Reservation { account: Arc::clone(self), resource, amount: 0 }
+    }
+
+    /// Counts the bytes of a large reply as waiting for the client; `bytes` is the reply or most of it. They stay
+    /// counted until the last reference to them is dropped. Returns `None` if the connection may not hold that much.
+    /// Small replies are not counted.
+    pub fn reply(self: &Arc<Self>, bytes: Bytes) -> Option<Bytes> {
+        if bytes.len() < COUNTED_REPLY_BYTES {
+            return Some(bytes);
+        }
+        let held = self.take(Resource::ReplyBytes, bytes.len() as u64)?;
+        Some(counted(bytes, held))
+    }
+
+    /// Counts the bytes of a large reply as [`reply`](Self::reply) does, but never rejects the reply.
+    pub fn count_reply(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        if bytes.len() < COUNTED_REPLY_BYTES {
+            return bytes;
+        }
+        let mut held = self.empty(Resource::ReplyBytes);
+        held.count(bytes.len() as u64);
+        counted(bytes, held)
+    }
+
+    /// Returns the amount of a resource that the connection holds.
+    #[must_use]
+    pub fn held(&self, resource: Resource) -> u64 {
+        self.held[resource as usize].load(Relaxed)
+    }
+
+    /// Returns the client address to which the connection belongs.
+    #[must_use]
+    pub fn address(&self) -> AddressKey {
+        self.address.key
+    }
+
+    /// Returns true if only the reserve of a resource is free and the connection's address holds more than its share.
+    /// The server then takes back what the address does not use.
+    #[must_use]
+    pub fn is_over_share(&self, resource: Resource) -> bool {
+        let bound = self.bound(resource);
+        bound.is_short()
+            && self.address.held[resource as usize].load(Relaxed) > bound.limit.saturating_sub(bound.used())
+    }
+
+    /// Records that the server cuts the connection because its client does not read or send. The client's snapshot is
+    /// then released and not kept for it.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Relaxed);
+    }
+
+    /// Returns true if the server has cut the connection because its client did not read or send.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Relaxed)
+    }
+
+    #[inline]
+    fn bound(&self, resource: Resource) -> &Bound {
+        self.address.admission.bound(resource)
+    }
+
+    #[inline]
+    fn try_take(&self, resource: Resource, amount: u64) -> bool {
+        let (at, bound) = (resource as usize, self.bound(resource));
+        let charged = charged(resource, self.held[at].fetch_add(amount, Relaxed), amount);
+        if charged == 0 {
+            return true;
+        }
+        let before = bound.used.fetch_add(charged, Relaxed);
+        if before.saturating_add(charged) > bound.open_limit && !self.may_use_reserve(resource, before, charged, amount)
+        {
+            bound.rejected.fetch_add(1, Relaxed);
+            // Another thread may have added to the connection's amount in the meantime, so what this attempt charged is
+            // undone together with its amount.
+            self.address.held[at].fetch_add(charged, Relaxed);
+            self.release(resource, amount);
+            return false;
+        }
+        self.address.held[at].fetch_add(charged, Relaxed);
+        true
+    }
+
+    /// Returns true if the connection may take `amount` while `used` of the bound is in use.
+    #[inline]
+    fn may_take(&self, resource: Resource, used: u64, amount: u64) -> bool {
+        let charged = charged(resource, self.held[resource as usize].load(Relaxed), amount);
+        used.saturating_add(charged) <= self.bound(resource).open_limit
+            || charged == 0
+            || self.may_use_reserve(resource, used, charged, 0)
+    }
+
+    /// Returns true if the connection may take `charged` of the reserve while `used` of the bound is in use. `pending`
+    /// is the part of what the connection holds that belongs to this attempt.
+    #[cold]
+    fn may_use_reserve(&self, resource: Resource, used: u64, charged: u64, pending: u64) -> bool {
+        let (at, bound) = (resource as usize, self.bound(resource));
+        let of_address = self.address.held[at].load(Relaxed).saturating_add(charged);
+        if of_address <= bound.limit.saturating_sub(used) {
+            return true;
+        }
+        let held = self.held[at].load(Relaxed).saturating_sub(pending).saturating_sub(resource.own());
+        resource.is_shared_by_connection() && held.saturating_add(charged) <= bound.shared_limit.saturating_sub(used)
+    }
+
+    fn force(&self, resource: Resource, amount: u64) {
+        let at = resource as usize;
+        let charged = charged(resource, self.held[at].fetch_add(amount, Relaxed), amount);
+        self.address.held[at].fetch_add(charged, Relaxed);
+        self.bound(resource).used.fetch_add(charged, Relaxed);
+    }
+
+    fn release(&self, resource: Resource, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        let at = resource as usize;
+        let before = self.held[at].fetch_sub(amount, Relaxed);
+        let charged = charged(resource, before - amount, amount);
+        if charged > 0 {
+            self.address.held[at].fetch_sub(charged, Relaxed);
+            self.bound(resource).used.fetch_sub(charged, Relaxed);
+        }
+    }
+}
+
+/// Returns how much of `more` is charged to the bound if the connection holds `before` already: what lies above the
+/// connection's own part.
+#[inline]
+fn charged(resource: Resource, before: u64, more: u64) -> u64 {
+    let own = resource.own();
+    if own == 0 { more } else { (before + more).saturating_sub(own) - before.saturating_sub(own) }
+}
+
+/// Guard that holds an amount of a [`Resource`], such as a number of requests or bytes. Dropping the guard releases the
+/// amount.
 #[derive(Debug)]
 pub struct Reservation {
-    bound: Arc<Bound>,
+    account: Arc<Account>,
+    resource: Resource,
     amount: u64,
 }
 
 impl Reservation {
-    /// Takes `amount` more of the bound. Returns false and takes nothing if less than that is free.
+    /// Takes `amount` more. Returns false and takes nothing if the connection may not hold that much now.
     pub fn grow(&mut self, amount: u64) -> bool {
-        let before = self.bound.used.fetch_add(amount, Ordering::Relaxed);
-        if before.saturating_add(amount) > self.bound.limit {
-            self.bound.used.fetch_sub(amount, Ordering::Relaxed);
-            self.bound.rejected.fetch_add(1, Ordering::Relaxed);
-            return false;
-        }
-        self.amount += amount;
-        true
+        let has_room = self.account.try_take(self.resource, amount);
+        self.amount += if has_room { amount } else { 0 };
+        has_room
     }
 
-    /// Increases the amount that this guard holds to `amount`, if it holds less. Returns false and takes
-    /// nothing if the bound has too little free.
+    /// Increases the amount that this guard holds to `amount`, if it holds less. Returns false and takes nothing if
+    /// the connection may not hold that much now.
     pub fn grow_to(&mut self, amount: u64) -> bool {
-        self.grow(amount.saturating_sub(self.amount))
+        amount <= self.amount || self.grow(amount - self.amount)
     }
 
-    /// Takes `amount` more of the bound, even above its limit, for memory that is in use already.
+    /// Takes `amount` more, even above the bound, for memory that is in use already.
     pub fn count(&mut self, amount: u64) {
-        self.bound.used.fetch_add(amount, Ordering::Relaxed);
+        self.account.force(self.resource, amount);
         self.amount += amount;
     }
 
-    /// Sets the amount that this guard holds, even above the bound's limit, for memory that is in use
-    /// already.
+    /// Sets the amount that this guard holds, even above the bound, for memory that is in use already.
     pub fn set(&mut self, amount: u64) {
         self.shrink_to(amount);
         self.count(amount - self.amount);
@@ -129,73 +447,118 @@ impl Reservation {
     /// Releases what this guard holds above `amount`.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
-        self.bound.used.fetch_sub(less, Ordering::Relaxed);
+        self.account.release(self.resource, less);
         self.amount -= less;
+    }
+
+    /// Returns the account of the connection that holds the amount.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.bound.used.fetch_sub(self.amount, Ordering::Relaxed);
+        self.account.release(self.resource, self.amount);
     }
 }
 
-/// All bounds of a server on requests, connections and bytes.
+/// All bounds of a server, and the accounts of its clients.
 #[derive(Debug)]
 pub struct Admission {
-    /// Number of requests whose handler is running.
-    pub requests: Arc<Bound>,
-    /// Bytes of request bodies in memory.
-    pub body_bytes: Arc<Bound>,
-    /// Bytes of large replies that wait for their clients.
-    pub reply_bytes: Arc<Bound>,
-    /// Number of scans and record reads in progress.
-    pub scans: Arc<Bound>,
-    /// Number of open tails, pushes, watches, and subscribers over HTTP.
-    pub tails: Arc<Bound>,
-    /// Number of connections; each channel of a QUIC connection after the first also counts as one.
-    pub connections: Arc<Bound>,
-    /// Number of QUIC connections; they also count as connections.
-    pub quic_connections: Arc<Bound>,
-    /// Number of native connections to which the server has not yet sent the welcome that ends the handshake.
-    pub handshakes: Arc<Bound>,
+    bounds: [Bound; Resource::COUNT],
+    addresses: Mutex<HashMap<AddressKey, Weak<AddressAccount>>>,
+    /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
+    /// that have not authenticated.
+    pub half_open: Arc<HalfOpen>,
+    /// HTTP connections and connections of Redis clients without a password that have not sent a request.
+    pub silent: Arc<HalfOpen>,
+    /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
+    pub status_connections: Arc<HalfOpen>,
 }
 
 impl Admission {
     /// Creates the bounds of a configuration.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
-        Self {
-            requests: Bound::new(u64::from(config.max_requests_in_flight)),
-            body_bytes: Bound::new(config.max_body_bytes_in_flight.0),
-            reply_bytes: Bound::new(config.max_reply_bytes_in_flight.0),
-            scans: Bound::new(u64::from(config.max_scans)),
-            tails: Bound::new(u64::from(config.max_tails)),
-            connections: Bound::new(u64::from(config.max_connections)),
-            quic_connections: Bound::new(u64::from(config.max_quic_connections)),
-            handshakes: Bound::new(u64::from(config.max_handshakes)),
-        }
+    pub fn new(config: &Config) -> Arc<Self> {
+        let limit = |resource| match resource {
+            Resource::Requests => config.max_requests_in_flight.into(),
+            Resource::BodyBytes => config.max_body_bytes_in_flight.0,
+            Resource::ReplyBytes => config.max_reply_bytes_in_flight.0,
+            Resource::Scans => config.max_scans.into(),
+            Resource::Tails => config.max_tails.into(),
+            Resource::Snapshots => MAX_OPEN_SNAPSHOTS as u64,
+            Resource::Subscriptions => config.max_subscriptions.into(),
+            Resource::CacheBytes => config.max_caches_bytes.0,
+            Resource::Keyspaces => MAX_KEYSPACES as u64,
+            Resource::Connections => config.max_connections.into(),
+            Resource::QuicConnections => config.max_quic_connections.into(),
+        };
+        let largest = |resource| match resource {
+            Resource::BodyBytes => config.max_body_bytes.0,
+            Resource::ReplyBytes => MAX_REDIS_REPLY_BYTES as u64,
+            _ => 1,
+        };
+        let percent = config.share_reserve_percent;
+        Arc::new(Self {
+            bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
+            addresses: Mutex::default(),
+            half_open: HalfOpen::new(config.max_handshakes as usize),
+            silent: HalfOpen::new(usize::MAX),
+            status_connections: HalfOpen::new(MAX_STATUS_CONNECTIONS),
+        })
     }
 
-    /// Counts the bytes of a large reply as waiting for the client; `bytes` is the reply or most of it. They
-    /// stay counted until the last reference to them is dropped. Returns `None` if the bound on reply bytes
-    /// is reached. Small replies are not counted.
-    pub fn reply(&self, bytes: Bytes) -> Option<Bytes> {
-        if bytes.len() < COUNTED_REPLY_BYTES {
-            return Some(bytes);
-        }
-        let held = self.reply_bytes.take(bytes.len() as u64)?;
-        Some(counted(bytes, held))
+    /// Returns the bound of a resource.
+    #[inline]
+    #[must_use]
+    pub fn bound(&self, resource: Resource) -> &Bound {
+        &self.bounds[resource as usize]
     }
 
-    /// Counts the bytes of a large reply as [`reply`](Self::reply) does, but never rejects the reply.
-    pub fn count_reply(&self, bytes: Bytes) -> Bytes {
-        if bytes.len() < COUNTED_REPLY_BYTES {
-            return bytes;
+    /// Begins the account of a connection from `address`.
+    #[must_use]
+    pub fn account(self: &Arc<Self>, address: AddressKey) -> Arc<Account> {
+        let mut addresses = self.addresses();
+        let found = addresses.get(&address).and_then(Weak::upgrade);
+        let address = found.unwrap_or_else(|| {
+            let new = Arc::new(AddressAccount { key: address, held: Default::default(), admission: Arc::clone(self) });
+            addresses.insert(address, Arc::downgrade(&new));
+            new
+        });
+        drop(addresses);
+        Arc::new(Account { address, held: Default::default(), is_cut: AtomicBool::new(false) })
+    }
+
+    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
+    /// address that has not sent a request makes room: its task ends, and both connections count until then.
+    pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
+        if let Some(held) = account.take_quietly(Resource::Connections, 1) {
+            return Some(held);
         }
-        let mut held = self.reply_bytes.empty_reservation();
-        held.count(bytes.len() as u64);
-        counted(bytes, held)
+        if self.silent.replace_of(account.address()) || self.half_open.replace_of(account.address()) {
+            return Some(account.count(Resource::Connections));
+        }
+        account.take(Resource::Connections, 1)
+    }
+
+    /// Returns the number of client addresses that have connections or hold a resource.
+    #[must_use]
+    pub fn address_count(&self) -> usize {
+        self.addresses().len()
+    }
+
+    /// Returns the address that holds most of a resource, and the amount. Meant for log lines and metrics.
+    #[must_use]
+    pub fn largest_holder(&self, resource: Resource) -> Option<(AddressKey, u64)> {
+        // The accounts are dropped after the lock is released, because the last drop takes the lock.
+        let all: Vec<_> = self.addresses().values().filter_map(Weak::upgrade).collect();
+        all.iter().map(|found| (found.key, found.held[resource as usize].load(Relaxed))).max_by_key(|(_, held)| *held)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, HashMap<AddressKey, Weak<AddressAccount>>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,41 +580,4 @@ impl<H> AsRef<[u8]> for CountedBytes<H> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_is_counted_while_somebody_holds_a_part_of_it() {
-        let config = Config { max_reply_bytes_in_flight: crate::config::ByteSize(1 << 20), ..Config::default() };
-        let admission = Admission::new(&config);
-        let large = || Bytes::from(vec![7; 600 << 10]);
-        let sent = admission.reply(large()).unwrap();
-        let part = sent.slice(5..9);
-        drop(sent);
-        assert_eq!(admission.reply_bytes.used(), 600 << 10);
-        assert!(admission.reply(large()).is_none());
-        assert!(admission.reply(Bytes::from(vec![7; COUNTED_REPLY_BYTES - 1])).is_some(), "small ones are not counted");
-        drop(part);
-        assert_eq!(admission.reply_bytes.used(), 0);
-        assert!(admission.reply(large()).is_some());
-    }
-
-    #[test]
-    fn a_bound_holds_and_gives_back() {
-        let bound = Bound::new(10);
-        let mut first = bound.take(6).unwrap();
-        assert!(bound.take(5).is_none());
-        assert!(first.grow(4));
-        assert!(!first.grow(1));
-        assert_eq!((bound.used(), bound.rejections()), (10, 2));
-        assert!(!bound.has_room());
-        drop(first);
-        assert!(bound.has_room());
-        assert_eq!((bound.used(), bound.rejections()), (0, 3));
-        let counted: Vec<_> = (0..11).map(|_| bound.count()).collect();
-        assert_eq!((bound.used(), bound.has_room()), (11, false));
-        drop(counted);
-        assert_eq!(bound.used(), 0);
-        assert!(bound.take(10).is_some());
-    }
-}
+mod tests;

@@ -5,9 +5,10 @@
 //! protocol's crate keeps its own.
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -18,9 +19,10 @@ use thalweg_types::command::StreamConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
-    admission::Admission,
+    admission::{Account, AddressKey, Admission, Reservation, Resource},
     config::Config,
     error::{self, ApiError},
+    held_log::HeldLog,
     limits::MAX_READING_BYTES,
     metrics::Connections,
     sole_client::SoleClientMode,
@@ -34,8 +36,14 @@ pub struct App {
     pub db: AsyncDatabase,
     /// Configuration of the server.
     pub config: Config,
-    /// Bounds on requests, connections and bytes.
-    pub admission: Admission,
+    /// Bounds on requests, connections and bytes, and the shares of clients in them.
+    pub admission: Arc<Admission>,
+    /// Account of callers in this process, such as the start of the server.
+    pub local: Arc<Account>,
+    /// Shares of the keyspaces that clients have created, by name.
+    created: Mutex<HashMap<String, Reservation>>,
+    /// Growth of the log while snapshots are open.
+    pub held_log: HeldLog,
     /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
@@ -56,9 +64,13 @@ impl App {
     /// Creates the state of a server over a database.
     #[must_use]
     pub fn new(config: Config, db: &Database, stopping: watch::Receiver<bool>) -> Arc<Self> {
+        let admission = Admission::new(&config);
         Arc::new(Self {
+            local: admission.account(AddressKey::LOCAL),
+            created: Mutex::default(),
+            held_log: HeldLog::default(),
             db: db.with_durability(config.durability).to_async(),
-            admission: Admission::new(&config),
+            admission,
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
             reading: Arc::new(Semaphore::new(MAX_READING_BYTES as usize)),
@@ -90,12 +102,38 @@ impl App {
         self.db.blocking().find_keyspace(name).ok_or_else(|| error::no_such_keyspace(name))
     }
 
-    /// Finds a keyspace to write to, and creates it if it does not exist.
-    pub async fn keyspace(&self, name: &str) -> Result<Keyspace, ApiError> {
+    /// Finds a keyspace to write to, and creates it for the client of `account` if it does not exist.
+    pub async fn keyspace(&self, account: &Arc<Account>, name: &str) -> Result<Keyspace, ApiError> {
         match self.db.blocking().find_keyspace(name) {
             Some(keyspace) => Ok(keyspace),
-            None => Ok(self.db.keyspace(name).await?),
+            None => {
+                let held = self.may_create_keyspace(account)?;
+                let created = self.db.keyspace(name).await?;
+                self.created_keyspace(name, held);
+                Ok(created)
+            }
         }
+    }
+
+    /// Takes a share of the keyspaces that clients may create. Returns an error if the client's address has created
+    /// more than its share. Shares of keyspaces that were dropped in the meantime are released first.
+    pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+        if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
+            return Ok(held);
+        }
+        self.created().retain(|name, _| self.db.blocking().find_keyspace(name).is_some());
+        account.take(Resource::Keyspaces, 1).ok_or_else(|| {
+            ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
+        })
+    }
+
+    /// Keeps the share of a keyspace that a client has created, until the keyspace is dropped.
+    pub fn created_keyspace(&self, name: &str, held: Reservation) {
+        self.created().insert(name.to_owned(), held);
+    }
+
+    fn created(&self) -> MutexGuard<'_, HashMap<String, Reservation>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a stream. Returns an error if it does not exist.

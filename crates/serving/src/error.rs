@@ -14,9 +14,9 @@ use serde_json::{Map, Value};
 use thalweg_broker::{
     BatchError, CacheError, CreateCacheError, RequestError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
 };
-use thalweg_engine::{DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError};
+use thalweg_engine::{Database, DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError};
 use thalweg_types::{
-    Action, Classified, Durability,
+    Action, Classified, Durability, GroupId, StreamId,
     command::{CommandError, OperationError, ProducerRefusal},
     limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::RecordError,
@@ -40,13 +40,24 @@ pub struct ApiError {
     /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
     /// no data.
     pub shown: Option<Durability>,
+    /// Object that the message names by its id; see [`with_names`](Self::with_names).
+    pub subject: Option<Subject>,
+}
+
+/// Object that an error is about. Commands contain ids only, so the layers that execute them do not know its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A stream, as `stream 7` in the message.
+    Stream(StreamId),
+    /// A consumer group, as `consumer group 7` in the message.
+    Group(GroupId),
 }
 
 impl ApiError {
     /// Creates an error with a status, a code, a next step and a message, but without further details.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None }
+        Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None, subject: None }
     }
 
     /// Creates an error with HTTP status 400: the request is invalid.
@@ -87,6 +98,26 @@ impl ApiError {
     /// Converts an error of a lower layer, such as the database, to an error with this HTTP status.
     pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
         Self::new(status, error.code(), error.action(), error.to_string())
+    }
+
+    /// Replaces the id of a stream or a consumer group in the message by its name, which clients know.
+    #[must_use]
+    pub fn with_names(mut self, db: &Database) -> Self {
+        let names = match self.subject {
+            Some(Subject::Stream(id)) => {
+                let info = db.stream_by_id(id).info().ok();
+                info.map(|info| (format!("stream {id}"), format!("stream {:?}", info.name)))
+            }
+            Some(Subject::Group(id)) => {
+                let info = db.group_by_id(id).ok().flatten().and_then(|group| group.info().ok());
+                info.map(|info| (format!("consumer group {id}"), format!("consumer group {:?}", info.name)))
+            }
+            None => None,
+        };
+        if let Some((id, name)) = names {
+            self.message = self.message.replacen(&id, &name, 1).into();
+        }
+        self
     }
 
     fn with(mut self, name: &'static str, value: u64) -> Self {
@@ -134,7 +165,9 @@ impl From<WriteError> for ApiError {
         let status = match &error {
             WriteError::Command(error) => command_status(error),
             WriteError::Record(error) => record_status(error),
-            WriteError::OverStreamLimit { .. } | WriteError::LargerThanSegment { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            WriteError::OverStreamLimit { .. }
+            | WriteError::LargerThanSegment { .. }
+            | WriteError::TooExpensive { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
             WriteError::OffsetConflict { .. }
             | WriteError::ProducerRefused { .. }
@@ -161,7 +194,12 @@ impl From<WriteError> for ApiError {
             | WriteError::StateFailed { .. }
             | WriteError::Closed => StatusCode::SERVICE_UNAVAILABLE,
         };
-        let api = Self::classified(status, &error);
+        let subject = match &error {
+            WriteError::ProducerRefused { stream, .. } => Some(Subject::Stream(*stream)),
+            WriteError::AttemptLapsed { group, .. } => Some(Subject::Group(*group)),
+            _ => None,
+        };
+        let api = Self { subject, ..Self::classified(status, &error) };
         match error {
             WriteError::ConditionFailed { actual: Some(revision), .. } => api.with("revision", revision.0),
             WriteError::OffsetConflict { next, .. } => api.with("next", next.0),
@@ -298,9 +336,10 @@ impl From<CacheError> for ApiError {
 impl From<CreateCacheError> for ApiError {
     fn from(error: CreateCacheError) -> Self {
         let status = match error {
-            CreateCacheError::Exists | CreateCacheError::TooMany | CreateCacheError::NoRoom { .. } => {
-                StatusCode::CONFLICT
-            }
+            CreateCacheError::Exists
+            | CreateCacheError::TooMany
+            | CreateCacheError::NoRoom { .. }
+            | CreateCacheError::NoShare { .. } => StatusCode::CONFLICT,
             CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
         };
         Self::classified(status, &error)

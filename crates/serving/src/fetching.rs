@@ -9,12 +9,17 @@ use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
 use thalweg_types::Durability;
 use tokio::time::Instant;
 
-use crate::{app::App, error::ApiError};
+use crate::{
+    admission::{Account, Resource},
+    app::App,
+    error::ApiError,
+};
 
 /// Fetches records for a member of a consumer group. Waits for records as long as the request allows, but not
 /// after the server begins to stop.
 pub async fn wait_and_fetch(
     app: &Arc<App>,
+    account: &Arc<Account>,
     group: &Group,
     request: &FetchRequest,
     level: Durability,
@@ -37,7 +42,7 @@ pub async fn wait_and_fetch(
             return Ok(Delivery::none(level));
         }
         if held.is_none() {
-            let taken = app.admission.tails.take(1);
+            let taken = account.take(Resource::Tails, 1);
             held = Some(taken.ok_or_else(|| ApiError::overloaded("too many waiting fetches and tails: retry later"))?);
         }
         let wake = due.map_or(until, |due| until.min(Instant::now() + due));

@@ -134,3 +134,13 @@ pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
 /// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot
 /// in the queue.
 pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;
+/// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`. The
+/// memory of the connection covers them, so small requests are admitted while large ones use up the bound.
+pub const OWN_BODY_BYTES: usize = 16 * 1024;
+/// Step in bytes in which the memory of a large request grows, and is charged, while its bytes arrive.
+pub const BODY_STEP_BYTES: usize = 64 * 1024;
+/// Maximum number of HTTP connections above `max_connections`. They get answers to requests for the health, readiness,
+/// metrics and status of the server, and nothing else.
+pub const MAX_STATUS_CONNECTIONS: usize = 32;
+/// Maximum time until the head of a request has arrived on a connection above `max_connections`.
+pub const STATUS_HEADER_TIMEOUT: Duration = Duration::from_secs(2);

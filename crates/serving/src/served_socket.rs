@@ -27,6 +27,8 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_transport::{Channel, Outbox};
 use tokio::sync::watch;
 
+use crate::{config::Config, pace::Pace};
+
 /// Longest time for which a closed socket is still read, as [`SocketPhase::Lingering`] describes.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -75,29 +77,32 @@ pub struct ServedSocket {
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     /// True if a tick or a stop may have happened that was not polled yet.
     has_alarms: bool,
-    write_timeout: Duration,
     pause: Duration,
     opened: Instant,
     /// Time at which the task's current turn began; the protocol's code sets it.
     pub now: Instant,
     heard_since_tick: bool,
+    /// Time of the first tick of a period in which the client sent nothing; `None` if it sent something.
+    quiet_since: Option<Instant>,
     /// True if the last read in this poll of the task found no bytes; the socket then wakes the task when
     /// bytes arrive.
     is_drained: bool,
-    /// Time since which the client has not accepted any of the bytes that wait to be sent.
-    stuck_since: Option<Instant>,
+    /// Rate at which the client accepts the bytes that wait to be sent.
+    sending: Pace,
+    /// Rate at which the remaining bytes of an incomplete request arrive.
+    receiving: Pace,
     /// Time since which an incomplete request has waited for its remaining bytes.
     pub partial_since: Option<Instant>,
 }
 
 impl ServedSocket {
-    /// Creates the driver of a client's socket. The driver cuts off a client that accepts no byte for
-    /// `write_timeout`. `pause` is the time between ticks.
+    /// Creates the driver of a client's socket. The driver cuts off a client that accepts waiting bytes more slowly
+    /// than the configured rate. `pause` is the time between ticks.
     pub fn new(
         io: Channel,
         client_kind: &'static str,
         mut stopping: watch::Receiver<bool>,
-        write_timeout: Duration,
+        config: &Config,
         pause: Duration,
     ) -> Self {
         let now = Instant::now();
@@ -107,13 +112,14 @@ impl ServedSocket {
             phase: SocketPhase::Open,
             alarms: FuturesUnordered::new(),
             has_alarms: true,
-            write_timeout,
             pause,
             opened: now,
             now,
             heard_since_tick: false,
+            quiet_since: None,
             is_drained: false,
-            stuck_since: None,
+            sending: Pace::new(config.reply_rate()),
+            receiving: Pace::new(config.body_rate()),
             partial_since: None,
         };
         served.tick_after(pause);
@@ -166,8 +172,18 @@ impl ServedSocket {
         self.waited(self.partial_since)
     }
 
+    /// Returns true if the remaining bytes of an incomplete request arrive too slowly, as found at ticks.
+    pub fn is_receiving_too_slowly(&self) -> bool {
+        self.receiving.is_too_slow(self.now)
+    }
+
     fn waited(&self, since: Option<Instant>) -> Duration {
         since.map_or(Duration::ZERO, |since| self.now - since)
+    }
+
+    /// Returns the time for which the client has sent nothing and waited for nothing, as found at ticks.
+    pub fn idle_for(&self) -> Duration {
+        self.waited(self.quiet_since)
     }
 
     /// Prepares for a new poll of the connection's task.
@@ -207,6 +223,7 @@ impl ServedSocket {
             Poll::Ready(Ok(0)) => Received::End,
             Poll::Ready(Ok(read)) => {
                 self.heard_since_tick = true;
+                self.receiving.moved(read as u64);
                 Received::Bytes(read)
             }
             Poll::Ready(Err(error)) => {
@@ -224,18 +241,20 @@ impl ServedSocket {
             match self.io.poll_write(cx, out) {
                 Poll::Ready(Ok(written)) => {
                     sent(written);
-                    (moved, self.stuck_since) = (true, None);
+                    self.sending.moved(written as u64);
+                    moved = true;
                 }
                 Poll::Ready(Err(error)) => {
                     self.lost(&error);
                     moved = true;
                 }
                 Poll::Pending => {
-                    self.stuck_since.get_or_insert_with(Instant::now);
+                    self.sending.waits(Instant::now());
                     return moved;
                 }
             }
         }
+        self.sending.done();
         moved
     }
 
@@ -268,12 +287,18 @@ impl ServedSocket {
     pub fn tick(&mut self) -> bool {
         match self.phase {
             SocketPhase::Lingering { since } if self.now >= since + LINGER => self.phase = SocketPhase::Over,
-            SocketPhase::Open if self.waited(self.stuck_since) >= self.write_timeout => {
+            SocketPhase::Open if self.sending.is_too_slow(self.now) => {
                 let peer = self.peer();
                 tracing::debug!(%peer, client_kind = self.client_kind, "connection cut: the client does not read its replies");
                 self.phase = SocketPhase::Over;
             }
-            SocketPhase::Open => return true,
+            SocketPhase::Open => {
+                match self.partial_since {
+                    Some(_) => self.receiving.waits(self.now),
+                    None => self.receiving.done(),
+                }
+                return true;
+            }
             SocketPhase::Lingering { .. } | SocketPhase::Over => {}
         }
         false
@@ -282,7 +307,10 @@ impl ServedSocket {
     /// Ends the handling of a tick: releases the reply memory of an idle connection, and schedules the next
     /// tick.
     pub fn ticked(&mut self, out: &mut Outbox) {
-        if !std::mem::take(&mut self.heard_since_tick) && out.is_empty() {
+        if std::mem::take(&mut self.heard_since_tick) || !out.is_empty() {
+            self.quiet_since = None;
+        } else {
+            self.quiet_since.get_or_insert(self.now);
             out.shrink();
         }
         self.tick_after(self.pause);

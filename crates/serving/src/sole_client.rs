@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_millis(100);
 pub struct SoleClientMode {
     begun: Instant,
     last: AtomicU64,
-    /// Time from which on only the last active connection was active, in microseconds since `begun`.
+    /// Time since which no connection but the last active one has been active, in microseconds since `begun`.
     since: AtomicU64,
 }
 

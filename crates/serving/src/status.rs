@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Health};
 
-use crate::app::App;
+use crate::{admission::Resource, app::App};
 
 /// Returns the status of a server as JSON.
 #[must_use]
@@ -12,11 +12,10 @@ pub fn server_status(app: &App) -> Value {
     object["uptime_seconds"] = json!(app.started.elapsed().as_secs());
     object["durability"] = json!(app.config.durability.name());
     object["http"] = json!({
-        "connections": app.admission.connections.used(),
-        "requests_in_flight": app.admission.requests.used(),
-        "tails": app.admission.tails.used(),
-        "shed": app.admission.requests.rejections() + app.admission.body_bytes.rejections() + app.admission.reply_bytes.rejections() + app.admission.scans.rejections()
-            + app.admission.tails.rejections() + app.admission.connections.rejections(),
+        "connections": app.admission.bound(Resource::Connections).used(),
+        "requests_in_flight": app.admission.bound(Resource::Requests).used(),
+        "tails": app.admission.bound(Resource::Tails).used(),
+        "shed": Resource::ALL.iter().map(|resource| app.admission.bound(*resource).rejections()).sum::<u64>(),
     });
     let subjects = app.views.broker.stats();
     object["subjects"] = json!({

@@ -7,11 +7,11 @@
 //! (`thalweg_wire::Batch`).
 
 use std::{
-    collections::hash_map::RandomState,
+    collections::{HashMap, hash_map::RandomState},
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -19,13 +19,16 @@ use std::{
 
 use serde_json::json;
 use thalweg_broker::{
-    Batch, Broker, BrokerConfig, CacheConfig, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify, Policy,
-    Published, Subject, SubscribeOptions, WouldBlock,
+    Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
+    Policy, Published, Subject, SubscribeError, SubscribeOptions, WouldBlock,
 };
 use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::{
+    admission::{Account, Reservation, Resource},
+    config::Config,
+};
 
 /// Maximum number of expired cache entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
@@ -48,6 +51,9 @@ pub struct Views {
     started: Instant,
     random: RandomState,
     next_token: AtomicU64,
+    max_subscriptions: usize,
+    /// Shares of the caches that clients have created.
+    cache_shares: Mutex<HashMap<CacheId, Reservation>>,
     queue_messages: u64,
     queue_bytes: u64,
     max_queue_bytes: u64,
@@ -80,6 +86,8 @@ impl Views {
             started: Instant::now(),
             random,
             next_token: AtomicU64::new(0),
+            max_subscriptions: config.max_subscriptions as usize,
+            cache_shares: Mutex::default(),
             queue_messages: u64::from(config.subscription_messages),
             queue_bytes: config.subscription_bytes.0,
             max_queue_bytes: config.max_link_bytes.0,
@@ -133,6 +141,20 @@ impl Views {
         }
     }
 
+    /// Returns the maximum number of subscriptions of all clients.
+    #[must_use]
+    pub fn max_subscriptions(&self) -> usize {
+        self.max_subscriptions
+    }
+
+    /// Takes a share of the limit on subscriptions for a client.
+    ///
+    /// # Errors
+    /// The limit is reached, or the client's share of it.
+    pub fn subscription_share(&self, account: &Arc<Account>) -> Result<Reservation, SubscribeError> {
+        account.take(Resource::Subscriptions, 1).ok_or(SubscribeError::TooMany { max: self.max_subscriptions })
+    }
+
     /// Returns a random subject for replies, which clients cannot guess. A client that knew it could answer
     /// in place of the responder.
     #[must_use]
@@ -142,24 +164,52 @@ impl Views {
         Subject::parse(format!("{REPLY_PREFIX}.{high:016x}{low:016x}").as_bytes()).expect("two plain tokens")
     }
 
-    /// Returns the cache with this name, and creates it if it does not exist. The second value is true if it was
-    /// created.
+    /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
+    /// value is true if it was created. The cache counts in the share of the client's address until it is removed.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.
-    pub fn cache(&self, name: &str, max_bytes: Option<u64>) -> Result<(NamedCache, bool), CreateCacheError> {
+    pub fn cache(
+        &self,
+        account: &Arc<Account>,
+        name: &str,
+        max_bytes: Option<u64>,
+    ) -> Result<(NamedCache, bool), CreateCacheError> {
         if let Some(found) = self.caches.get(name) {
             return Ok((found, false));
         }
         let seed = self.random.hash_one(("cache", name));
         let max_bytes = max_bytes.unwrap_or(self.new_cache_bytes);
+        let held = self.cache_share(account, max_bytes)?;
         match self.caches.create(name, CacheConfig { max_bytes, seed }) {
             // Another client created the cache in the meantime.
             Err(CreateCacheError::Exists) => {
                 self.caches.get(name).map(|found| (found, false)).ok_or(CreateCacheError::Exists)
             }
-            made => made.map(|made| (made, true)),
+            made => {
+                let made = made?;
+                self.cache_shares().insert(made.id, held);
+                Ok((made, true))
+            }
         }
+    }
+
+    /// Takes a share of the bytes of all caches for a new cache. Shares of caches that were removed in the meantime are
+    /// released first.
+    fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<Reservation, CreateCacheError> {
+        if let Some(held) = account.take_quietly(Resource::CacheBytes, max_bytes) {
+            return Ok(held);
+        }
+        self.cache_shares().retain(|id, _| self.caches.by_id(*id).is_some());
+        account.take(Resource::CacheBytes, max_bytes).ok_or_else(|| {
+            let left = self.caches.free_bytes();
+            let max = self.caches.max_bytes();
+            if max_bytes > left { CreateCacheError::NoRoom { max, left } } else { CreateCacheError::NoShare { left } }
+        })
+    }
+
+    fn cache_shares(&self) -> MutexGuard<'_, HashMap<CacheId, Reservation>> {
+        self.cache_shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes the messages that belong to a completed commit. Never waits: if a subscription with a full

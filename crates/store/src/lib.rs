@@ -27,6 +27,7 @@ pub mod lsm;
 pub mod memory;
 mod memtable;
 mod merge;
+mod passed;
 #[cfg(feature = "redb")]
 pub mod redb;
 mod span;
@@ -38,3 +39,4 @@ pub use backend::{
     WriteBatch, bounds_are_empty,
 };
 pub use buffered::BufferOptions;
+pub use passed::deleted_rows_passed;

@@ -11,6 +11,7 @@ use std::{cmp::Ordering, ops::ControlFlow};
 use crate::{
     backend::{BackendError, Direction, Visit},
     memtable::{Entry, Range},
+    passed::note_passed,
 };
 
 /// A cursor over the sorted pairs of the store behind the memtables. Until `advance` returns false, the cursor is
@@ -27,7 +28,13 @@ pub trait Cursor {
     /// Calls `visit` with the pairs from the cursor's position until the end, or until `visit` returns `Break`.
     fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         loop {
-            let goes_on = self.value().is_none_or(|value| visit(self.key(), value).is_continue());
+            let goes_on = match self.value() {
+                Some(value) => visit(self.key(), value).is_continue(),
+                None => {
+                    note_passed();
+                    true
+                }
+            };
             if !goes_on || !self.advance()? {
                 return Ok(());
             }
@@ -148,10 +155,10 @@ fn follow<C: Cursor>(
         .min_by(|left, right| order(&sources[*left], &sources[*right], direction));
     loop {
         let source = &mut sources[leader];
-        if let Some(value) = source.value()
-            && visit(source.key(), value).is_break()
-        {
-            return Ok(ControlFlow::Break(()));
+        match source.value() {
+            Some(value) if visit(source.key(), value).is_break() => return Ok(ControlFlow::Break(())),
+            Some(_) => {}
+            None => note_passed(),
         }
         if !source.advance()? {
             sources.remove(leader);

@@ -12,7 +12,7 @@ use crate::{
         serve, state, status, stream, streams, subjects, time, watch,
     },
     failure::Failure,
-    render,
+    help, man, render,
 };
 
 const AFTER_HELP: &str = "\
@@ -27,7 +27,7 @@ Examples:
   thalweg tail events --from 0
   thalweg consume events --group audit --create
   thalweg subscribe 'orders.>'
-  thalweg import flights.ndjson --stream flights --format ndjson
+  thalweg import flights.ndjson --stream flights
   thalweg log verify --data ./data
 
 Exit codes:
@@ -137,15 +137,25 @@ pub enum Command {
         /// The shell that reads the script
         shell: Shell,
     },
+    /// Write man pages, one for each command, to a directory
+    Man(man::Man),
 }
 
 /// Parses the command line, or ends the process with an error. Returns the command, and true if the command prints
 /// JSON; its errors are then JSON, too.
 pub fn parse() -> (Command, bool) {
-    let mut matches = Cli::command().get_matches();
+    let mut matches = program().try_get_matches().unwrap_or_else(|error| {
+        let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+        help::suggest(error, &program(), arguments).exit()
+    });
     let json = wants_json(&matches);
     let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
     (cli.command, json)
+}
+
+/// Returns the command line of the program, with its commands grouped in the help.
+fn program() -> clap::Command {
+    help::grouped(Cli::command())
 }
 
 /// Returns true if the user has passed the option `--json` to the innermost command.
@@ -203,6 +213,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
             render::out(&script)
         }
+        Command::Man(args) => man::run(&args, program()),
     }
 }
 
@@ -213,5 +224,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        program().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_in_one_group_of_the_help() {
+        let mut command = Cli::command();
+        command.build();
+        for found in command.get_subcommands().filter(|of| !of.is_hide_set()) {
+            let groups = help::GROUPS.iter().filter(|(_, names)| names.contains(&found.get_name())).count();
+            assert_eq!(groups, 1, "{} is in {groups} groups of the help", found.get_name());
+        }
     }
 }

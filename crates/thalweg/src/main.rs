@@ -4,17 +4,23 @@
 //! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
 //!
 //! ```text
-//! cli ── commands ──┬── session ── args
-//!                   └── render, span, failure, log_fields, permissions, unfinished_file
+//! cli ──┬── commands ──┬── session ── args
+//!       │              └── figures, render, retry, span, failure, log_fields, permissions,
+//!       │                  unfinished_file
+//!       └── help, man
 //! ```
 
 mod args;
 mod cli;
 mod commands;
 mod failure;
+mod figures;
+mod help;
 mod log_fields;
+mod man;
 mod permissions;
 mod render;
+mod retry;
 mod session;
 mod span;
 mod unfinished_file;

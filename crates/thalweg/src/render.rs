@@ -80,6 +80,44 @@ impl RawArgs {
     }
 }
 
+/// Writer that escapes what it writes to a terminal. Lines and tabs stay.
+pub struct TerminalWriter<W: Write> {
+    to: W,
+    /// Beginning of a character whose remaining bytes were not written yet.
+    rest: Vec<u8>,
+}
+
+impl<W: Write> TerminalWriter<W> {
+    pub fn new(to: W) -> Self {
+        Self { to, rest: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for TerminalWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        let end = match std::str::from_utf8(&self.rest) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.rest.len(),
+        };
+        let shown = printable::lines(&self.rest[..end]);
+        self.rest.drain(..end);
+        self.to.write_all(shown.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Drop for TerminalWriter<W> {
+    fn drop(&mut self) {
+        // What is left is no character, and the destination may be gone.
+        let _ = self.to.write_all(printable::lines(&self.rest).as_bytes());
+    }
+}
+
 /// Prints a value: byte for byte, or escaped if stdout is a terminal.
 pub fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
     if !raw.escapes() {
@@ -220,25 +258,6 @@ pub fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// Converts JSON objects to rows of path and value, with nested names joined by dots, for people and for grep.
-pub fn flatten(value: &Value) -> Vec<(String, String)> {
-    let mut rows = Vec::new();
-    flatten_into(&mut rows, "", value);
-    rows
-}
-
-fn flatten_into(rows: &mut Vec<(String, String)>, path: &str, value: &Value) {
-    let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match value {
-        Value::Object(object) => object.iter().for_each(|(name, value)| flatten_into(rows, &joined(name), value)),
-        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
-            items.iter().enumerate().for_each(|(at, item)| flatten_into(rows, &joined(&at.to_string()), item));
-        }
-        Value::String(text) => rows.push((path.to_owned(), text.clone())),
-        other => rows.push((path.to_owned(), other.to_string())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +270,18 @@ mod tests {
         let shown = safe(&object.to_string()).into_owned();
         assert!(shown.is_ascii(), "{shown}");
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), object);
+    }
+
+    #[test]
+    fn a_character_that_is_written_in_parts_stays_whole() {
+        let mut shown = Vec::new();
+        let mut writer = TerminalWriter::new(&mut shown);
+        for byte in "grün\x1b\n".as_bytes() {
+            writer.write_all(&[*byte]).unwrap();
+        }
+        writer.write_all(b"\xc3").unwrap();
+        drop(writer);
+        assert_eq!(shown, "grün\\u{1b}\n\\xc3".as_bytes());
     }
 
     #[test]
@@ -280,12 +311,5 @@ mod tests {
     fn units_have_plurals() {
         let shown: Vec<_> = [0, 1, 1_000].map(|n| counted(n, "entry", "entries")).into();
         assert_eq!(shown, ["0 entries", "1 entry", "1,000 entries"]);
-    }
-
-    #[test]
-    fn nested_json_becomes_dotted_lines() {
-        let rows = flatten(&json!({"a": {"b": 1, "c": "x"}, "d": [1, 2]}));
-        let shown: Vec<_> = rows.iter().map(|(path, value)| format!("{path}={value}")).collect();
-        assert_eq!(shown, ["a.b=1", "a.c=x", "d=[1,2]"]);
     }
 }

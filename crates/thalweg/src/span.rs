@@ -1,15 +1,16 @@
-//! Spans, sizes and times as users type and read them on the command line, in the same notation as in the
+//! Durations, sizes and times as users type and read them on the command line, in the same notation as in the
 //! configuration and the API.
 
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use thalweg_server::{
     config::{ByteSize, Setting, Span},
     parse::{parse_time, rfc3339},
 };
 use thalweg_types::{Clock as _, SpaceTime, SystemClock};
 
-/// Parses a span of time such as `250ms`, `10s`, `5m`, `2h` or `7d`.
+/// Parses a duration such as `250ms`, `10s`, `5m`, `1.5h`, `1h30m` or `7d`.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|expected| format!("use {expected}"))
 }
@@ -42,15 +43,24 @@ impl Since {
     }
 }
 
-/// Parses a time: a span before now such as `10m`, a date such as `2026-11-20T08:30:00Z`, or microseconds since the
-/// Unix epoch.
+/// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such as
+/// `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means its
+/// first moment, and a time without an offset is in UTC, in which times are also shown.
 pub fn parse_since(text: &str) -> Result<Since, String> {
-    if let Some(time) = parse_time(text) {
+    if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
         return Ok(Since::At(time));
     }
-    parse_span(text)
-        .map(Since::Ago)
-        .map_err(|_| "use a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970".to_owned())
+    let span = text.strip_suffix("ago").unwrap_or(text).trim_end();
+    parse_span(span).map(Since::Ago).map_err(|_| {
+        "use a span before now (10m, 1.5h), a date (2026-11-20), 2026-11-20T08:30:00Z, or microseconds since 1970"
+            .to_owned()
+    })
+}
+
+fn parse_civil_time(text: &str) -> Option<SpaceTime> {
+    let time: jiff::civil::DateTime = text.parse().ok()?;
+    let time = TimeZone::UTC.to_timestamp(time).ok()?;
+    u64::try_from(time.as_microsecond()).ok().map(SpaceTime)
 }
 
 /// Formats a time in microseconds since the Unix epoch as RFC 3339 in UTC.
@@ -82,7 +92,37 @@ mod tests {
         assert_eq!(parse_since("10m").map(|since| since.time_at(now)), Ok(SpaceTime(0)));
         assert_eq!(parse_since("17").map(|since| since.time_at(now)), Ok(SpaceTime(17)));
         assert_eq!(parse_since("1970-01-01T00:00:01Z").map(|since| since.time_at(now)), Ok(SpaceTime(1_000_000)));
-        assert!(parse_since("yesterday").is_err());
+        assert_eq!(parse_since("0.5m ago").map(|since| since.time_at(now)), Ok(SpaceTime(30_000_000)));
+        let day = 86_400_000_000;
+        for (text, micros) in [
+            ("1970-01-02", day),
+            ("1970-01-02T00:00:01", day + 1_000_000),
+            ("1970-01-02 01:00", day + 3_600_000_000),
+            ("1970-01-02 01:00+01", day),
+        ] {
+            assert_eq!(parse_since(text), Ok(Since::At(SpaceTime(micros))), "{text}");
+        }
+        for wrong in ["yesterday", "2026-13-01", "1969-12-31", "-10m", "1 month"] {
+            assert!(parse_since(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_have_fractions_and_several_units() {
+        let seconds = |text: &str| parse_span(text).map(|span| span.as_secs_f64());
+        for (text, wanted) in [
+            ("1.5h", 5400.0),
+            ("1h30m", 5400.0),
+            ("1h 30m", 5400.0),
+            ("2 days", 172_800.0),
+            ("PT90S", 90.0),
+            ("0.25s", 0.25),
+        ] {
+            assert_eq!(seconds(text), Ok(wanted), "{text}");
+        }
+        for wrong in ["", "10", "1.5", "1 month", "-5s", "5s ago", "1.5ns", "h"] {
+            assert!(parse_span(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

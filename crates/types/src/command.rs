@@ -26,7 +26,7 @@ mod operations;
 mod outcome;
 mod outcome_bytes;
 mod redis;
-mod redis_bounds;
+mod step_bounds;
 mod stream_config;
 mod structures;
 mod time;
@@ -56,8 +56,8 @@ pub use kinds::{
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::Operations;
 pub use outcome::Outcome;
-pub use redis::{RedisBatch, RedisBuilder, RedisCommands, offset_within};
-pub use redis_bounds::max_redis_bytes;
+pub use redis::{GroupMark, RedisBatch, RedisBuilder, RedisCommands, group_mark, offset_within};
+pub use step_bounds::max_steps;
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use structures::structures;
 pub use time::{

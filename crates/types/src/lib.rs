@@ -18,6 +18,7 @@ pub mod printable;
 pub mod record;
 pub mod reply;
 pub mod sparse;
+pub mod steps;
 
 pub use clock::{Clock, ManualClock, SpaceTime, SystemClock};
 pub use durability::Durability;

@@ -14,7 +14,12 @@ pub const MAX_RECORD_BYTES: usize = 8 * 1024 * 1024;
 /// with an error.
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of writes plus conditions in one commit. A request with more is rejected with an error.
-pub const MAX_COMMIT_WRITES: usize = 100_000;
+pub const MAX_COMMIT_WRITES: usize = 20_000;
+/// Maximum number of [steps](crate::steps) that one command may take: a commit, a transaction, a Redis command, or a
+/// `MULTI` with all its commands. A step is about 100 ns, so the bound limits the time for which a command blocks
+/// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
+/// state machine.
+pub const MAX_COMMAND_STEPS: u64 = 400_000;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
 pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
@@ -114,6 +119,13 @@ pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Number of bytes of commands in a log entry from which no further command is added to the entry.
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of [steps](crate::steps) that the commands of one log entry may take, estimated from their bytes. A
+/// command that would exceed it goes into the next log entry, so no entry takes longer than one command may. At most
+/// [`MAX_GROUP_STEPS`] of queued commands are written to the log together, with one fsync.
+pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
+/// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
+/// Their replies are in memory together. Further commands wait for the next fsync.
+pub const MAX_GROUP_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
 /// Size in bytes of a log segment in which an entry of any permitted size fits. On a node that shares a space with
 /// other nodes, segments must be at least this large, because the node cannot reject an entry on which the others have
 /// agreed. A node on its own may have smaller segments: it rejects larger entries before it writes them to the log.
@@ -158,7 +170,7 @@ pub const MAX_CONTENDERS: usize = 10_000;
 pub const MAX_RECIPE_NAME_BYTES: usize = 512;
 /// Maximum number of expired rows that one command removes. This bounds the size of the batch and the time for which
 /// the next log entry waits. Expired rows left over are hidden from reads, and a later command removes them.
-pub const MAX_EXPIRED_ROWS: u32 = 10_000;
+pub const MAX_EXPIRED_ROWS: u32 = 5_000;
 /// Maximum number of revisions of a key, including the newest, that a keyspace with history may be configured to keep;
 /// a write to the keyspace reads as many rows. A configuration with more, or with fewer than two, is rejected with an
 /// error.
@@ -278,15 +290,14 @@ pub const REDIS_REPLY_ITEM_BYTES: usize = 64;
 /// Further keys or fields are left to the next page.
 pub const MAX_REDIS_SCAN_ROWS: usize = 20_000;
 /// Maximum length in bytes of the pattern of the Redis commands KEYS, SCAN and HSCAN. A longer pattern gets an error
-/// reply. For each key read, matching takes at most as many steps as the length of the pattern times the length of the
-/// key.
+/// reply. Comparisons of the pattern with names are charged, so a pattern that takes too long is rejected.
 pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 /// Maximum number of items (such as hash fields or stream entries) that one Redis command COPY copies from a hash or
 /// stream. For a larger hash or stream, COPY changes nothing and gets an error reply.
-pub const MAX_REDIS_COPY_PARTS: usize = 100_000;
+pub const MAX_REDIS_COPY_PARTS: usize = 20_000;
 /// Maximum number of bytes that one Redis command COPY copies from a Redis hash or stream. For a larger hash or stream,
 /// COPY changes nothing and gets an error reply.
-pub const MAX_REDIS_COPY_BYTES: usize = 64 * 1024 * 1024;
+pub const MAX_REDIS_COPY_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of Redis commands in one batch, which is one command of the log. A longer burst of commands is split
 /// into several batches; a longer `MULTI` transaction is rejected.
 pub const MAX_REDIS_COMMANDS: usize = 16_384;
@@ -294,25 +305,21 @@ pub const MAX_REDIS_COMMANDS: usize = 16_384;
 pub const MAX_REDIS_WATCHED_KEYS: usize = 16_384;
 /// Maximum number of bytes that the Redis commands of one batch in the log, or those that read from one view, read
 /// together. The commands that would exceed this number are rejected. Replies stay in memory until the client has read
-/// them.
+/// them. Commands in the log are bounded by [`MAX_COMMAND_STEPS`] before they reach this number.
 pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
-/// Maximum number of bytes that the Redis commands of one batch (one command of the log) compute and write together.
-/// Bytes that the client sent with the commands do not count. The commands that would exceed this number are rejected.
-pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
-/// Maximum number of bytes that all Redis commands in one log entry may read and write together, estimated from their
-/// names and arguments. Further commands go into the next log entry, so one client's limits do not depend on the
-/// commands of other clients.
-pub const MAX_REDIS_ENTRY_BYTES: usize = 4 * MAX_REDIS_READ_BYTES;
+/// Maximum number of [comparisons](crate::steps::comparisons) of a pattern with bytes of names that the Redis commands
+/// which read from one view make together. A command that would make more gets an error reply.
+pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;
 /// Maximum number of entries of a Redis stream that one command trims or delivers to a consumer group; a later command
 /// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or that are
 /// removed together with a consumer; a command that would exceed it changes nothing and gets an error reply.
-pub const MAX_REDIS_STREAM_ROWS: u64 = 100_000;
+pub const MAX_REDIS_STREAM_ROWS: u64 = 10_000;
 /// Number of bytes of removed entries of a Redis stream after which a command trims no further entry. A command always
 /// trims at least one entry.
-pub const MAX_REDIS_TRIM_BYTES: usize = 32 * 1024 * 1024;
+pub const MAX_REDIS_TRIM_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of rows of a destroyed consumer group of a Redis stream that one command removes. Further rows are
 /// left to later commands.
-pub const MAX_REDIS_SWEPT_ROWS: usize = 1000;
+pub const MAX_REDIS_SWEPT_ROWS: usize = 100;
 /// Maximum number of consumer groups of a Redis stream. A command that would create more gets an error reply.
 pub const MAX_REDIS_GROUPS: u32 = 1000;
 /// Maximum number of consumers of a consumer group of a Redis stream. A command that would create more gets an error
@@ -327,10 +334,6 @@ const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 // A row contains a key and little else.
 const _: () = assert!(MAX_STALE_ROW_BYTES + 2 * MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
-// Written data may be in an entry's batch twice: as a row, and as the change that watches report. The last command
-// that joins an entry may take it beyond the bound.
-const _: () = assert!(3 * MAX_REDIS_ENTRY_BYTES < 1 << 31);
-const _: () = assert!(MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES <= MAX_REDIS_ENTRY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
 // A segment of a member can hold any entry: a single large command, or as many commands as fit. Headers, framing and
 // the reserve at a segment's end are far below 1 MiB.

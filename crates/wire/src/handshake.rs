@@ -270,7 +270,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn terms() -> ServerParameters<'static> {
+    fn parameters() -> ServerParameters<'static> {
         ServerParameters {
             max_frame_bytes: 1 << 20,
             keep_alive: 30 * SECOND,
@@ -287,36 +287,36 @@ mod tests {
 
     #[test]
     fn both_sides_agree() {
-        let terms = terms();
-        let agreed = terms.accept(&hello("test", 70_000, 10 * SECOND, &[1, 5])).unwrap();
+        let parameters = parameters();
+        let agreed = parameters.accept(&hello("test", 70_000, 10 * SECOND, &[1, 5])).unwrap();
         let wanted = Agreed { version: 1, max_send_bytes: 70_000, keep_alive: 10 * SECOND, features: vec![5] };
         assert_eq!(agreed, wanted);
-        let at_client = check_welcome(&terms.welcome(&agreed)).unwrap();
+        let at_client = check_welcome(&parameters.welcome(&agreed)).unwrap();
         assert_eq!(at_client, Agreed { max_send_bytes: 1 << 20, ..wanted });
-        let patient = terms.accept(&hello("test", u32::MAX, Duration::ZERO, &[])).unwrap();
+        let patient = parameters.accept(&hello("test", u32::MAX, Duration::ZERO, &[])).unwrap();
         assert_eq!((patient.keep_alive, patient.max_send_bytes), (30 * SECOND, MAX_FRAME_BYTES as u32));
-        let hasty = terms.accept(&hello("test", 70_000, Duration::from_millis(1), &[])).unwrap();
+        let hasty = parameters.accept(&hello("test", 70_000, Duration::from_millis(1), &[])).unwrap();
         assert_eq!(hasty.keep_alive, MIN_KEEP_ALIVE);
     }
 
     #[test]
     fn versions_are_negotiated_or_refused() {
-        let terms = terms();
+        let parameters = parameters();
         let offer = |min_version, max_version| Hello { min_version, max_version, ..hello("t", 70_000, SECOND, &[]) };
-        assert_eq!(terms.accept(&offer(1, 9)).unwrap().version, 1);
-        assert_eq!(terms.accept(&offer(0, 1)).unwrap().version, 1);
+        assert_eq!(parameters.accept(&offer(1, 9)).unwrap().version, 1);
+        assert_eq!(parameters.accept(&offer(0, 1)).unwrap().version, 1);
         for (min, max) in [(2, 9), (0, 0), (1, 0)] {
-            let error = terms.accept(&offer(min, max)).unwrap_err();
+            let error = parameters.accept(&offer(min, max)).unwrap_err();
             assert_eq!(error, HandshakeError::NoCommonVersion { min, max });
             let text = error.to_string();
             let goodbye = error.goodbye(&text);
             assert_eq!((goodbye.reason, goodbye.class), (Reason::Version, Action::Fix));
         }
-        let agreed = terms.accept(&offer(1, 1)).unwrap();
-        let welcome = Welcome { version: 2, ..terms.welcome(&agreed) };
+        let agreed = parameters.accept(&offer(1, 1)).unwrap();
+        let welcome = Welcome { version: 2, ..parameters.welcome(&agreed) };
         assert_eq!(check_welcome(&welcome), Err(HandshakeError::NoCommonVersion { min: 2, max: 2 }));
         let small = Hello { max_frame_bytes: 65_535, ..offer(1, 1) };
-        assert_eq!(terms.accept(&small), Err(HandshakeError::FrameTooSmall { got: 65_535 }));
+        assert_eq!(parameters.accept(&small), Err(HandshakeError::FrameTooSmall { got: 65_535 }));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub fn put_outcome(
             | Outcome::NoSuchKeyspace(_)
             | Outcome::NoSuchStream(_)
             | Outcome::TooMany { .. }
+            | Outcome::TooExpensive { .. }
             | Outcome::CannotConfigure { .. }
             | Outcome::Malformed(_)
             | Outcome::VersionNotInForce { .. }

@@ -2,6 +2,7 @@
 
 use super::{cells::Cell, groups::Group, subjects::Mode};
 use crate::{
+    probe::steadiness,
     report::{Check, number},
     stats::ratio,
 };
@@ -158,6 +159,7 @@ pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
             checks.push(Check::at_least(what, ratio(&rates(cell), &rates(single)), 50.0, " ×"));
         }
     }
+    checks.extend(steadiness("raw disk probe", probe, "/s"));
     checks
 }
 

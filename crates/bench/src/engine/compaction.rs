@@ -25,15 +25,15 @@ use crate::{
     stats::ratio,
 };
 
-const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × 1000 keys × 200 B", "");
-const READS_AFTER: Test = Test::new("compaction: reads after", "5 × 1000 keys × 200 B", "+2 % / +33 %");
+const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × {1000} keys × 200 B", "");
+const READS_AFTER: Test = Test::new("compaction: reads after", "5 × {1000} keys × 200 B", "+2 % / +33 %");
 /// Test that reads ranges over all the tables that 5 passes of overwrites have left.
-const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "1000 queries", "92 / 345 q/s");
+const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "{1000} queries", "92 / 345 q/s");
 /// Test that reads ranges over the one table that compaction has left.
-const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "1000 queries", "561 / 1,998 q/s");
-const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × 1000 × 200 B", "");
-const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "2500 of 5000 × 100 B deleted", "");
-const LARGE: Test = Test::new("compaction: large, until done", "10 × 2000 × 200 B", "0.69 s / 0.38 s in all");
+const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "{1000} queries", "561 / 1,998 q/s");
+const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × {1000} × 200 B", "");
+const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "{2500} of {5000} × 100 B deleted", "");
+const LARGE: Test = Test::new("compaction: large, until done", "10 × {2000} × 200 B", "0.69 s / 0.38 s in all");
 /// Goal of the tombstones test: bytes on disk that the other system published, divided by the bytes of the pairs that
 /// are not deleted.
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
@@ -129,7 +129,9 @@ fn compact(
     context.record(test, measure);
     let contender = context.contender.name().to_owned();
     let after = footprint(subject);
-    context.results.record_compacted(CompactionEffect { test, contender, before, after, alive, published });
+    let parameters = test.parameters_at(context.scale);
+    let effect = CompactionEffect { test, parameters, contender, before, after, alive, published };
+    context.results.record_compacted(effect);
     Ok(())
 }
 

@@ -25,6 +25,7 @@ pub use self::{
     timing::{FAST_STRIDE, Measure, timed},
 };
 use self::{
+    results::count_at,
     stream::StreamRound,
     workloads::{Context, SMALL_VALUE_BYTES},
 };
@@ -32,7 +33,7 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::KEY_BYTES,
     options::require,
-    probe::{Probe, Sync},
+    probe::{Probe, Sync, steadiness},
     report::{Check, Table, mebibytes, number, table},
     stats::{median_of, ratio},
     usage::{self, Cost, MeasuredProcess, Usage},
@@ -156,7 +157,7 @@ pub fn run_all(
         report.tables.push(stream_table(&streams));
         report.checks.extend(stream_checks(&streams));
     }
-    report.checks.extend(probe_check(&results, first));
+    report.checks.extend(probe_checks(&results, first));
     report.checks.extend(compaction::checks(&results, first));
     report.notes.push(
         "every get's value was compared while the clock ran; ranges were summed while it ran and compared pair by \
@@ -218,7 +219,8 @@ impl Suite<'_> {
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
         let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
         let (before, cpu) = (Usage::read(MeasuredProcess::Own), usage::thread_cpu());
-        let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(self.options.scale.min(1.0)))?;
+        let seconds = self.options.scale.min(1.0);
+        let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(seconds))?;
         let operations = probed.times.count();
         let measure = Measure {
             operations,
@@ -230,13 +232,15 @@ impl Suite<'_> {
             hits: None,
             cost: Cost { fsyncs: Some(operations), ..Usage::read(MeasuredProcess::Own).since(&before) },
         };
-        self.progress.step(&self.results.record(workloads::SEQUENTIAL_WRITE, Level::Disk, PROBE, measure));
+        let parameters = format!("{seconds} s × {} B", data.len());
+        let line = self.results.record(workloads::SEQUENTIAL_WRITE, parameters, Level::Disk, PROBE, measure);
+        self.progress.step(&line);
         Ok(())
     }
 
     fn stream(&mut self) -> Result<(), BenchError> {
         let (options, dir) = (self.options, self.scratch.fresh("stream")?);
-        let batches = ((STREAM_BATCHES as f64 * options.scale) as u64).max(1);
+        let batches = count_at(STREAM_BATCHES, options.scale);
         let round = stream::run(&dir, batches, options.cache_mib << 20, options.seed)?;
         self.scratch.fresh("stream")?;
         self.progress.step(&format!(
@@ -283,12 +287,16 @@ fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     }
 }
 
-fn probe_check(results: &Results, first: &str) -> Option<Check> {
+/// Returns the checks of small durable puts against the raw probe, and of the probe itself.
+fn probe_checks(results: &Results, first: &str) -> Vec<Check> {
     let rows = || results.rows.iter().filter(|row| row.test == workloads::SEQUENTIAL_WRITE && row.level == Level::Disk);
-    let own = rows().find(|row| row.contender == first)?;
-    let probe = rows().find(|row| row.contender == PROBE)?;
-    let of_probe = ratio(&own.rates(), &probe.rates());
-    Some(Check::at_least("puts of 100 B at disk, 1 thread: rate of the raw probe's", of_probe, 0.85, " ×"))
+    let Some(probe) = rows().find(|row| row.contender == PROBE) else { return Vec::new() };
+    let steady = steadiness(PROBE, &probe.rates(), "/s");
+    let own = rows().find(|row| row.contender == first).map(|own| {
+        let of_probe = ratio(&own.rates(), &probe.rates());
+        Check::at_least("puts of 100 B at disk, 1 thread: rate of the raw probe's", of_probe, 0.85, " ×")
+    });
+    steady.into_iter().chain(own).collect()
 }
 
 fn written_per_payload(round: &StreamRound) -> (f64, f64) {

@@ -12,7 +12,8 @@ use crate::{
 pub struct Test {
     /// Name of the measured operation.
     pub name: &'static str,
-    /// Number and size of the test's operations, as text for the report.
+    /// Number and size of the test's operations at scale 1, as text for the report. Numbers in braces are multiplied by
+    /// the scale of the run.
     pub parameters: &'static str,
     /// Figures of row P, a published benchmark: the other system's published figure / its figure on a machine like
     /// ours. Empty if row P has no such test.
@@ -26,11 +27,54 @@ impl Test {
     }
 }
 
+impl Test {
+    /// Returns the number and size of the operations that run at this scale, as text.
+    pub fn parameters_at(&self, scale: f64) -> String {
+        counts_at(self.parameters, scale)
+    }
+}
+
+/// Returns the number of operations that run at this scale, of those at scale 1.
+pub(super) fn count_at(full: u64, scale: f64) -> u64 {
+    ((full as f64 * scale) as u64).max(1)
+}
+
+/// Replaces each number in braces, such as `{50k}` or `{2 M}`, by that number at this scale.
+pub(super) fn counts_at(text: &str, scale: f64) -> String {
+    let mut parts = text.split('{');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = part.split_once('}').expect("a brace is closed");
+        let (digits, factor) = match (number.strip_suffix('k'), number.strip_suffix(" M")) {
+            (Some(thousands), _) => (thousands, 1000),
+            (_, Some(millions)) => (millions, 1_000_000),
+            _ => (number, 1),
+        };
+        let full: u64 = digits.parse().expect("a number in braces");
+        out.push_str(&short_count(count_at(full * factor, scale)));
+        out.push_str(rest);
+    }
+    out
+}
+
+/// Formats a count exactly, and as short as possible: `2 M`, `50k`, `1000`.
+fn short_count(count: u64) -> String {
+    match count {
+        millions if millions >= 1_000_000 && millions.is_multiple_of(1_000_000) => {
+            format!("{} M", millions / 1_000_000)
+        }
+        thousands if thousands >= 10_000 && thousands.is_multiple_of(1000) => format!("{}k", thousands / 1000),
+        count => count.to_string(),
+    }
+}
+
 /// All rounds of a test for one store, at one durability level.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The test that was run.
     pub test: Test,
+    /// Number and size of the operations that ran, as text.
+    pub parameters: String,
     /// Durability level of the writes.
     pub level: Level,
     /// Name of the measured store.
@@ -54,7 +98,7 @@ impl Row {
 #[derive(Clone, Debug)]
 pub struct Space {
     /// Name of the group of tests that had just run.
-    pub after: &'static str,
+    pub after: String,
     /// Name of the measured store.
     pub contender: String,
     /// Bytes of the keys and values that are not deleted.
@@ -81,6 +125,8 @@ pub struct Footprint {
 pub struct CompactionEffect {
     /// The test that requested the compaction.
     pub test: Test,
+    /// Number and size of the pairs that the test wrote, as text.
+    pub parameters: String,
     /// Name of the measured store.
     pub contender: String,
     /// Number and size of the store's tables before the compaction.
@@ -119,12 +165,19 @@ pub struct Results {
 }
 
 impl Results {
-    /// Adds the measurement of one round; returns a line that describes it, for the progress output.
-    pub fn record(&mut self, test: Test, level: Level, contender: &str, measure: Measure) -> String {
+    /// Adds the measurement of one round; returns a line that describes it, for the progress output. `parameters`
+    /// describes the operations that ran.
+    pub fn record(
+        &mut self,
+        test: Test,
+        parameters: String,
+        level: Level,
+        contender: &str,
+        measure: Measure,
+    ) -> String {
         let line = format!(
-            "{contender} {level}: {} ({}): {}/s, p50 {}, p99 {}",
+            "{contender} {level}: {} ({parameters}): {}/s, p50 {}, p99 {}",
             test.name,
-            test.parameters,
             number(measure.rate()),
             duration(measure.times.percentile(50.0)),
             duration(measure.times.percentile(99.0)),
@@ -132,7 +185,7 @@ impl Results {
         match self.rows.iter_mut().find(|row| row.test == test && row.level == level && row.contender == contender) {
             Some(row) => row.rounds.push(measure),
             None => {
-                let row = Row { test, level, contender: contender.to_owned(), rounds: vec![measure] };
+                let row = Row { test, parameters, level, contender: contender.to_owned(), rounds: vec![measure] };
                 self.rows.push(row);
             }
         }
@@ -141,7 +194,7 @@ impl Results {
 
     /// Records a store's disk space after a group of tests; replaces the record of an earlier round.
     pub fn record_space(&mut self, space: Space) {
-        self.space.retain(|other| (other.after, &other.contender) != (space.after, &space.contender));
+        self.space.retain(|other| (&other.after, &other.contender) != (&space.after, &space.contender));
         self.space.push(space);
     }
 
@@ -202,7 +255,7 @@ impl Results {
         for space in &self.space {
             let per_payload = space.data_bytes.map(|bytes| bytes as f64 / space.payload_bytes as f64);
             table.row(cells! {
-                "after" => space.after, "backend" => space.contender.as_str(),
+                "after" => space.after.as_str(), "backend" => space.contender.as_str(),
                 "payload MiB" => mebibytes(Some(space.payload_bytes)), "tables MiB" => mebibytes(space.data_bytes),
                 "tables ÷ payload" => per_payload, "number of tables" => space.tables,
                 "all files MiB (journal, prepared segments)" => mebibytes(Some(space.allocated_bytes)),
@@ -217,7 +270,7 @@ impl Results {
         let kilobytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / 1e3);
         table! {
             "compaction of everything, asked for"; compacted in &self.compacted;
-            "test" => compacted.test.name, "parameters" => compacted.test.parameters,
+            "test" => compacted.test.name, "parameters" => compacted.parameters.as_str(),
             "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
             "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
             "KB after" => kilobytes(compacted.after.bytes),
@@ -236,7 +289,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
     let other = own.filter(|own| own.contender != row.contender);
     let hits: Vec<f64> = reads.map(|(hits, operations)| hits as f64 / operations as f64).collect();
     cells! {
-        "test" => row.test.name, "parameters" => row.test.parameters, "backend" => row.contender.as_str(),
+        "test" => row.test.name, "parameters" => row.parameters.as_str(), "backend" => row.contender.as_str(),
         "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => at(50.0), "p90 µs" => at(90.0),
         "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "longest µs" => micros(longest),
         "thread CPU ns/operation" => median(&row.nanos()),
@@ -266,4 +319,20 @@ fn costs(level: Level, rows: &[&Row]) -> Table {
 
 fn written_per_payload(round: &Measure) -> f64 {
     round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_that_run() {
+        for (scale, wanted) in [(1.0, "50k of 2 M × 100 B"), (0.2, "10k of 400k × 100 B"), (0.0001, "5 of 200 × 100 B")]
+        {
+            assert_eq!(counts_at("{50k} of {2 M} × 100 B", scale), wanted);
+        }
+        assert_eq!(counts_at("{1000} queries", 1.0), "1000 queries");
+        assert_eq!(counts_at("{1000} queries", 0.00001), "1 queries", "a test runs at least once");
+        assert_eq!(counts_at("5 × {1000} keys", 0.5), "5 × 500 keys");
+    }
 }

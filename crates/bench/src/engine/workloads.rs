@@ -9,7 +9,7 @@ use rand::{RngExt as _, seq::SliceRandom as _};
 use thalweg_engine::Compaction;
 
 use super::{
-    results::{Results, Space, Test},
+    results::{Results, Space, Test, count_at, counts_at},
     subject::{Contender, KvSubject, Level, LookupResult, StoreOptions},
     timing::{FAST_STRIDE, Measure, timed},
 };
@@ -20,23 +20,23 @@ use crate::{
     scratch::allocated_bytes,
 };
 
-pub(super) const SEQUENTIAL_WRITE: Test = Test::new("sequential write", "50k × 100 B", "125.5 k / 36 k/s");
-const RANDOM_WRITE: Test = Test::new("random write", "50k × 100 B", "227.9 k / 99 k/s");
-const BATCH_WRITE: Test = Test::new("batch write (pairs)", "500 × 100 × 100 B", "141 k / 71 k/s");
-const SEQUENTIAL_READ_MEMORY: Test = Test::new("sequential read, memory", "50k of 50k", "966 k / 481 k/s");
-const RANDOM_READ_MEMORY: Test = Test::new("random read, memory", "50k of 50k", "633 k / 254 k/s");
-const RANGE_100_MEMORY: Test = Test::new("range 100, memory", "1000 queries", "146 / 10,475 q/s");
-const RANGE_500_MEMORY: Test = Test::new("range 500, memory", "1000 queries", "");
-const SEQUENTIAL_WRITE_LARGE: Test = Test::new("sequential write, disk", "200k × 200 B", "119 k / 57 k/s");
-const SEQUENTIAL_READ_DISK: Test = Test::new("sequential read, flushed", "100k of 200k", "756 k / 462 k/s");
-const RANDOM_READ_DISK: Test = Test::new("random read, flushed", "100k of 200k", "543 k / 174 k/s");
-const RANGE_100_DISK: Test = Test::new("range 100, flushed", "1000 queries", "");
-const RANGE_500_DISK: Test = Test::new("range 500, flushed", "1000 queries", "31.9 / 2,694 q/s");
-const MIXED_70: Test = Test::new("mixed 70/30", "100k operations", "26.5 k / 73 k/s");
-const MIXED_90: Test = Test::new("mixed 90/10", "100k operations", "28.3 k / 116 k/s");
-const LARGE_WRITE: Test = Test::new("random write, large", "2 M × 200 B", "");
-const LARGE_READ: Test = Test::new("random read, large", "200k of 2 M", "");
-const LARGE_MISS: Test = Test::new("miss, large", "200k beside 2 M", "");
+pub(super) const SEQUENTIAL_WRITE: Test = Test::new("sequential write", "{50k} × 100 B", "125.5 k / 36 k/s");
+const RANDOM_WRITE: Test = Test::new("random write", "{50k} × 100 B", "227.9 k / 99 k/s");
+const BATCH_WRITE: Test = Test::new("batch write (pairs)", "{500} × 100 × 100 B", "141 k / 71 k/s");
+const SEQUENTIAL_READ_MEMORY: Test = Test::new("sequential read, memory", "{50k} of {50k}", "966 k / 481 k/s");
+const RANDOM_READ_MEMORY: Test = Test::new("random read, memory", "{50k} of {50k}", "633 k / 254 k/s");
+const RANGE_100_MEMORY: Test = Test::new("range 100, memory", "{1000} queries", "146 / 10,475 q/s");
+const RANGE_500_MEMORY: Test = Test::new("range 500, memory", "{1000} queries", "");
+const SEQUENTIAL_WRITE_LARGE: Test = Test::new("sequential write, disk", "{200k} × 200 B", "119 k / 57 k/s");
+const SEQUENTIAL_READ_DISK: Test = Test::new("sequential read, flushed", "{100k} of {200k}", "756 k / 462 k/s");
+const RANDOM_READ_DISK: Test = Test::new("random read, flushed", "{100k} of {200k}", "543 k / 174 k/s");
+const RANGE_100_DISK: Test = Test::new("range 100, flushed", "{1000} queries", "");
+const RANGE_500_DISK: Test = Test::new("range 500, flushed", "{1000} queries", "31.9 / 2,694 q/s");
+const MIXED_70: Test = Test::new("mixed 70/30", "{100k} operations", "26.5 k / 73 k/s");
+const MIXED_90: Test = Test::new("mixed 90/10", "{100k} operations", "28.3 k / 116 k/s");
+const LARGE_WRITE: Test = Test::new("random write, large", "{2 M} × 200 B", "");
+const LARGE_READ: Test = Test::new("random read, large", "{200k} of {2 M}", "");
+const LARGE_MISS: Test = Test::new("miss, large", "{200k} beside {2 M}", "");
 
 /// Size of the values of the small tests in bytes.
 pub(super) const SMALL_VALUE_BYTES: usize = 100;
@@ -58,7 +58,7 @@ pub(super) struct Context<'a> {
 
 impl<'a> Context<'a> {
     pub(super) fn count(&self, full: u64) -> u64 {
-        ((full as f64 * self.scale) as u64).max(1)
+        count_at(full, self.scale)
     }
 
     /// Opens a new store with the default memtable size, for values of `value_bytes` bytes.
@@ -86,13 +86,14 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn record(&mut self, test: Test, measure: Measure) {
-        let line = self.results.record(test, self.level, self.contender.name(), measure);
+        let parameters = test.parameters_at(self.scale);
+        let line = self.results.record(test, parameters, self.level, self.contender.name(), measure);
         self.progress.step(&line);
     }
 
     pub(super) fn record_space(&mut self, after: &'static str, subject: &dyn KvSubject, payload_bytes: u64) {
         self.results.record_space(Space {
-            after,
+            after: counts_at(after, self.scale),
             contender: self.contender.name().to_owned(),
             payload_bytes,
             data_bytes: subject.data_bytes(),
@@ -167,7 +168,7 @@ pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
         store.ranges(RANGE_100_MEMORY, 100, count)?;
         store.ranges(RANGE_500_MEMORY, 500, count)?;
     }
-    store.record_space("50k × 100 B in order", count);
+    store.record_space("{50k} × 100 B in order", count);
     drop(store);
     context.store(SMALL_VALUE_BYTES)?.puts(RANDOM_WRITE, &Keys::shuffled(count, seed + 2))?;
     context.store(SMALL_VALUE_BYTES)?.batches(&Keys::sequential(count))
@@ -189,7 +190,7 @@ pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
     store.gets(RANDOM_READ_DISK, &Keys::random(half, count, seed + 3))?;
     store.ranges(RANGE_100_DISK, 100, count)?;
     store.ranges(RANGE_500_DISK, 500, count)?;
-    store.record_space("200k × 200 B, flushed", count);
+    store.record_space("{200k} × 200 B, flushed", count);
     Ok(())
 }
 
@@ -235,7 +236,7 @@ pub(super) fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     // Indices above all that were written, but keys all over the range: with a last byte of their own.
     let missing = missing_keys(&Keys::random(reads, count, seed + 7));
     store.misses(&missing)?;
-    store.record_space("2 M × 200 B, flushed", count);
+    store.record_space("{2 M} × 200 B, flushed", count);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::{Outcome, *};
 use crate::{
     data::Values,
     http::request::Api,
-    load::{Arrivals, Pace, Plan, Validity},
+    load::{Arrivals, Pace, Plan, Schedule, Validity},
     random::{Distribution, KeyChooser},
 };
 
@@ -125,6 +125,21 @@ fn one_stall_shows_in_the_percentiles() {
     assert!(response.percentile(60.0) > Duration::from_millis(5), "{:?}", response.quantiles());
     let service = &outcome.tally.own.service;
     assert!(service.percentile(90.0) < response.percentile(90.0) / 2, "{:?}", service.quantiles());
+}
+
+#[test]
+fn a_schedule_with_few_requests_is_no_overload() {
+    let address = serve(|_| Act::Answer);
+    let rate = 1000.0;
+    let mut load = load(address, Pace::Open { rate, arrivals: Arrivals::Poisson }, 0);
+    let due = |seed| {
+        let mut schedule = Schedule::new(Arrivals::Poisson, rate, 0, 1, seed);
+        std::iter::from_fn(|| Some(schedule.take())).take_while(|due| *due < 600_000_000).count()
+    };
+    load.seed = (0..1000).find(|seed| due(*seed) < 560).expect("one of many schedules is 7 % below its rate");
+    let outcome = run(&load);
+    assert_eq!(outcome.tally.unanswered, 0);
+    assert_eq!(outcome.validity, Validity::Good, "every request was answered");
 }
 
 #[test]

@@ -34,5 +34,5 @@ pub use self::{
     schedule::{Arrivals, Schedule},
     search::{Bounds, Knee, Objective, Trial, find_knee},
     tally::{Merge, Tally},
-    validity::{MAX_BUSY, Validity, saturated},
+    validity::{BACKLOG, MAX_BUSY, Validity, saturated},
 };

@@ -127,7 +127,8 @@ impl Knee {
                 (format!("{}, limited by the {}", describe(rate), limit.name()), verdict)
             }
         };
-        Check { what, required: "found, and limited by the server".to_owned(), measured, verdict }
+        let required = "found, and limited by the server".to_owned();
+        Check { what, required, measured, verdict, is_goal: false }
     }
 }
 

@@ -10,6 +10,10 @@ use crate::{
 /// Largest share of a core that a worker may use in a valid run. A busier worker may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
+/// Longest time after the end of a scheduled run, unless 3 % of the run are longer, in which late replies and deliveries
+/// are accepted. Later ones mean that the server did not keep up. A shorter backlog shows in the response times.
+pub const BACKLOG: Duration = Duration::from_millis(250);
+
 /// Validity of a run's figures. The text in a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
@@ -46,7 +50,7 @@ impl Validity {
     /// Creates the check that requires the run to be valid.
     pub fn check(self, what: impl Into<String>, required: &str) -> Check {
         let (measured, verdict) = self.verdict();
-        Check { what: what.into(), required: required.to_owned(), measured, verdict }
+        Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
     }
 
     /// Returns the first of the given validities that is not good; good if all are.

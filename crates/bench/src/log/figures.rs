@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     latency::{Latencies, micros},
-    probe::Probed,
+    probe::{Probed, steadiness},
     report::{Check, Table, number, table},
     stats::{Summary, median, ratio},
 };
@@ -107,5 +107,19 @@ pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
     }
     checks.extend(of_probe(1024, 1024, "1 MiB batches (1024 × 1 KB), disk: bytes/s of the probe's", 0.75));
     checks.extend(of_probe(1, 1 << 20, "1 MiB batches (1 record), disk: bytes/s of the probe's", 0.75));
+    checks.extend(unsteadiest_probe(measured));
     checks
+}
+
+/// Creates the check that the disk was steady, for the cell whose probes deviate most from their median. Probes without
+/// syncs measure memory, not the disk.
+fn unsteadiest_probe(measured: &[Measured]) -> Option<Check> {
+    let deviation = |row: &&Measured| {
+        let rates = Summary::of(&row.probe_rates());
+        rates.mad / rates.median
+    };
+    let synced = measured.iter().filter(|row| row.cell.level.waits_for_sync());
+    let worst = synced.max_by(|a, b| deviation(a).total_cmp(&deviation(b)))?;
+    let what = format!("raw probe of {} B at disk", worst.cell.batch * worst.cell.payload);
+    steadiness(what, &worst.probe_rates(), "/s")
 }

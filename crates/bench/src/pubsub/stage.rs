@@ -14,7 +14,7 @@ use super::{
 use crate::{
     BenchError,
     load::{
-        Clock, Pace, Tally, Validity,
+        BACKLOG, Clock, Pace, Tally, Validity,
         run_threads::{self},
         saturated,
     },
@@ -23,10 +23,6 @@ use crate::{
     },
     report::duration,
 };
-
-/// Longest time after the end of a scheduled run, unless 3 % of the run are longer, in which late deliveries are
-/// accepted. Deliveries after it mean that the server did not keep up. A shorter backlog shows in the response times.
-const BACKLOG: Duration = Duration::from_millis(250);
 
 /// Runs the publishers and subscribers that the options describe. `server` is the id of the server's process, if it is
 /// known.

@@ -5,6 +5,7 @@ use crate::{
     Report,
     load::Rounds,
     native::TransportKind,
+    probe::steadiness,
     report::{Check, Table, cells},
     stats::{median_of, ratio},
 };
@@ -74,6 +75,8 @@ pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier:
     let what = format!("{}, {}", scenario.name, carrier.name());
     report.checks.push(validity.check(&what, "all acked or read, in order, with the right content"));
     if let (Some(share), TransportKind::Tcp) = (scenario.of_probe, carrier) {
+        let times = each(|beside| beside.fdatasync_us);
+        report.checks.extend(steadiness(format!("{what}: bare fdatasync"), &times, " µs"));
         report.checks.push(Check::at_least(format!("{what}: of 1/(round trip + fdatasync)"), of_probe, share, " ×"));
     }
     let Some(floor) = scenario.floor(carrier) else { return };

@@ -86,6 +86,15 @@ pub enum CreateCacheError {
         /// Number of bytes that are still available for caches.
         left: u64,
     },
+    /// The clients of one address have created as many bytes of caches as its share permits. The remaining bytes are
+    /// kept for others.
+    #[error(
+        "the clients of this address have created their share of caches; {left} bytes are kept for others: drop one, or create a smaller one"
+    )]
+    NoShare {
+        /// Number of bytes that are still available for caches of others.
+        left: u64,
+    },
     /// The requested size of the cache is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
@@ -98,6 +107,6 @@ classified!(CreateCacheError {
     Self::Exists => "cache_exists", Fix;
     Self::TooMany => "too_many_caches", Fix;
     Self::Name { .. } => "cache_name", Fix;
-    Self::NoRoom { .. } => "caches_full", Fix;
+    Self::NoRoom { .. } | Self::NoShare { .. } => "caches_full", Fix;
     Self::TooSmall { .. } => "cache_too_small", Fix;
 });

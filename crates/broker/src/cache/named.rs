@@ -89,6 +89,18 @@ impl Caches {
         Ok(named)
     }
 
+    /// Maximum sum of the capacities of all caches in bytes.
+    #[must_use]
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    /// Number of bytes that are still available for new caches.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.max_bytes - locked(self.tables.read()).bytes
+    }
+
     /// Returns the cache with that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<NamedCache> {

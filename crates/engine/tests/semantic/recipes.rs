@@ -176,7 +176,7 @@ fn waiting_has_an_end(node: &mut Node) {
     lock(db).acquire(&Acquire::without_waiting()).unwrap();
 }
 
-fn a_waiter_whose_lease_is_gone_is_told(node: &mut Node) {
+fn a_waiter_whose_lease_is_gone_enters_again(node: &mut Node) {
     let db = node.db();
     let held = lock(db).acquire(&lasting(1000 * SECOND)).unwrap();
     let robbed = waiter(db, lasting(30 * SECOND));
@@ -184,9 +184,42 @@ fn a_waiter_whose_lease_is_gone_is_told(node: &mut Node) {
     let leases = db.leases().list(None, 10).unwrap();
     let lease = leases.iter().find(|lease| lease.id != held.lease()).unwrap().id;
     db.leases().revoke(lease).unwrap();
+    assert_eq!(contenders(db, "job"), 1);
     node.pass(10 * SECOND);
-    assert!(told(&robbed).unwrap_err().contains("acquire again"));
+    wait_until(|| contenders(db, "job") == 2);
+    assert!(robbed.try_recv().is_err());
     held.check().unwrap();
+    let token = held.token();
+    held.release().unwrap();
+    let held = told(&robbed).unwrap();
+    assert!(held.token() > token && held.lease() != lease);
+}
+
+fn a_waiter_outlasts_a_database_that_is_away_for_longer_than_its_lease(node: &mut Node) {
+    let db = node.db();
+    let held = lock(db).acquire(&lasting(1000 * SECOND)).unwrap();
+    let probe = Probe::new(db);
+    let (send, waits) = mpsc::channel();
+    {
+        let lock = Lock::new(probe.clone(), "job").unwrap();
+        let how = Acquire { wait: Some(500 * SECOND), ..lasting(30 * SECOND) };
+        thread::spawn(move || drop(send.send(lock.acquire(&how).map(|held| held.token()))));
+    }
+    wait_until(|| probe.watches.load(Ordering::SeqCst) > 0);
+    probe.fails.store(1, Ordering::SeqCst);
+    probe.stumbles.store(usize::MAX, Ordering::SeqCst);
+    node.pass(31 * SECOND);
+    assert_eq!(contenders(db, "job"), 1, "the lease of the waiter has ended");
+    let tried = probe.kept.load(Ordering::SeqCst);
+    node.pass(31 * SECOND);
+    wait_until(|| probe.kept.load(Ordering::SeqCst) > tried);
+    assert!(waits.try_recv().is_err(), "the waiter does not give up");
+    probe.fails.store(0, Ordering::SeqCst);
+    probe.stumbles.store(0, Ordering::SeqCst);
+    wait_until(|| contenders(db, "job") == 2);
+    let token = held.token();
+    held.release().unwrap();
+    assert!(told(&waits).unwrap() > token);
 }
 
 /// Coordinator that counts operations and fails on request.
@@ -474,7 +507,8 @@ on_every_backend!(
     who_keeps_it_alive_holds_on,
     a_held_lock_survives_a_kill_of_the_node,
     waiting_has_an_end,
-    a_waiter_whose_lease_is_gone_is_told,
+    a_waiter_whose_lease_is_gone_enters_again,
+    a_waiter_outlasts_a_database_that_is_away_for_longer_than_its_lease,
     who_leaves_wakes_only_the_next,
     who_waits_bears_with_a_database_that_fails_for_a_while,
     a_thread_keeps_it_alive_and_says_when_it_is_lost,

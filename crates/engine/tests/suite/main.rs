@@ -7,6 +7,7 @@ mod common;
 #[path = "../../../redis/tests/support/mod.rs"]
 mod oracle;
 
+mod budget;
 mod failures;
 mod group_pages;
 mod migrate;

@@ -134,7 +134,7 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
 /// Handles `GET /v1/caches/{cache}/keys/{key}`: returns an entry of a cache.
 #[utoipa::path(get, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, ReadConditions), responses(EntryReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
-    read(app, call, |value| reply::counted_body(app, Bytes::copy_from_slice(value)))
+    read(app, call, |value| reply::counted_body(&call.account, Bytes::copy_from_slice(value)))
 }
 
 /// Handles `HEAD /v1/caches/{cache}/keys/{key}`: returns the version and size of an entry of a cache.
@@ -176,9 +176,9 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
 )]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (terms, condition) = (CacheKeyQuery::without_add(call)?, condition(call)?);
-    let value = body::read(app, call.body.get_mut()).await?;
+    let value = body::read(app, &call.account, call.body.get_mut()).await?;
     let (name, key) = path(call)?;
-    let (NamedCache { cache, .. }, _) = app.views.cache(&name, None)?;
+    let (NamedCache { cache, .. }, _) = app.views.cache(&call.account, &name, None)?;
     let now = app.views.now();
     let expiry = terms.expiry(now, Expiry::Never)?;
     let version = match condition {
@@ -228,7 +228,7 @@ pub(crate) fn add(app: &Arc<App>, call: &Call) -> Answer {
     let terms = CacheKeyQuery::of(call)?;
     let delta = terms.add.ok_or(ParseError::Missing { name: "add" })?;
     let (name, key) = path(call)?;
-    let (NamedCache { cache, .. }, _) = app.views.cache(&name, None)?;
+    let (NamedCache { cache, .. }, _) = app.views.cache(&call.account, &name, None)?;
     let now = app.views.now();
     let value = cache.add(now, &key, delta, terms.expiry(now, Expiry::Keep)?)?;
     Ok(reply::json(StatusCode::OK, &json!({ "value": value })))

@@ -77,7 +77,7 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
 pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let sent: JsonGet = json::parse(&body)?;
     too_many(sent.keys.len())?;
     let cache = find(app, &name(call, "/get")?)?.cache;
@@ -109,7 +109,7 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
         out.push(b'}');
     }
     out.extend_from_slice(b"]}\n");
-    Ok(json_body(reply::counted_body(app, out.into())?))
+    Ok(json_body(reply::counted_body(&call.account, out.into())?))
 }
 
 fn json_body(body: Body) -> Response<Body> {
@@ -145,7 +145,7 @@ struct JsonItem {
 pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let sent: JsonPut = json::parse(&body)?;
     too_many(sent.items.len())?;
     let mut pairs = Vec::with_capacity(sent.items.len());
@@ -153,7 +153,7 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
         let key = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
         pairs.push((key, required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?));
     }
-    let (named, _) = app.views.cache(&name(call, "/put")?, None)?;
+    let (named, _) = app.views.cache(&call.account, &name(call, "/put")?, None)?;
     let now = app.views.now();
     let ttl = sent.ttl_seconds.as_ref().map(JsonTtl::deadline).transpose()?;
     let expiry = ttl.map_or(Ok(Expiry::Never), |ttl| expiry_of(ttl, now))?;

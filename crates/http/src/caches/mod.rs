@@ -121,14 +121,14 @@ struct JsonConfig {
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let config = if body.is_empty() {
         JsonConfig::default()
     } else {
         call.require_json()?;
         json::parse(&body)?
     };
-    let (named, created) = app.views.cache(&name(call, "")?, config.max_bytes)?;
+    let (named, created) = app.views.cache(&call.account, &name(call, "")?, config.max_bytes)?;
     Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &json!(shown(&named))))
 }
 

@@ -28,6 +28,10 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find(app, call)?;
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
-    let delivery = wait_and_fetch(app, &group, &request, level).await?;
-    Ok(reply::shown(Media::Json, reply::body_after_effect(app, delivered(&delivery)?.into()), delivery.durability))
+    let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;
+    Ok(reply::shown(
+        Media::Json,
+        reply::body_after_effect(&call.account, delivered(&delivery)?.into()),
+        delivery.durability,
+    ))
 }

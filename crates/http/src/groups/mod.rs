@@ -62,7 +62,7 @@ pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
 }
 
 async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
-    let body = body::read(app, call.body.get_mut()).await?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() {
         return Ok(T::default());
     }
@@ -73,7 +73,7 @@ async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &m
 /// Reads and parses the JSON body of a request that must have one.
 async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     call.require_json()?;
-    crate::json::parse(&body::read(app, call.body.get_mut()).await?)
+    crate::json::parse(&body::read(app, &call.account, call.body.get_mut()).await?)
 }
 
 fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {

@@ -44,7 +44,7 @@ pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, group) = names(call)?;
     let group = find_named(app.db.blocking(), &stream, &group)?;
     let level = call.level(app)?;
-    let follower = Follower::admit(app)?;
+    let follower = Follower::admit(app, call)?;
     let mut request = PushRequest {
         member: query.member.unwrap_or_else(|| "default".to_owned()),
         credit: Credit::default(),

@@ -49,12 +49,13 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let subject = subject_after(call, "/v1/ask/")?;
     let reply_to = app.views.reply_subject();
     let batch = {
-        let body = body::read(app, call.body.get_mut()).await?;
+        let body = body::read(app, &call.account, call.body.get_mut()).await?;
         messages::encode(&subject, Some(&reply_to), media, &body, query.key.as_deref())?
     };
     if batch.messages() != 1 {
         return Err(ApiError::bad_request("too_many_messages", "a request has one message: send messages one by one"));
     }
+    let _held = app.views.subscription_share(&call.account)?;
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let options = SubscribeOptions { policy: Policy::DropNew, max_messages: 1, ..SubscribeOptions::DEFAULTS };

@@ -54,7 +54,7 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let subject = subject_after(call, PREFIX)?;
     let reply_to = query.reply.as_deref().map(Subject::parse).transpose()?;
     let batch = {
-        let body = body::read(app, call.body.get_mut()).await?;
+        let body = body::read(app, &call.account, call.body.get_mut()).await?;
         messages::encode(&subject, reply_to.as_ref(), media, &body, query.key.as_deref())?
     };
     let published = publish_within(&app.views, &batch, query.timeout.unwrap_or(DEFAULT_WAIT)).await?;

@@ -14,8 +14,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, TakeResult};
-use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
+use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, Policy, SubscriptionId, TakeResult};
+use thalweg_serving::{admission::Reservation, app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
 use thalweg_types::Action;
 use thalweg_wire as wire;
 
@@ -48,7 +48,13 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
         return Err(ParseError::BadHeader { name: "Last-Event-ID", expected }.into());
     }
     let pattern = Pattern::parse(&decode(call.path_after(PREFIX).as_bytes())?)?;
-    let follower = Follower::admit(app)?;
+    if query.policy == Policy::Block && !app.config.http_blocking_subjects.covers(&pattern) {
+        let message = "the policy block is not permitted for these subjects over HTTP: choose another policy, or list them \
+            in http_blocking_subjects";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "blocking_not_allowed", Action::Fix, message));
+    }
+    let follower = Follower::admit(app, call)?;
+    let held = app.views.subscription_share(&call.account)?;
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
@@ -57,6 +63,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     link.subscribe(SubscriptionId(0), pattern, &options)?;
     let following = SubscriptionStream {
         follower,
+        _held: held,
         link,
         bell,
         taken: Vec::new(),
@@ -70,6 +77,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
 
 struct SubscriptionStream {
     follower: Follower,
+    _held: Reservation,
     link: Link,
     bell: Arc<Bell>,
     /// Buffer that is reused for the batches that a take removes from the subscription's queue.

@@ -65,10 +65,14 @@ impl Hash {
         Ok(read.part(self.id, field)?)
     }
 
+    pub fn has(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<bool, CommandEnd> {
+        Ok(read.has_part(self.id, field)?)
+    }
+
     /// Sets a field of the hash. Returns true if the field is new. The caller must call [`Self::put`] afterwards,
     /// which stores the new number of fields.
     pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, CommandEnd> {
-        let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
+        let is_new = self.fields == 0 || !store.has_part(self.id, field)?;
         self.fields += u64::from(is_new);
         store.put_part(self.id, field, value)?;
         Ok(is_new)

@@ -63,10 +63,10 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(hash) = Hash::find(read, args[1])? else {
         return Ok(Reply::Array(vec![Reply::bulk(b""), Reply::Array(Vec::new())]));
     };
-    let mut filling = PageBuilder::new(Page::parse(PageCommand::Fields, &args[3..])?);
+    let mut filling = PageBuilder::new(read, Page::parse(PageCommand::Fields, &args[3..])?);
     let lower = after(args[2]).map_or(Bound::Unbounded, Bound::Excluded);
     read.parts(hash.id, lower, Bound::Unbounded, false, &mut |field, value| filling.visit(field, Some(value), true))?;
-    Ok(filling.finish())
+    filling.finish()
 }
 
 /// `HRANDFIELD`: chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields of a hash, each with the same probability.
@@ -107,6 +107,8 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
         if wanted > MAX_REDIS_REPLY_BYTES / REDIS_REPLY_ITEM_BYTES {
             return Err(refused(REPLY_TOO_LARGE));
         }
+        // Each repetition costs a random number and a reply.
+        read.work(2 * wanted as u64)?;
         for _ in 0..wanted {
             chosen[random.below(fields)] += 1;
         }

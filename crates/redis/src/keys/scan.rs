@@ -8,7 +8,7 @@ use crate::{
     Reply,
     errors::Answer,
     expiry::is,
-    glob,
+    glob::{self, Matcher},
     page::{Page, PageBuilder, PageCommand, after},
     random::Random,
     store::Read,
@@ -20,11 +20,11 @@ use crate::{
 pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let page = Page::parse(PageCommand::Keys, &args[2..])?;
     let kind = page.kind;
-    let mut filling = PageBuilder::new(page);
+    let mut filling = PageBuilder::new(read, page);
     read.keys(after(args[1]), &mut |key, look| {
         filling.visit(key, None, kind.is_none_or(|kind| is(kind, look.kind.name())))
     })?;
-    Ok(filling.finish())
+    filling.finish()
 }
 
 pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
@@ -32,8 +32,17 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     glob::check(pattern)?;
     let all = pattern == b"*";
     let (mut budget, mut replies) = (ReplyBudget::default(), Vec::new());
+    let (mut matcher, mut failure) = (Matcher::new(pattern), None);
     read.keys(None, &mut |key, _| {
-        if all || glob::matches(pattern, key) {
+        let is_match = all
+            || matcher.matches(read, key).unwrap_or_else(|error| {
+                failure = Some(error);
+                false
+            });
+        if failure.is_some() {
+            return ControlFlow::Break(());
+        }
+        if is_match {
             if !budget.fits(key.len()) {
                 return ControlFlow::Break(());
             }
@@ -41,6 +50,7 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
         }
         ControlFlow::Continue(())
     })?;
+    failure.map_or(Ok(()), Err)?;
     budget.check()?;
     Ok(Reply::Array(replies))
 }

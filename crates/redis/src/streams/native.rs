@@ -118,7 +118,7 @@ impl TrimBound {
     }
 }
 
-/// A parsed command that changes a native stream.
+/// A parsed command that changes a native stream: a Thalweg stream that Redis clients use as a Redis stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Appends a record.

@@ -133,7 +133,7 @@ impl Stream {
 
     /// Returns true if an entry with that id exists.
     pub fn has(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
-        Ok(read.part(self.at, &layout::entry(id))?.is_some())
+        read.has_part(self.at, &layout::entry(id))
     }
 
     /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`.

@@ -6,10 +6,13 @@ use crate::{
     Reply,
     errors::{Answer, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
     long_double::{LongDouble, float},
-    number::{format_integer, integer, parse_integer},
+    number::{MAX_DIGITS, format_integer, integer, parse_integer},
     store::Store,
-    value::{put_computed, string},
+    value::{put_computed, short_string},
 };
+
+/// Length in bytes of the longest string that is read as a floating-point number; longer ones are none.
+const MAX_FLOAT_BYTES: usize = 5 * 1024;
 
 pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match integer(args[2])?.checked_neg() {
@@ -21,8 +24,11 @@ pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer
 /// Adds `increment` to the integer that the string of a key contains, and replies with the sum. A missing key
 /// counts as 0.
 pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) -> Answer {
-    let (old, deadline) = match string(store, key)? {
-        Some((bytes, deadline)) => (parse_integer(&bytes).ok_or_else(|| refused(NOT_AN_INTEGER))?, deadline),
+    let (old, deadline) = match short_string(store, key, MAX_DIGITS)? {
+        Some((bytes, deadline)) => {
+            let old = bytes.and_then(|bytes| parse_integer(&bytes));
+            (old.ok_or_else(|| refused(NOT_AN_INTEGER))?, deadline)
+        }
         None => (0, None),
     };
     let new = old.checked_add(increment).ok_or_else(|| refused(OVERFLOW))?;
@@ -31,8 +37,8 @@ pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) 
 }
 
 pub(super) fn incrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    let (old, deadline) = match string(store, args[1])? {
-        Some((bytes, deadline)) => (float(&bytes)?, deadline),
+    let (old, deadline) = match short_string(store, args[1], MAX_FLOAT_BYTES)? {
+        Some((bytes, deadline)) => (float(&bytes.unwrap_or_default())?, deadline),
         None => (LongDouble::ZERO, None),
     };
     let new = old.plus(float(args[2])?);

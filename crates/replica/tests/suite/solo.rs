@@ -17,7 +17,7 @@ use thalweg_store::{
 };
 use thalweg_types::{
     Durability, Index, KeyspaceId, Lsn, ManualClock, NodeId, Revision, SpaceId, SpaceTime, Term,
-    command::{CommandError, Framed, KeyspaceConfig, Outcome, encode_create_keyspace, encode_put},
+    command::{CommandError, Framed, KeyspaceConfig, Outcome, encode_create_keyspace, encode_put, encode_sweep},
 };
 
 const NODE: NodeId = NodeId(7);
@@ -230,6 +230,69 @@ fn what_was_queued_together_is_one_entry_and_done_when_its_proposer_has_committe
     node.solo.commit_queued_here();
     assert_eq!(node.machine.applied().index, before.next(), "nothing waits");
     assert!(open(&disk.power_loss(1)).machine.get(KEYSPACE, &[2]).unwrap().is_some());
+}
+
+/// Queues commands and commits them on this thread. Returns their answers.
+fn commit_together(node: &Node, commands: Vec<Framed>) -> Vec<Result<Outcome, ProposeError>> {
+    let propose =
+        |command| node.solo.propose_async_waking(command, Durability::Disk, Purpose::Data, Wake::Later).unwrap();
+    let mut proposals: Vec<Proposal> = commands.into_iter().map(propose).collect();
+    node.solo.commit_queued_here();
+    let answer = |proposal: &mut Proposal| match std::pin::pin!(proposal).poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(answer) => answer.map(|committed| {
+            assert_eq!(committed.durability, Durability::Disk);
+            committed.outcome.expect("known at this level")
+        }),
+        Poll::Pending => panic!("a commit answers every proposal"),
+    };
+    proposals.iter_mut().map(answer).collect()
+}
+
+/// A command that may take all steps of an entry.
+fn sweep() -> Framed {
+    framed(|out| {
+        encode_sweep(out, 9);
+        Ok(())
+    })
+}
+
+#[test]
+fn expensive_commands_are_entries_of_their_own_that_share_an_fsync() {
+    let disk = SimDisk::new(1);
+    let node = with_keyspace(&disk);
+    let before = node.machine.applied();
+    let commands = vec![put(b"a", b"1"), put(b"b", b"2"), sweep(), sweep(), put(b"c", b"3")];
+    let answers = commit_together(&node, commands);
+    let revision = |number| Outcome::Committed { revision: Revision(before.revision.0 + number), appends: Vec::new() };
+    let swept = || Outcome::Reclaimed { entries: 0, more: false };
+    let found: Vec<Outcome> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(found, [revision(1), revision(2), swept(), swept(), revision(3)]);
+    assert_eq!(node.machine.applied().index, Index(before.index.0 + 4), "the first two puts share an entry");
+    assert!(node.log.stats().batches_per_sync_max >= 4, "{:?}", node.log.stats());
+    // All of it is on disk, and is replayed in the same entries.
+    let applied = node.machine.applied();
+    let again = open(&disk.power_loss(1));
+    assert_eq!(Index(again.machine.applied().index.0), applied.index);
+    assert_eq!(again.machine.applied().running_hash, applied.running_hash);
+    assert!(again.machine.get(KEYSPACE, b"c").unwrap().is_some());
+}
+
+#[test]
+fn an_entry_that_the_log_rejects_does_not_affect_those_that_were_queued_with_it() {
+    let disk = SimDisk::new(1);
+    let node = with_keyspace(&disk);
+    let too_large = put(b"large", &vec![0; 300 * 1024]);
+    let commands = vec![put(b"a", b"1"), sweep(), too_large, put(b"b", b"2"), sweep()];
+    let answers = commit_together(&node, commands);
+    let is_done: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(is_done, [true, true, false, true, true], "{answers:?}");
+    assert!(matches!(answers[2], Err(ProposeError::Append(_))));
+    let there =
+        |machine: &Machine| [b"a".as_slice(), b"large", b"b"].map(|key| machine.get(KEYSPACE, key).unwrap().is_some());
+    assert_eq!(there(&node.machine), [true, false, true]);
+    assert_eq!(there(&open(&disk.power_loss(1)).machine), [true, false, true]);
+    assert!(matches!(propose(&node, &put(b"next", b""), Durability::Os), Outcome::Committed { .. }));
 }
 
 #[derive(Debug, Default)]

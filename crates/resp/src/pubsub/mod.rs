@@ -46,7 +46,11 @@ use thalweg_redis::{
     glob,
     wire::{Protocol, Writer},
 };
-use thalweg_serving::{limits::OUTBOX_BYTES, views::Views};
+use thalweg_serving::{
+    admission::{Account, Reservation, Resource},
+    limits::OUTBOX_BYTES,
+    views::Views,
+};
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
@@ -101,6 +105,8 @@ pub(crate) struct Subscriber {
     /// Names to which the client is subscribed, by kind, each with the ids of its subscriptions at the broker.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     by_id: HashMap<SubscriptionId, Subscription>,
+    /// Shares of the server's limit on subscriptions, one for each entry of `by_id`.
+    held: Option<Reservation>,
     last_id: u64,
     taken: Vec<Outbound>,
     /// True if the broker has more messages for the client than the client has taken.
@@ -165,6 +171,7 @@ impl Subscriber {
         views: &Views,
         registry: &Registry,
         client: &Arc<Client>,
+        account: &Arc<Account>,
         kind: Kind,
         name: &[u8],
     ) -> Result<(), String> {
@@ -183,7 +190,14 @@ impl Subscriber {
             let link = views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
             self.link = Some((link, news));
         }
-        let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
+        let held = self.held.get_or_insert_with(|| account.empty(Resource::Subscriptions));
+        if !held.grow(patterns.len() as u64) {
+            return Err(refused(&SubscribeError::TooMany { max: views.max_subscriptions() }));
+        }
+        let ids = self.subscribe_link(views, &patterns).map_err(|error| {
+            self.release_shares();
+            refused(&error)
+        })?;
         let name: Arc<[u8]> = name.into();
         for id in &ids {
             self.by_id.insert(*id, Subscription { kind, name: Arc::clone(&name) });
@@ -227,6 +241,14 @@ impl Subscriber {
             }
         }
         registry.remove(kind, name);
+        self.release_shares();
+    }
+
+    /// Releases shares of the server's limit on subscriptions that the client does not use.
+    fn release_shares(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.shrink_to(self.by_id.len() as u64);
+        }
     }
 
     /// Stores the number of the client's subscriptions of a kind where other connections can read it.

@@ -33,7 +33,8 @@ fn clients() {
 async fn idle_connections(count: usize) {
     let _alone = ALONE.lock().await;
     raise_file_limit(count as u64 + 200);
-    let node = Node::with(|config| config.max_connections = count as u32 + 10).await;
+    let node =
+        Node::with(|config| (config.max_connections, config.share_reserve_percent) = (count as u32 + 10, 0)).await;
     node.carried(Kind::Tcp).await.is_served().await;
     let before = resident_bytes();
     let clients = tokio::task::block_in_place(|| Clients::start("native_idle::clients", node.native.unwrap(), count));

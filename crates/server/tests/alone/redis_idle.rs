@@ -35,7 +35,7 @@ async fn idle_connections(count: usize) {
     raise_file_limit(count as u64 + 200);
     let node = Node::with(|config| {
         serving(config);
-        config.max_connections = count as u32 + 10;
+        (config.max_connections, config.share_reserve_percent) = (count as u32 + 10, 0);
     })
     .await;
     let mut client = Resp::connect(&node).await;

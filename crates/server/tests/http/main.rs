@@ -15,6 +15,7 @@ mod kv;
 mod leases;
 mod past;
 mod push;
+mod shares;
 mod simple;
 mod snapshots;
 mod state;

@@ -80,7 +80,7 @@ async fn a_broken_connection_goes_on_with_the_same_snapshot() {
 
 #[tokio::test]
 async fn what_was_sent_gives_way_first_and_what_broke_off_stays() {
-    let node = Node::start().await;
+    let node = Node::with(|config| config.share_reserve_percent = 0).await;
     fill(&node);
     let mut client = node.connect().await;
     client.send("GET", "/v1/snapshot?compress=none", &[], b"").await;

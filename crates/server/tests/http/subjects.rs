@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use thalweg_server::config::{Setting, SubjectPatterns};
+
 use crate::support::{Client, Node, gated, holds};
 
 /// A subscriber over server-sent events, after its greeting.
@@ -262,7 +264,7 @@ async fn a_slow_subscriber_that_drops_is_told_where_and_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_subscriber_that_blocks_makes_publishers_wait_until_it_reads_or_goes() {
-    let node = Node::start().await;
+    let node = Node::with(|config| config.http_blocking_subjects = SubjectPatterns::parse("a").unwrap()).await;
     let mut slow = stuck(&node, "a", "block").await;
     let mut quick = Subscriber::open(&node, "a", "").await;
     let mut sent = 0;
@@ -440,7 +442,7 @@ async fn what_rides_on_a_commit_goes_out_though_the_client_has_left() {
 
 #[tokio::test]
 async fn a_commit_does_not_wait_for_a_subscriber_that_blocks() {
-    let node = Node::start().await;
+    let node = Node::with(|config| config.http_blocking_subjects = SubjectPatterns::parse(">").unwrap()).await;
     let _slow = stuck(&node, "a", "block").await;
     while node.call("POST", "/v1/subjects/a?timeout=0.1", &[], large(0).as_bytes()).await.status == 200 {}
     let commit = json!({

@@ -8,6 +8,7 @@ mod channel;
 mod groups;
 mod ports;
 mod reads;
+mod shares;
 mod streams;
 mod subjects;
 mod threads;

@@ -307,7 +307,7 @@ async fn nonsense_and_slowness_end_a_connection_and_nothing_else() {
     let node = Node::with(|config| {
         serving(config);
         config.body_timeout = Span(Duration::from_millis(200));
-        config.max_connections = 8;
+        (config.max_connections, config.share_reserve_percent) = (8, 0);
     })
     .await;
     for (sent, said) in [

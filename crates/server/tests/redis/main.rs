@@ -12,6 +12,7 @@ mod commands;
 mod differential;
 mod limits;
 mod pubsub;
+mod shares;
 mod streams;
 mod tools;
 mod waiting;

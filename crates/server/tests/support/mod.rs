@@ -90,6 +90,11 @@ impl Node {
         Client { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
     }
 
+    /// Connects to HTTP from the loopback address 127.0.0.`last`.
+    pub async fn connect_from(&self, last: u8) -> Client {
+        Client { stream: dial_from(last, self.address).await, buffer: Vec::new() }
+    }
+
     pub fn signal_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -150,6 +155,15 @@ impl Node {
     async fn send_json(&self, method: &str, target: &str, body: &Value) -> Reply {
         self.call(method, target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
     }
+}
+
+/// Opens a TCP connection from the loopback address 127.0.0.`last`.
+pub async fn dial_from(last: u8, to: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    let stream = socket.connect(to).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 /// A connection to HTTP.

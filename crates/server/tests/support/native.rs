@@ -46,6 +46,14 @@ impl Node {
         Raw { stream, decoder: Decoder::new(), out: Vec::new() }
     }
 
+    /// Opens a connection from the loopback address 127.0.0.`last`, and completes its handshake.
+    pub async fn raw_from(&self, last: u8) -> Raw {
+        let stream = super::dial_from(last, self.native.expect("native is served")).await;
+        let mut raw = Raw { stream, decoder: Decoder::new(), out: Vec::new() };
+        raw.greet(32 << 20).await;
+        raw
+    }
+
     /// Opens a connection and completes its handshake.
     pub async fn raw(&self) -> Raw {
         self.raw_taking(32 << 20).await
@@ -54,15 +62,19 @@ impl Node {
     /// Opens a connection of a client whose frames have at most this number of bytes, and completes its handshake.
     pub async fn raw_taking(&self, max_frame_bytes: u32) -> Raw {
         let mut raw = self.dial().await;
-        raw.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
-        raw.flush().await;
-        raw.decoder.set_max_bytes(max_frame_bytes);
-        expect!(raw, 0, ServerFrame::Welcome(_) => ());
+        raw.greet(max_frame_bytes).await;
         raw
     }
 }
 
 impl Raw {
+    async fn greet(&mut self, max_frame_bytes: u32) {
+        self.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
+        self.flush().await;
+        self.decoder.set_max_bytes(max_frame_bytes);
+        expect!(self, 0, ServerFrame::Welcome(_) => ());
+    }
+
     /// Queues a frame.
     pub fn put<'f>(&mut self, id: u32, frame: &impl Frame<'f>) {
         frame.encode(&mut self.out, id).unwrap();

@@ -38,6 +38,12 @@ impl Resp {
         Self { stream, buffer: Vec::new() }
     }
 
+    /// Connects from the loopback address 127.0.0.`last`.
+    pub async fn connect_from(node: &Node, last: u8) -> Self {
+        let stream = super::dial_from(last, node.resp.expect("it serves Redis clients")).await;
+        Self { stream, buffer: Vec::new() }
+    }
+
     pub async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }

@@ -14,6 +14,8 @@ pub enum PemFile {
 }
 
 impl Setting for PemFile {
+    const VALUE_NAME: &'static str = "FILE";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "" => Err("development, or the path of a PEM file"),

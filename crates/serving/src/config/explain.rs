@@ -10,8 +10,8 @@ use thalweg_types::limits::{
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
-    MAX_READING_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
-    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    MAX_READING_BYTES, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES,
+    QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
@@ -45,6 +45,13 @@ impl Config {
             (
                 format!("connections: max_connections x {}", ByteSize(CONNECTION_BYTES)),
                 times(self.max_connections, CONNECTION_BYTES),
+            ),
+            (
+                format!(
+                    "connections for health and metrics: {MAX_STATUS_CONNECTIONS} x {}",
+                    ByteSize(CONNECTION_BYTES)
+                ),
+                MAX_STATUS_CONNECTIONS as u64 * CONNECTION_BYTES,
             ),
             (
                 format!("native handshakes: max_handshakes x {}", ByteSize(HANDSHAKE_BYTES)),

@@ -34,6 +34,8 @@ impl AllowedHosts {
 }
 
 impl Setting for AllowedHosts {
+    const VALUE_NAME: &'static str = "HOSTS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "any, or host names and addresses without scheme and port, joined by commas, such as \
              db.example.com,10.0.0.7";

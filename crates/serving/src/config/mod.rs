@@ -14,6 +14,7 @@ mod layers;
 mod presets;
 mod profile;
 mod resp;
+mod subjects;
 mod units;
 mod warnings;
 
@@ -30,7 +31,7 @@ use thalweg_types::{
     },
 };
 
-use crate::limits::MAX_CONNECTION_THREADS;
+use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
 
 pub use certificate::PemFile;
 pub use explain::example;
@@ -38,6 +39,7 @@ pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source};
 pub use profile::{Profile, WhenIdle};
 pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
+pub use subjects::SubjectPatterns;
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A configuration key, with its text for the help, the example file and the explanation.
@@ -48,6 +50,8 @@ pub struct Knob {
     pub name: &'static str,
     /// Text about the effect and the cost of the configuration value.
     pub help: &'static str,
+    /// Placeholder for the value in the help of its flag, such as `SIZE`.
+    pub value_name: &'static str,
 }
 
 macro_rules! knobs {
@@ -66,7 +70,11 @@ macro_rules! knobs {
         }
 
         /// Every knob (configuration value), in the order of the example file.
-        pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
+        pub const KNOBS: &[Knob] = &[$(Knob {
+            name: stringify!($name),
+            help: concat!($($help),+),
+            value_name: <$type as Setting>::VALUE_NAME,
+        },)+];
 
         impl ConfigLayer {
             /// Sets a knob from its text in a flag, an environment variable or the file.
@@ -227,23 +235,25 @@ knobs! {
     /// Time between runs of retention, of moving values out of old segments, and of freeing segments. Cost: shorter
     /// intervals use more CPU, longer ones more disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
-    /// Maximum number of connections over HTTP and the native protocol. Further clients get 503 or a goodbye, and are
-    /// disconnected. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
+    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
+    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
     /// replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
     /// twice `native_quic_window` and 64 KiB per connection.
     max_quic_connections: u32 = |_| 256;
-    /// Maximum number of native connections whose handshake is not finished. Further clients are rejected; above half
-    /// of it, QUIC clients must first prove their address. Smaller limits reject clients sooner when many connect at
-    /// the same time. Cost: up to 128 KiB per handshake.
+    /// Maximum number of native connections whose handshake is not finished, and of Redis clients that have not
+    /// authenticated. At the limit, the oldest one of the address that has most is disconnected. Above half of it, QUIC
+    /// clients must first prove their address. Smaller limits disconnect clients sooner when many connect at the same
+    /// time. Cost: up to 128 KiB per handshake.
     max_handshakes: u32 = |_| 512;
     /// Maximum number of requests in progress; the server answers further ones with 503. Cost: about 4 KiB per request.
     max_requests_in_flight: u32 = |_| 4096;
     /// Maximum size of a request body; larger ones get 413. Cost: none; `max_body_bytes_in_flight` bounds the memory.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Maximum size of all request bodies in memory. Native frames and Redis requests above 64 KiB count, and commands
-    /// above 64 KiB that Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
+    /// Maximum size of all request bodies in memory, as far as their bytes have arrived; the first 16 KiB of each
+    /// connection do not count. Native frames and Redis requests above 64 KiB count, and commands above 64 KiB that
+    /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
     /// to three times this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
     /// Maximum size of the large replies that wait for clients. Replies above 128 KiB count in all protocols, and
@@ -256,6 +266,15 @@ knobs! {
     /// Maximum number of tails, pushes and watches, and of subscribers over HTTP; further ones are rejected. Cost: up
     /// to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
+    /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none. One
+    /// client alone uses everything but this part. When a bound is reached, the connection and then the address that
+    /// holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays unused
+    /// while one client is alone.
+    share_reserve_percent: u32 = |_| 10;
+    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies are
+    /// measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the client
+    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
+    min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.
     profile: Profile = |_| Profile::Balanced;
@@ -286,6 +305,12 @@ knobs! {
     /// Maximum size of the messages queued for all connections; a message counts once per connection. At the limit the
     /// policies apply, sooner if it is small and many subscribers are slow. Cost: at most this much memory.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
+    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait for them when their
+    /// queues are full. Empty permits it nowhere. Publishes of Redis clients never wait. Cost: on these subjects, one
+    /// subscriber that does not read stops every publisher over HTTP and the native protocol.
+    blocking_subjects: SubjectPatterns = |_| SubjectPatterns::parse(">").unwrap_or_default();
+    /// Patterns of the subjects whose HTTP subscribers may choose the policy `block`. Cost: as for `blocking_subjects`.
+    http_blocking_subjects: SubjectPatterns = |_| SubjectPatterns::default();
     /// Maximum size of all caches together, by their own limits. A new cache that does not fit is rejected. Cost: this
     /// much memory when the caches are full.
     max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
@@ -299,7 +324,12 @@ knobs! {
     body_timeout: Span = |_| Span::seconds(30);
     /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
-    /// Time after which a client that accepts no byte of its reply is disconnected. Cost: long timeouts keep the views
+    /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
+    /// is free, and the client's address holds more connections than its share. It also applies to native and Redis
+    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients connect
+    /// again.
+    idle_timeout_when_short: Span = |_| Span::seconds(10);
+    /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the views
     /// and pages that slow clients hold.
     write_timeout: Span = |_| Span::seconds(30);
     /// Time of silence after which a tail sends a comment, so that proxies keep the connection open. Cost: short times
@@ -353,6 +383,18 @@ impl Config {
         }
     }
 
+    /// Returns the minimum rate at which the bytes of a request must arrive once it has begun.
+    #[must_use]
+    pub fn body_rate(&self) -> MinRate {
+        MinRate::new(self.min_transfer_rate.0, self.body_timeout.0 / 3)
+    }
+
+    /// Returns the minimum rate at which a client must read a reply that waits for it.
+    #[must_use]
+    pub fn reply_rate(&self) -> MinRate {
+        MinRate::new(self.min_transfer_rate.0, self.write_timeout.0)
+    }
+
     /// Checks that the configuration values fit together. The error names the first value that does not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
@@ -379,6 +421,7 @@ impl Config {
             ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
             ("max_handshakes", u64::from(self.max_handshakes)),
             ("max_body_bytes", self.max_body_bytes.0),
+            ("min_transfer_rate", self.min_transfer_rate.0),
             ("max_scans", u64::from(self.max_scans)),
             ("batch_messages", u64::from(self.batch_messages)),
             ("batch_bytes", self.batch_bytes.0),
@@ -389,7 +432,11 @@ impl Config {
                 return wrong(name, "at least 1");
             }
         }
+        if self.share_reserve_percent > 50 {
+            return wrong("share_reserve_percent", "at most 50");
+        }
         for (name, value) in [
+            ("idle_timeout_when_short", self.idle_timeout_when_short),
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
             ("write_timeout", self.write_timeout),

@@ -23,6 +23,8 @@ impl Profile {
 }
 
 impl Setting for Profile {
+    const VALUE_NAME: &'static str = "PROFILE";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         Self::ALL.into_iter().find(|profile| profile.show() == text).ok_or("balanced, latency or throughput")
     }
@@ -43,6 +45,8 @@ impl Setting for Profile {
 pub struct WhenIdle(pub thalweg_broker::WhenIdle);
 
 impl Setting for WhenIdle {
+    const VALUE_NAME: &'static str = "ACTION";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "flush" => Ok(Self(thalweg_broker::WhenIdle::Flush)),

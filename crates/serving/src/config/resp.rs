@@ -16,6 +16,8 @@ pub enum RespAddress {
 }
 
 impl Setting for RespAddress {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "off" => Ok(Self::Off),
@@ -50,6 +52,8 @@ pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
 const MAX_DATABASES: u32 = 256;
 
 impl Setting for RespDatabases {
+    const VALUE_NAME: &'static str = "DATABASES";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "a list of distinct numbers below 256 with their databases, including 0, such as \
              0=keyspace:redis,1=cache:redis,2=streams";
@@ -116,6 +120,8 @@ impl fmt::Debug for Password {
 }
 
 impl Setting for Password {
+    const VALUE_NAME: &'static str = "PASSWORD";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         Ok(Self((!text.is_empty()).then(|| text.as_bytes().into())))
     }

@@ -57,6 +57,16 @@ fn unknown_keys_and_bad_values_say_where() {
 }
 
 #[test]
+fn spans_are_read_in_several_notations_and_shown_in_one() {
+    for (text, shown) in [("90m", "90m"), ("1.5h", "90m"), ("1h30m", "90m"), ("1 day", "1d"), ("PT0.25S", "250ms")] {
+        assert_eq!(Span::parse(text).map(|span| span.show()).as_deref(), Ok(shown), "{text}");
+    }
+    for wrong in ["", "5", "1.5", "-5s", "5s ago", "1 month", "10ns"] {
+        assert!(Span::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn an_address_others_reach_needs_permission() {
     let resolve = |text| Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve();
     assert!(matches!(resolve("http = \"0.0.0.0:7070\""), Err(ConfigError::Unprotected { .. })));

@@ -2,11 +2,15 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
+use jiff::SpanRelativeTo;
 use thalweg_engine::BackendKind;
 use thalweg_types::Durability;
 
 /// A configuration value that can be written in a file, an environment variable or a flag.
 pub trait Setting: Sized {
+    /// Placeholder for the value in the help of a flag, such as `SIZE`.
+    const VALUE_NAME: &'static str = "VALUE";
+
     /// Parses the value from its text. The error describes valid values.
     fn parse(text: &str) -> Result<Self, &'static str>;
     /// Formats the value as text from which [`parse`](Self::parse) returns the same value.
@@ -20,6 +24,8 @@ pub struct ByteSize(pub u64);
 const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 impl Setting for ByteSize {
+    const VALUE_NAME: &'static str = "SIZE";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "a number of bytes such as 4096, 64KiB, 16MiB or 1GiB";
         let (digits, factor) = UNITS
@@ -44,7 +50,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// A time span, such as `250us`, `10ms`, `5s`, `1m`, `1h` or `1d`.
+/// A time span, such as `250us`, `10ms`, `5s`, `1m`, `1.5h`, `1h30m` or `1d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -60,12 +66,23 @@ impl Span {
 }
 
 impl Setting for Span {
+    const VALUE_NAME: &'static str = "SPAN";
+
+    /// Parses a whole number with a unit, and other notations that jiff reads: `1.5h`, `1h30m`, `2 days`, `PT90S`. A
+    /// day has 24 hours; months and years have no fixed length and are errors.
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let expected = "a span of time with its unit, such as 250us, 10ms, 5s, 1m, 1h or 1d";
+        let expected = "a span of time with its unit, such as 250us, 10ms, 5s, 1m, 1.5h, 1h30m or 1d";
         let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-        let (_, factor) = SPANS.iter().find(|(unit, _)| *unit == &text[digits.len()..]).ok_or(expected)?;
-        let number: u64 = whole(digits.trim_end()).ok_or(expected)?;
-        number.checked_mul(*factor).map(|micros| Self(Duration::from_micros(micros))).ok_or(expected)
+        if let Some((_, factor)) = SPANS.iter().find(|(unit, _)| *unit == &text[digits.len()..])
+            && let Some(number) = whole(digits.trim_end())
+        {
+            return number.checked_mul(*factor).map(|micros| Self(Duration::from_micros(micros))).ok_or(expected);
+        }
+        let span: jiff::Span = text.parse().map_err(|_| expected)?;
+        let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| expected)?;
+        let duration = Duration::try_from(duration).map_err(|_| expected)?;
+        // Values are shown in microseconds at the finest, and a value must come back as it was.
+        if duration.subsec_nanos().is_multiple_of(1000) { Ok(Self(duration)) } else { Err(expected) }
     }
 
     fn show(&self) -> String {
@@ -85,8 +102,10 @@ impl fmt::Display for Span {
 
 /// Implements [`Setting`] for a type whose values have fixed names.
 macro_rules! names {
-    ($type:ty, $expected:literal, $($name:literal => $value:pat => $build:expr),+) => {
+    ($type:ty, $value_name:literal, $expected:literal, $($name:literal => $value:pat => $build:expr),+) => {
         impl Setting for $type {
+            const VALUE_NAME: &'static str = $value_name;
+
             fn parse(text: &str) -> Result<Self, &'static str> {
                 match text {
                     $($name => Ok($build),)+
@@ -132,6 +151,8 @@ impl NativeAddress {
 }
 
 impl Setting for NativeAddress {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "next" => Ok(Self::Next),
@@ -155,7 +176,7 @@ impl Setting for NativeAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(pub Option<BackendKind>);
 
-names!(Backend, "auto, lsm, memory, redb or sqlite",
+names!(Backend, "BACKEND", "auto, lsm, memory, redb or sqlite",
     "auto" => Self(None) => Self(None),
     "lsm" => Self(Some(BackendKind::Lsm)) => Self(Some(BackendKind::Lsm)),
     "memory" => Self(Some(BackendKind::Memory)) => Self(Some(BackendKind::Memory)),
@@ -171,7 +192,7 @@ pub enum LogFormat {
     Json,
 }
 
-names!(LogFormat, "text or json",
+names!(LogFormat, "FORMAT", "text or json",
     "text" => Self::Text => Self::Text,
     "json" => Self::Json => Self::Json);
 
@@ -186,16 +207,18 @@ pub enum LogLevel {
     Trace,
 }
 
-names!(LogLevel, "error, warn, info, debug or trace",
+names!(LogLevel, "LEVEL", "error, warn, info, debug or trace",
     "error" => Self::Error => Self::Error,
     "warn" => Self::Warn => Self::Warn,
     "info" => Self::Info => Self::Info,
     "debug" => Self::Debug => Self::Debug,
     "trace" => Self::Trace => Self::Trace);
 
-names!(bool, "true or false", "true" => true => true, "false" => false => false);
+names!(bool, "BOOL", "true or false", "true" => true => true, "false" => false => false);
 
 impl Setting for Durability {
+    const VALUE_NAME: &'static str = "LEVEL";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         text.parse().map_err(|_| "none, os, interval, disk or quorum")
     }
@@ -206,6 +229,8 @@ impl Setting for Durability {
 }
 
 impl Setting for u32 {
+    const VALUE_NAME: &'static str = "N";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         whole(text).and_then(|number| Self::try_from(number).ok()).ok_or("a whole number below 2^32")
     }
@@ -216,6 +241,8 @@ impl Setting for u32 {
 }
 
 impl Setting for SocketAddr {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         text.parse().map_err(|_| "an address and port such as 127.0.0.1:7070 or [::1]:7070")
     }
@@ -226,6 +253,8 @@ impl Setting for SocketAddr {
 }
 
 impl Setting for PathBuf {
+    const VALUE_NAME: &'static str = "DIR";
+
     fn parse(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() { Err("a path") } else { Ok(Self::from(text)) }
     }

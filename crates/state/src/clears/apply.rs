@@ -12,7 +12,8 @@ use thalweg_store::{Direction, View};
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision,
     command::Outcome,
-    limits::{MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS},
+    limits::{MAX_COMMAND_STEPS, MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS},
+    steps::ROW,
 };
 
 use crate::{
@@ -145,8 +146,11 @@ impl Applying<'_> {
     /// Returns the rows with this prefix which the current command, whose revision is `revision`, has written itself.
     fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
-        let staged = self.applier.staged.range(range.lower(), range.upper());
-        let rows = staged.filter_map(|(full, value)| Some(Row::decode(full, value?)));
+        let staged = self.applier.staged.changes_within(range.lower(), range.upper());
+        let rows = staged.filter_map(|(full, value, is_own)| {
+            self.charge(if is_own { ROW } else { 0 });
+            Some(Row::decode(full, value?))
+        });
         rows.filter(|row| row.as_ref().map_or(true, |row| row.revision == revision)).collect()
     }
 
@@ -265,7 +269,7 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
 /// their key.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
-    let mut sweep = Sweep { left: max, bytes: 0 };
+    let mut sweep = Sweep { left: max, bytes: 0, last_step: applying.steps_used() + MAX_COMMAND_STEPS, spent: false };
     let clears = applying.applier.clears.clone();
     for (keyspace, prefix, clear) in clears.iter() {
         if sweep.is_done() {
@@ -283,7 +287,8 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
         }
     }
     drop(clears);
-    let parts_left = applying.remove_parts(&mut sweep.left)?;
+    let mut nothing = 0;
+    let parts_left = applying.remove_parts(if sweep.spent { &mut nothing } else { &mut sweep.left })?;
     let more = !applying.applier.clears.is_empty() || parts_left;
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
@@ -294,11 +299,15 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys examined so far.
     bytes: usize,
+    /// Count of steps at which the sweep ends: it takes about as many as a command of a client may take.
+    last_step: u64,
+    /// True once the count has reached `last_step`.
+    spent: bool,
 }
 
 impl Sweep {
     fn is_done(&self) -> bool {
-        self.left == 0 || self.bytes >= MAX_SWEPT_BYTES
+        self.left == 0 || self.bytes >= MAX_SWEPT_BYTES || self.spent
     }
 
     /// Removes hidden rows with one prefix. Returns the last key examined; `None` if no rows with the prefix follow.
@@ -323,9 +332,14 @@ impl Sweep {
             if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let now = applying.applied.revision;
-        for row in rows.iter() {
+        for row in &rows {
             if !applying.visibility(keyspace).shows(&row.key, row.revision) {
                 applying.remove_row(keyspace, row, now, VersionEnd::Deleted)?;
+            }
+            // The rows after this one are left to the next sweep.
+            if applying.steps_used() >= self.last_step {
+                self.spent = true;
+                return Ok(Some(row.key.clone()));
             }
         }
         Ok(last)

@@ -8,7 +8,10 @@ use std::ops::Bound;
 
 use thalweg_store::View;
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime, codec::List, command::Outcome, limits::MAX_EXPIRED_ROWS,
+    KeyspaceId, LeaseId, Revision, SpaceTime,
+    codec::List,
+    command::Outcome,
+    limits::{MAX_COMMAND_STEPS, MAX_EXPIRED_ROWS},
 };
 
 use crate::{
@@ -28,9 +31,9 @@ use crate::{
 pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_EXPIRED_ROWS);
     let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;
-    let mut removal = Removal { left: max, keys: 0, revision: None };
+    let mut removal = Removal { left: max, last_step: last_step(applying), keys: 0, revision: None };
     for row in &rows {
-        if removal.left == 0 {
+        if removal.is_done(applying) {
             more = true;
             break;
         }
@@ -54,8 +57,15 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
 /// Removes the keys of a lease that the current command, with this `revision`, has ended: at most as many as one
 /// command may remove.
 pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revision) -> Result<(), MachineError> {
-    Removal { left: MAX_EXPIRED_ROWS, keys: 0, revision: Some(revision) }.lease(applying, id)?;
+    let last_step = last_step(applying);
+    Removal { left: MAX_EXPIRED_ROWS, last_step, keys: 0, revision: Some(revision) }.lease(applying, id)?;
     Ok(())
+}
+
+/// Returns the count of steps at which a removal that begins now ends: it takes about as many as a command of a client
+/// may take.
+fn last_step(applying: &Applying<'_>) -> u64 {
+    applying.steps_used() + MAX_COMMAND_STEPS
 }
 
 /// Deletes those of the given index rows that are still stale: their key no longer has the deadline or lease in the
@@ -80,6 +90,8 @@ pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Res
 struct Removal {
     /// Number of rows that the command may still examine.
     left: u32,
+    /// Count of steps at which the command ends.
+    last_step: u64,
     keys: u32,
     /// Revision of the command; `None` until the command removes its first key. A command that removes no key uses no
     /// revision.
@@ -87,6 +99,10 @@ struct Removal {
 }
 
 impl Removal {
+    fn is_done(&self, applying: &Applying<'_>) -> bool {
+        self.left == 0 || applying.steps_used() >= self.last_step
+    }
+
     /// Examines the key that the index row `row` names. Removes the key if its expiry satisfies `ends`; otherwise the
     /// index row is stale, and only this row is deleted.
     fn key_at(
@@ -150,6 +166,9 @@ impl Removal {
         let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
         for row in &rows {
+            if applying.steps_used() >= self.last_step {
+                return Ok(false);
+            }
             let Some(DeadlineSubject::Attached { keyspace, key, .. }) = DeadlineSubject::of_row(row) else {
                 return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
             };

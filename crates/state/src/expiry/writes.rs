@@ -4,7 +4,7 @@
 //! lease), and the removal of the previous value's index rows. Does not own: plain puts, which read nothing and so
 //! leave such rows stale, or the removal of ended keys (see `expire`).
 
-use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline};
+use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline, steps::READ};
 
 use crate::{
     blobs::blob_at,
@@ -252,7 +252,13 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
+    let prefix = keys::data_prefix(keyspace);
+    // The bytes of a long value are not copied an additional time.
+    let (head, bytes) = match value {
+        StoredRef::Inline(bytes) => (encode_value(revision, expiry, StoredRef::Inline(b"")), bytes),
+        value => (encode_value(revision, expiry, value), &b""[..]),
+    };
+    applying.applier.staged.put(&[&prefix, key], &[&head, bytes]);
 }
 
 /// Writes a key's row again with another revision or expiry but the same value. A caller that has the value at hand
@@ -272,6 +278,8 @@ pub(crate) fn rewrite_value(
     let full = [&keys::data_prefix(keyspace), key].concat();
     let overwritten = applying.applier.staged.put_beginning(&full, |form| encode_head(form, revision, expiry));
     if let Some(overwritten) = overwritten {
+        // The same price as below, which does not depend on the entry that wrote the row before.
+        applying.charge(if value.is_none() { READ } else { 0 });
         applying.note_overwritten(overwritten);
     } else if let Some(value) = value {
         write_value(applying, keyspace, key, revision, expiry, value);

@@ -10,10 +10,15 @@
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
+    sync::atomic::Ordering,
 };
 
 use thalweg_store::{Direction, View};
-use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, command::KeyspaceHistory};
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision, SpaceTime,
+    command::KeyspaceHistory,
+    steps::{READ, ROW, SCAN, WRITE, written_bytes},
+};
 
 use crate::{
     error::MachineError,
@@ -48,6 +53,20 @@ impl StoredVersion {
         let row = VersionRow::decode(key, row)?;
         Ok(Self { revision, until: row.until, key_was_removed: is_gone(row.ending), blob: row.blob(key)? })
     }
+}
+
+/// Returns the maximum price of keeping a value of this length as a version, and of removing the versions beyond the
+/// number that the keyspace keeps.
+pub(crate) fn version_price(history: KeyspaceHistory, value_bytes: usize) -> u64 {
+    /// Rows read and written for a version that is added.
+    const ADDED: u64 = READ + 2 * WRITE;
+    /// Rows read and written for a version that is removed. Mostly a write removes one version at most.
+    const REMOVED: u64 = READ + 5 * WRITE;
+    let removed = match history.revisions {
+        Some(revisions) => SCAN + u64::from(revisions) * ROW + 2 * REMOVED,
+        None => 0,
+    };
+    ADDED + removed + written_bytes(value_bytes)
 }
 
 fn is_gone(ending: VersionEnd) -> bool {
@@ -90,6 +109,7 @@ impl Applying<'_> {
             Some(row) => {
                 self.applier.staged.put(&[&history_row(keyspace)], &[&row.encode()]);
                 self.applier.histories.insert(keyspace, row);
+                self.machine.published.has_histories.store(true, Ordering::Relaxed);
             }
             None => {
                 self.applier.staged.delete(&[&history_row(keyspace)]);

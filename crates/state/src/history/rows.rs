@@ -209,7 +209,7 @@ pub enum VersionEnd {
 pub(crate) struct Until {
     /// First revision at which the version was not current.
     pub(crate) revision: Revision,
-    /// Space time of the entry that ended the version.
+    /// Time of the entry that replaced or removed this value of the key.
     pub(crate) time: SpaceTime,
 }
 

@@ -17,7 +17,7 @@ use crate::{
     keys,
     keyspaces::{
         counts::{CountChange, CountedValue},
-        values::{Decoded, Stored, StoredValue, decode_owned, decode_value},
+        values::{Decoded, Stored, StoredRef, StoredValue, decode_owned, decode_value},
     },
     machine::applying::Applying,
 };
@@ -31,11 +31,6 @@ impl Stored {
     /// Returns the id of the Redis collection, if the value is a hash or a stream.
     pub(crate) fn collection(&self) -> Option<CollectionId> {
         self.value.as_ref().collection()
-    }
-
-    /// Returns those properties of the value that exact counts include.
-    pub(crate) fn held(&self) -> CountedValue {
-        self.value.as_ref().into()
     }
 }
 
@@ -61,6 +56,15 @@ impl Applying<'_> {
             StoredValue::Inline(value) => value.clone(),
             StoredValue::Collection(collection) => collection.meta.clone(),
             StoredValue::Blob(blob) => self.read_blob(blob)?,
+        })
+    }
+
+    /// Returns the bytes of a value in a row, read from the log if necessary; see [`bytes_of`](Self::bytes_of).
+    pub(crate) fn bytes_of_ref(&self, value: StoredRef<'_>) -> Result<Bytes, MachineError> {
+        Ok(match value {
+            StoredRef::Inline(value) => Bytes::copy_from_slice(value),
+            StoredRef::Collection(collection) => Bytes::copy_from_slice(collection.meta),
+            StoredRef::Blob(blob) => self.read_blob(&blob)?,
         })
     }
 
@@ -135,13 +139,6 @@ pub(crate) struct Replaced {
     pub(crate) expiry: Expiry,
     /// True if the exact counts of the keyspace include the row.
     pub(crate) is_counted: bool,
-}
-
-impl Replaced {
-    pub(crate) fn of(applying: &Applying<'_>, keyspace: KeyspaceId, stored: &Stored) -> Self {
-        let is_counted = applying.counts_row(keyspace, stored.revision);
-        Self { held: stored.held(), expiry: stored.expiry, is_counted }
-    }
 }
 
 /// Returns properties of the row that a write to this key replaces. Nothing of the row's value is copied.

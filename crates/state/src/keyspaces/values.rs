@@ -218,6 +218,25 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
+/// Returns the length in bytes of the value in a row, which is the same wherever a node stores the value. Returns a
+/// smaller number for a row that does not decode.
+#[inline]
+pub(crate) fn value_len_of_row(row: &[u8]) -> usize {
+    /// Position of the length in an encoded pointer.
+    const LEN_AT: usize = 12;
+    let blob_len = |head: usize| {
+        let len = row.get(head + LEN_AT..).and_then(|rest| rest.first_chunk());
+        len.map_or(0, |len| u32::from_le_bytes(*len) as usize)
+    };
+    match row.first() {
+        Some(&FORM_INLINE) => row.len().saturating_sub(HEAD_LEN),
+        Some(&FORM_BLOB) => blob_len(HEAD_LEN),
+        Some(&FORM_INLINE_ENDING) => row.len().saturating_sub(HEAD_LEN + Expiry::ENCODED_LEN),
+        Some(&FORM_BLOB_ENDING) => blob_len(HEAD_LEN + Expiry::ENCODED_LEN),
+        _ => row.len(),
+    }
+}
+
 /// Returns true if the row of a key contains a Redis collection, without decoding the row.
 #[inline]
 pub(crate) fn is_collection(row: &[u8]) -> bool {

@@ -84,7 +84,7 @@ pub(crate) fn apply_commands(
 ) -> Result<(), MachineError> {
     applying.applier.verdict.clear();
     applying.applier.payload_at = entry.at.offset;
-    let before = outcomes.len();
+    let (before, steps_before) = (outcomes.len(), applying.applier.staged.meter().used());
     let mut commands = Commands::new(entry.payload);
     for number in 0.. {
         let Some(framed) = commands.next() else { break };
@@ -111,6 +111,7 @@ pub(crate) fn apply_commands(
         };
         outcomes.push(outcome);
     }
+    applying.applier.steps += applying.applier.staged.meter().used() - steps_before;
     applying.applier.running_hash.add_outcomes(&outcomes[before..]);
     changes::verdicts::write_rows(applying, entry);
     Ok(())
@@ -119,7 +120,13 @@ pub(crate) fn apply_commands(
 /// Runs one command of an entry. The command's bytes begin at position `at` in the log.
 #[inline]
 fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Outcome, MachineError> {
-    let refused = match Command::decode(bytes) {
+    applying.applier.staged.begin_command();
+    let command = Command::decode(bytes);
+    // Other commands are bounded by limits of their own, or end after a bounded number of steps.
+    if matches!(command, Ok(Command::Commit(_) | Command::Transaction(_) | Command::Redis(_))) {
+        applying.applier.staged.meter().begin_budget();
+    }
+    let refused = match command {
         Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at),
         Ok(Command::Transaction(transaction)) => transaction::apply(applying, &transaction, at),
         Ok(Command::DropKeyspace { keyspace }) => clears::apply::drop_keyspace(applying, keyspace),
@@ -140,6 +147,7 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
         Ok(Command::Time(command)) => run_about_time(applying, &command),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
+    applying.applier.staged.meter().end_budget();
     match refused {
         Ok(outcome) | Err(Refused::Outcome(outcome)) => Ok(outcome),
         Err(Refused::Failed(error)) => Err(error),

@@ -11,14 +11,15 @@ use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
 use bytes::Bytes;
 use thalweg_store::Applied;
-use thalweg_types::{BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId};
+use thalweg_types::{BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId, steps::READ};
 
 use crate::{
     entry::Position,
     error::MachineError,
     groups::table::GroupTable,
     keyspaces::read_view::Visibility,
-    machine::{applier::Applier, staged::StagedView, state_machine::Machine},
+    machine::{applier::Applier, meter::too_expensive, staged::StagedView, state_machine::Machine},
+    refused::Refused,
     segments::liveness::BlobKind,
     streams::heads::Head,
     sync::{lock, read, write},
@@ -225,6 +226,7 @@ impl Applying<'_> {
     /// Returns the content of a row with the changes of the commands so far; `None` if there is no such row.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
+        self.charge(READ);
         match self.applier.staged.get(key) {
             Some(value) => Ok(value.map(Bytes::copy_from_slice)),
             None => Ok(self.machine.backend.get(key)?),
@@ -234,6 +236,7 @@ impl Applying<'_> {
     /// Passes the content of a row to `show` without copying it. Does not call `show` if the row does not exist.
     #[inline]
     pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
+        self.charge(READ);
         match self.applier.staged.get(key) {
             Some(Some(value)) => show(value),
             Some(None) => {}
@@ -245,5 +248,24 @@ impl Applying<'_> {
     /// Returns a view of all rows with the changes of the commands so far.
     pub(crate) fn view(&self) -> StagedView<'_> {
         self.applier.staged.over(self.machine.backend.view())
+    }
+}
+
+impl Applying<'_> {
+    /// Adds steps to those of the current command.
+    #[inline]
+    pub(crate) fn charge(&self, steps: u64) {
+        self.applier.staged.meter().charge(steps);
+    }
+
+    /// Returns the number of steps that all commands have taken so far.
+    pub(crate) fn steps_used(&self) -> u64 {
+        self.applier.staged.meter().used()
+    }
+
+    /// Rejects the current command if it has used more steps than its budget.
+    #[inline]
+    pub(crate) fn check_budget(&self) -> Result<(), Refused> {
+        if self.applier.staged.meter().is_spent() { Err(Refused::Outcome(too_expensive())) } else { Ok(()) }
     }
 }

@@ -1,10 +1,11 @@
 //! Commits: commands whose conditions and writes are all checked first; then all writes are applied.
 
 use thalweg_types::{
-    LogPosition, Revision,
+    KeyspaceId, LogPosition, Revision,
     codec::Malformed,
     command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, Write},
     limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES},
+    steps::{OPERATION, READ, WRITE, read_bytes, written_bytes},
 };
 
 use crate::{
@@ -15,9 +16,10 @@ use crate::{
         writes::{PutUntil, put_until, record_if_expired, touch},
     },
     groups::commands as consumers,
+    history::keep_versions::version_price,
     keyspaces::{
         catalog::KeyspaceKind,
-        live::{live_head, live_key},
+        live::{live_head, live_key, replaced},
         writes::{check_key, delete_counted, put, put_counted},
     },
     machine::{
@@ -36,6 +38,7 @@ use crate::{
 pub(crate) fn apply(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     match apply_once(applying, commit, at) {
         Err(Refused::Outcome(refusal)) => {
+            applying.applier.staged.meter().end_budget();
             // A rejected commit may be a producer's repetition of one that already succeeded.
             producers::repeated(applying, commit)?.ok_or(Refused::Outcome(refusal))
         }
@@ -49,6 +52,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
     for (number, condition) in commit.conditions().enumerate() {
         check_condition(applying, number as u32, &condition?, &mut rows)?;
     }
+    applying.check_budget()?;
     let mut writes = commit.writes()?;
     let mut appends = Vec::new();
     if commit.write_count() == 1 {
@@ -56,16 +60,22 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
         let write = writes.next().expect("one write")?;
         begin_checks(applying);
         check_write(applying, commit, &write)?;
+        // One write, with what it replaces, is far below a budget.
+        applying.applier.staged.meter().end_budget();
         let revision = applying.use_revision();
         perform(applying, &write, revision, at, &mut appends)?;
         return Ok(Outcome::Committed { revision, appends });
     }
     check_writes(applying, commit, writes.clone())?;
+    // All that the writes will cost is charged by now, because nothing can be rejected any more.
+    applying.applier.staged.meter().end_budget();
+    let paid = applying.steps_used();
     let revision = applying.use_revision();
     for write in writes {
         let write = write.expect("decoded before, while it was checked");
         perform(applying, &write, revision, at, &mut appends)?;
     }
+    applying.applier.staged.meter().set_back(paid);
     Ok(Outcome::Committed { revision, appends })
 }
 
@@ -134,6 +144,8 @@ pub(crate) fn check_condition(
     rows: &mut usize,
 ) -> Result<(), Refused> {
     let Condition { keyspace, key, expect } = *condition;
+    applying.charge(OPERATION);
+    applying.check_budget()?;
     if expect == Expect::Any {
         return Ok(());
     }
@@ -149,6 +161,8 @@ pub(crate) fn check_condition(
         };
     }
     let (actual, holds) = if let Expect::Value(value) = expect {
+        // The stored value is read only if it has the same length.
+        applying.charge(2 * read_bytes(value.len()));
         match live_key(applying, keyspace, key)? {
             Some(live) => (Some(live.revision), applying.value_is(&live, value)?),
             None => (None, false),
@@ -188,7 +202,57 @@ fn check_writes<'a>(
 ) -> Result<(), Refused> {
     begin_checks(applying);
     for write in writes {
-        check_write(applying, commit, &write?)?;
+        let write = write?;
+        check_write(applying, commit, &write)?;
+        charge_write(applying, &write)?;
+        applying.check_budget()?;
+    }
+    Ok(())
+}
+
+/// Charges the price of a write before it is made, because a commit is not rolled back.
+fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), MachineError> {
+    applying.charge(OPERATION);
+    match *write {
+        Write::Put { keyspace, key, value, .. } => {
+            applying.charge(read_bytes(value.len()));
+            let ends = applying.has_default_ttl(keyspace);
+            charge_key(applying, keyspace, key, if ends { 4 * READ + 5 * WRITE } else { WRITE })
+        }
+        Write::Delete { keyspace, key } => charge_key(applying, keyspace, key, WRITE),
+        // The row of the key, those of its old and new deadline, and its attachments to leases.
+        Write::PutUntil { keyspace, key, value, .. } => {
+            applying.charge(read_bytes(value.len()));
+            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE)
+        }
+        Write::Touch { keyspace, key, .. } => {
+            let value_bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
+            applying.charge(read_bytes(value_bytes) + written_bytes(value_bytes));
+            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE)
+        }
+        Write::Append { batch, .. } => {
+            applying.charge(4 * WRITE + read_bytes(batch.len()));
+            Ok(())
+        }
+        Write::Settle(ref settle) => {
+            applying.charge(WRITE + settle.settlements.iter().count() as u64);
+            Ok(())
+        }
+        Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => Ok(()),
+    }
+}
+
+/// Charges a write of a key: `price` for its rows, and what counts and the history of the keyspace add.
+fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
+    applying.charge(price);
+    if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {
+        return Ok(());
+    }
+    // For the counts, which mostly are the reason for settings of their own.
+    applying.charge(READ);
+    if applying.keeps_history(keyspace) {
+        let value_bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
+        applying.charge(version_price(applying.history_of(keyspace), value_bytes));
     }
     Ok(())
 }

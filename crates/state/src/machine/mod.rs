@@ -35,6 +35,8 @@ pub(crate) mod applier;
 pub(crate) mod apply;
 pub(crate) mod applying;
 pub(crate) mod commit;
+pub(crate) mod gaps;
+pub(crate) mod meter;
 pub(crate) mod open;
 pub(crate) mod running_hash;
 pub(crate) mod savepoint;

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, RwLock,
-    atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize},
+    atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering},
 };
 
 use thalweg_store::Backend;
@@ -67,6 +67,7 @@ impl Machine {
             clears: RwLock::new(clears.clone()),
             counts: RwLock::new(counts.clone()),
             has_trash: AtomicBool::new(redis::parts::has_trash(&*view)?),
+            has_histories: AtomicBool::default(),
             version: AtomicU16::default(),
         };
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
@@ -79,6 +80,7 @@ impl Machine {
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = changes::verdicts::load_floor(&*view)?;
         applier.histories = history::keep_versions::load(&*view)?;
+        published.has_histories.store(!applier.histories.is_empty(), Ordering::Relaxed);
         applier.inline_floor = InlineFloor::load(&*view, options.inline_value_bytes, stored.is_none())?;
         let inline_floor = applier.inline_floor.bytes();
         let machine = Self {

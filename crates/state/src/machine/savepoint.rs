@@ -9,6 +9,9 @@
 //! groups are not included: commands check their appends and settlements first, and apply them when nothing can be
 //! rejected any more.
 //!
+//! Savepoints nest once: the commands of a Redis transaction have a savepoint each, within one of the whole
+//! transaction.
+//!
 //! Invariant: between a savepoint and its end, every change of the exact counts, the liveness or the deleted prefixes
 //! records the previous content here.
 
@@ -25,20 +28,19 @@ impl Applying<'_> {
     /// Begins a savepoint: from now on, changes are recorded so that they can be rolled back.
     pub(crate) fn savepoint(&mut self) -> Savepoint {
         let Applier { staged, undo, verdict, meta, clears, .. } = &mut *self.applier;
-        debug_assert!(!undo.is_kept, "savepoints do not nest");
-        (undo.is_kept, undo.staged) = (true, staged.len());
-        Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone() }
+        let outer = undo.begin(staged.len());
+        Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone(), outer }
     }
 
     /// Ends the savepoint and keeps the changes made since it began.
-    pub(crate) fn keep(&mut self, _savepoint: Savepoint) {
-        self.applier.undo.end();
+    pub(crate) fn keep(&mut self, savepoint: Savepoint) {
+        self.applier.undo.keep(savepoint.outer);
     }
 
     /// Ends the savepoint and rolls back the changes made since it began.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         let Applier { staged, undo, verdict, meta, clears, counts, liveness, pending, .. } = &mut *self.applier;
-        for change in undo.changes.drain(..).rev() {
+        for change in undo.changes.drain(to.outer.changes..).rev() {
             match change {
                 Undo::Counts(id, Some(before)) => drop(counts.insert(id, before)),
                 Undo::Counts(id, None) => drop(counts.remove(&id)),
@@ -52,7 +54,7 @@ impl Applying<'_> {
         verdict.roll_back(to.told);
         *meta = to.meta;
         *clears = to.clears;
-        undo.end();
+        undo.keep(to.outer);
     }
 
     /// Records the content of a table before a change, if a savepoint is active. `before` returns this content.

@@ -6,6 +6,9 @@
 //! its own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts,
 //! clears, consumer groups), which are changed in place.
 //!
+//! Each read, write and scan is charged here (`meter`), and nowhere else, so no command can avoid it. A scan of a
+//! command that has used up its steps ends early, because the command is rejected anyway.
+//!
 //! An entry of blind writes reads nothing, so it never pays for an index of its changes. The first read that finds
 //! changes in the batch builds this index, which is maintained from then on. The first scan builds the ordered set of
 //! changed keys.
@@ -18,13 +21,25 @@ use std::{
     collections::BTreeSet,
     hash::BuildHasher,
     ops::{Bound, ControlFlow},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
 use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
-use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty};
+use thalweg_store::{
+    Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty, deleted_rows_passed,
+};
+use thalweg_types::steps::{MAX_PASSED_BYTES, READ, ROW, SCAN, WRITE, read_bytes, written_bytes};
+
+use crate::{
+    keys::{TAG_DATA, TAG_INDEX, TAG_LIVENESS, TAG_MARK, TAG_MEMBERSHIP, TAG_VERDICT, TAG_VERSIONS},
+    keyspaces::values::value_len_of_row,
+    machine::{
+        gaps::{Gaps, Span},
+        meter::Meter,
+    },
+};
 
 /// The row changes of the log record being applied.
 #[derive(Debug, Default)]
@@ -35,6 +50,11 @@ pub(crate) struct Staged {
     order: OnceLock<BTreeSet<Box<[u8]>>>,
     /// An index of an earlier log record, kept to reuse its allocations.
     spare: Mutex<Index>,
+    meter: Meter,
+    /// Number of changes in the batch when the current command began.
+    command_from: u32,
+    /// Ranges of the backend that scans of this log record have found to have no rows.
+    gaps: Mutex<Gaps>,
 }
 
 /// Undo data of an overwrite in place: the bytes that the overwrite has replaced in a change of the batch.
@@ -63,6 +83,27 @@ const NONE: u32 = u32::MAX;
 
 /// Maximum number of changes for which the index keeps its allocations between log records.
 const IDLE_CHANGES: usize = 64 * 1024;
+
+/// Number of deleted rows of the backend from which a scan remembers the range without rows.
+const MIN_GAP_ROWS: u64 = 64;
+
+/// Returns true if rows of a kind differ between nodes, so that they may not be charged.
+#[inline]
+fn is_local(tag: Option<u8>) -> bool {
+    matches!(tag, Some(TAG_INDEX | TAG_LIVENESS | TAG_MEMBERSHIP | TAG_VERDICT | TAG_MARK))
+}
+
+/// Returns the bytes of a row for which a scan is charged. They are the same on every node.
+#[inline]
+fn passed_bytes(key: &[u8], row: &[u8]) -> usize {
+    key.len()
+        + match key.first() {
+            Some(&TAG_DATA) => value_len_of_row(row).min(MAX_PASSED_BYTES),
+            // Versions contain values, and nodes store long values in different forms.
+            Some(&TAG_VERSIONS) => 0,
+            _ => row.len(),
+        }
+}
 
 fn key_of(batch: &WriteBatch, number: u32) -> &[u8] {
     match batch.change(number) {
@@ -125,6 +166,15 @@ impl Staged {
     /// Sets a row. Key and value are given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
+        let tag = key.first().and_then(|piece| piece.first()).copied();
+        if !is_local(tag) {
+            // The bytes of values are charged where commands compute them.
+            let bytes = match tag {
+                Some(TAG_DATA | TAG_VERSIONS) => 0,
+                _ => value.iter().map(|piece| piece.len()).sum(),
+            };
+            self.meter.charge(WRITE + written_bytes(bytes));
+        }
         self.batch.put(key, value);
         self.note();
     }
@@ -132,6 +182,9 @@ impl Staged {
     /// Removes a row. Its key is given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn delete(&mut self, key: &[&[u8]]) {
+        if !is_local(key.first().and_then(|piece| piece.first()).copied()) {
+            self.meter.charge(WRITE);
+        }
         self.batch.delete(key);
         self.note();
     }
@@ -180,6 +233,8 @@ impl Staged {
 
     fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Overwritten> {
         let before = self.batch.overwrite(number, beginning)?;
+        // The same price as of the put that is needed if the earlier change is in another entry.
+        self.meter.charge(WRITE);
         Some(Overwritten { number, before })
     }
 
@@ -204,18 +259,19 @@ impl Staged {
     }
 
     /// Iterates in order over those keys within the bounds that the log record changed, with their new values; `None`
-    /// for removed keys.
-    pub(crate) fn range(
+    /// for removed keys. The third item is true if the current command has made the change.
+    pub(crate) fn changes_within(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&[u8]>)> {
+    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&[u8]>, bool)> {
         let index = self.index().filter(|index| index.may_overlap(lower, upper) && !bounds_are_empty(lower, upper));
         index.into_iter().flat_map(move |index| {
             let order = self.order.get_or_init(|| index.last.iter().map(|n| key_of(&self.batch, *n).into()).collect());
-            order
-                .range::<[u8], _>((lower, upper))
-                .filter_map(|key| Some((&**key, self.value(index.find(&self.batch, key)?))))
+            order.range::<[u8], _>((lower, upper)).filter_map(|key| {
+                let number = index.find(&self.batch, key)?;
+                Some((&**key, self.value(number), number >= self.command_from))
+            })
         })
     }
 
@@ -253,9 +309,28 @@ impl Staged {
         &mut self.batch
     }
 
+    /// Returns the counter of steps.
+    #[inline]
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Begins a command: its own changes are told apart from those of earlier commands of the entry.
+    #[inline]
+    pub(crate) fn begin_command(&mut self) {
+        self.command_from = self.batch.len() as u32;
+    }
+
+    fn gaps(&self) -> MutexGuard<'_, Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes all changes of the previous log record, and keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.batch.clear();
+        self.command_from = 0;
+        self.meter.end_budget();
+        self.gaps.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.order.take();
         if let Some(mut index) = self.index.take() {
             index.clear();
@@ -293,6 +368,7 @@ pub(crate) struct StagedView<'s> {
 
 impl View for StagedView<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        self.staged.meter.charge(READ);
         match self.staged.get(key) {
             Some(value) => Ok(value.map(Bytes::copy_from_slice)),
             None => self.below.get(key),
@@ -306,10 +382,25 @@ impl View for StagedView<'_> {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError> {
-        let own = self.staged.range(lower, upper);
+        let meter = &self.staged.meter;
+        let tag = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key.first().copied(),
+            Bound::Unbounded => None,
+        };
+        meter.charge(if is_local(tag) { 0 } else { SCAN });
+        if meter.is_spent() {
+            return Ok(());
+        }
+        let mut charged = |key: &[u8], row: &[u8]| {
+            if !is_local(key.first().copied()) {
+                meter.charge(ROW + read_bytes(passed_bytes(key, row)));
+            }
+            if meter.is_spent() { ControlFlow::Break(()) } else { visit(key, row) }
+        };
+        let own = self.staged.changes_within(lower, upper);
         match direction {
-            Direction::Forward => self.merge(own, lower, upper, direction, visit),
-            Direction::Reverse => self.merge(own.rev(), lower, upper, direction, visit),
+            Direction::Forward => self.merge(own, lower, upper, direction, &mut charged),
+            Direction::Reverse => self.merge(own.rev(), lower, upper, direction, &mut charged),
         }
     }
 
@@ -321,7 +412,7 @@ impl View for StagedView<'_> {
 impl StagedView<'_> {
     fn merge<'s>(
         &self,
-        own: impl Iterator<Item = (&'s [u8], Option<&'s [u8]>)>,
+        own: impl Iterator<Item = (&'s [u8], Option<&'s [u8]>, bool)>,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
         direction: Direction,
@@ -329,29 +420,93 @@ impl StagedView<'_> {
     ) -> Result<(), BackendError> {
         let mut own = own.peekable();
         if own.peek().is_none() {
-            return self.below.scan(lower, upper, direction, visit);
+            return self.scan_below(lower, upper, direction, visit);
         }
+        let meter = &self.staged.meter;
+        let mut show = |key: &[u8], value: Option<&[u8]>, is_own: bool| match value {
+            Some(value) => visit(key, value),
+            None => {
+                // Rows that the command itself has removed are the same on every node and in every entry. Those that
+                // earlier commands of the entry have removed are not rows any more.
+                meter.charge(if is_own { ROW } else { 0 });
+                if meter.is_spent() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+        };
         let comes_before = |own: &[u8], key: &[u8]| match direction {
             Direction::Forward => own < key,
             Direction::Reverse => own > key,
         };
         let mut ended = false;
-        self.below.scan(lower, upper, direction, &mut |key, row| {
+        self.scan_below(lower, upper, direction, &mut |key, row| {
             let mut step = || {
-                while let Some((own, value)) = own.next_if(|(own, _)| comes_before(own, key)) {
-                    value.map_or(ControlFlow::Continue(()), |value| visit(own, value))?;
+                while let Some((own, value, is_own)) = own.next_if(|(own, ..)| comes_before(own, key)) {
+                    show(own, value, is_own)?;
                 }
-                match own.next_if(|(own, _)| *own == key) {
-                    Some((_, value)) => value.map_or(ControlFlow::Continue(()), |value| visit(key, value)),
-                    None => visit(key, row),
+                match own.next_if(|(own, ..)| *own == key) {
+                    Some((_, value, is_own)) => show(key, value, is_own),
+                    None => show(key, Some(row), false),
                 }
             };
             let flow = step();
             ended = flow.is_break();
             flow
         })?;
-        while !ended && let Some((own, value)) = own.next() {
-            ended = value.is_some_and(|value| visit(own, value).is_break());
+        while !ended && let Some((own, value, is_own)) = own.next() {
+            ended = show(own, value, is_own).is_break();
+        }
+        Ok(())
+    }
+
+    /// Visits the rows of the backend within the bounds. Leaves out ranges that earlier scans have found to have no
+    /// rows, and remembers such ranges if passing them was expensive.
+    fn scan_below(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        let mut parts = self.staged.gaps().without(Span::of(lower, upper));
+        if direction == Direction::Reverse {
+            parts.reverse();
+        }
+        for part in parts {
+            let (mut found, mut ended) = (Vec::new(), false);
+            // The row that was visited last, once there is one.
+            let (mut last, mut has_last) = (Vec::new(), false);
+            let mut passed = deleted_rows_passed();
+            let (from, to) = part.bounds();
+            let mut gap_before = |next: Option<&[u8]>, last: Option<&[u8]>| {
+                let next = next.map(Bound::Excluded);
+                let last = last.map(Bound::Excluded);
+                found.push(match direction {
+                    Direction::Forward => Span::of(last.unwrap_or(from), next.unwrap_or(to)),
+                    Direction::Reverse => Span::of(next.unwrap_or(from), last.unwrap_or(to)),
+                });
+            };
+            self.below.scan(from, to, direction, &mut |key, row| {
+                if deleted_rows_passed() - passed >= MIN_GAP_ROWS {
+                    gap_before(Some(key), has_last.then_some(&last[..]));
+                }
+                last.clear();
+                last.extend_from_slice(key);
+                has_last = true;
+                let flow = visit(key, row);
+                // The visitor may have read other rows.
+                passed = deleted_rows_passed();
+                ended = flow.is_break();
+                flow
+            })?;
+            if !ended && deleted_rows_passed() - passed >= MIN_GAP_ROWS {
+                gap_before(None, has_last.then_some(&last[..]));
+            }
+            if !found.is_empty() {
+                let mut gaps = self.staged.gaps();
+                found.into_iter().for_each(|gap| gaps.add(gap));
+            }
+            if ended {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -368,8 +523,8 @@ mod tests {
     }
 
     fn pairs(staged: &Staged) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-        let all = staged.range(Bound::Unbounded, Bound::Unbounded);
-        all.map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect()
+        let all = staged.changes_within(Bound::Unbounded, Bound::Unbounded);
+        all.map(|(key, value, _)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect()
     }
 
     #[test]

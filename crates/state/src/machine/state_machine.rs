@@ -93,6 +93,8 @@ pub(crate) struct Published {
     pub(crate) counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
     /// True if there may be Redis collections without a key, whose parts (fields and entries) must be removed.
     pub(crate) has_trash: AtomicBool,
+    /// True if a keyspace keeps or has kept former values. Only proposers use it, to estimate the cost of writes.
+    pub(crate) has_histories: AtomicBool,
     /// Version of the state machine in force: commands that need a higher version are rejected.
     pub(crate) version: AtomicU16,
 }
@@ -126,6 +128,21 @@ impl Machine {
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
+    }
+
+    /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the machine
+    /// was opened. The number is a function of these commands alone.
+    ///
+    /// # Errors
+    /// [`MachineError::Stopped`](crate::error::MachineError::Stopped) if a thread panicked while it applied a record.
+    pub fn steps(&self) -> Result<u64, crate::error::MachineError> {
+        Ok(self.applier.lock().map_err(|_| crate::error::MachineError::Stopped)?.steps)
+    }
+
+    /// Returns true if a keyspace keeps former values, or kept them at some time since the machine was opened.
+    #[must_use]
+    pub fn keeps_history(&self) -> bool {
+        self.published.has_histories.load(Ordering::Relaxed)
     }
 
     /// Returns the backend that stores the state's rows.

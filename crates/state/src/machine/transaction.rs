@@ -16,6 +16,7 @@ use thalweg_types::{
         Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
+    steps::{OPERATION, WRITE, read_bytes, written_bytes},
 };
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     },
     groups::commands as consumers,
     keyspaces::{
-        live::{live_head, live_key},
+        live::{live_head, live_key, replaced},
         values::Stored,
         writes::{check_key, delete_counted, put_counted},
     },
@@ -48,19 +49,25 @@ pub(crate) fn apply(
 ) -> Result<Outcome, Refused> {
     let [then, otherwise] = transaction.branches()?;
     let failed = check_conditions(applying, transaction)?;
+    applying.check_budget()?;
     let operations = if failed.is_none() { then } else { otherwise };
     commit::begin_checks(applying);
     applying.record_changes();
     let savepoint = applying.savepoint();
     let mut run = OperationRun::new(applying.applied.revision.next(), at);
     for (number, operation) in operations.clone().enumerate() {
-        let done = operation.map_err(Refused::from).and_then(|operation| run.add(applying, number as u32, &operation));
+        let done = operation
+            .map_err(Refused::from)
+            .and_then(|operation| run.add(applying, number as u32, &operation))
+            // After the operation, which knows what it has cost: a rejection rolls back all operations.
+            .and_then(|()| applying.check_budget());
         if let Err(refused) = done {
             applying.roll_back(savepoint);
             return Err(refused);
         }
     }
     applying.keep(savepoint);
+    applying.applier.staged.meter().end_budget();
     if run.writes {
         let revision = applying.use_revision();
         debug_assert_eq!(revision, run.revision);
@@ -114,9 +121,11 @@ impl OperationRun {
     fn add(&mut self, applying: &mut Applying<'_>, number: u32, operation: &Write<'_>) -> Result<(), Refused> {
         let failed = |error| Refused::Outcome(Outcome::OperationFailed { operation: number, error });
         let revision = self.revision;
+        applying.charge(OPERATION);
         let result = match *operation {
             Write::Put { keyspace, key, value, value_at } => {
                 check_key(applying, keyspace, key)?;
+                applying.charge(read_bytes(value.len()));
                 let at = within(self.at, value_at);
                 if applying.has_default_ttl(keyspace) {
                     let expiry = end_of_put(applying, keyspace, key, Deadline::Default, None)?;
@@ -130,6 +139,7 @@ impl OperationRun {
             Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
                 check_key(applying, keyspace, key)?;
                 lease.map_or(Ok(()), |id| check_attachable(applying, id))?;
+                applying.charge(read_bytes(value.len()));
                 let at = within(self.at, value_at);
                 let expiry = end_of_put(applying, keyspace, key, deadline, lease)?;
                 put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))?;
@@ -141,6 +151,10 @@ impl OperationRun {
                 let planned = plan_touch(applying, keyspace, key, deadline)?;
                 let existed = planned.is_some();
                 if let Some(Some(touched)) = planned {
+                    // The row is rewritten with its value.
+                    let bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
+                    applying.charge(read_bytes(bytes) + written_bytes(bytes));
+                    applying.check_budget()?;
                     store_touched(applying, keyspace, key, &touched, revision)?;
                     self.writes = true;
                 }
@@ -155,6 +169,10 @@ impl OperationRun {
             }
             Write::Add { keyspace, key, delta } => {
                 check_key(applying, keyspace, key)?;
+                // The row is read with its value, which may be of any length.
+                let bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
+                applying.charge(read_bytes(bytes));
+                applying.check_budget()?;
                 let live = live_key(applying, keyspace, key)?;
                 check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let value = sum(applying, live.as_ref(), delta)?.map_err(failed)?;
@@ -166,12 +184,14 @@ impl OperationRun {
                 self.writes = true;
                 OperationResult::Added { value }
             }
-            Write::Append { stream, count, .. } => {
+            Write::Append { stream, count, batch, .. } => {
+                applying.charge(4 * WRITE + read_bytes(batch.len()));
                 let first = next_offset(applying, operation)?;
                 self.writes = true;
                 OperationResult::Appended(AppendedAt { stream, first, count })
             }
             Write::Settle(ref settle) => {
+                applying.charge(WRITE + settle.settlements.iter().count() as u64);
                 consumers::check_settle(applying, settle)?;
                 self.writes = true;
                 // Set when the settlement is applied; two settlements never contain the same record.
@@ -186,6 +206,8 @@ impl OperationRun {
                 let live = live_key(applying, keyspace, key)?;
                 check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let bytes = live.as_ref().map_or(0, Stored::value_len);
+                applying.charge(read_bytes(bytes));
+                applying.check_budget()?;
                 let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
                 self.room = self.room.checked_sub(bytes).ok_or(failed(too_large))?;
                 let got = match live {

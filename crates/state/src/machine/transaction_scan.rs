@@ -9,6 +9,7 @@ use thalweg_types::{
     codec::Malformed,
     command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
     limits::{MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
+    steps::read_bytes,
 };
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     keys::{DATA_PREFIX_LEN, KeyRange},
     keyspaces::{
         live::is_live,
-        values::{Decoded, Stored, decode_value},
+        values::{Decoded, StoredRef, decode_value},
     },
     machine::applying::Applying,
     refused::Refused,
@@ -99,6 +100,8 @@ pub(crate) fn check_unchanged(
     if !range.is_empty() {
         fill(applying, keyspace, &scan, &range, &mut page)?;
     }
+    // A scan ends early if the steps are used up; then its rows mean nothing.
+    applying.check_budget()?;
     *rows -= page.looked_at;
     let newer = page.items.iter().find(|item| item.revision > read.since);
     Ok(match newer {
@@ -124,7 +127,7 @@ fn fill(
         let mut visit = || {
             let Decoded { revision, value, expiry } = decode_value(full, value)?;
             let shown = sight.shows(key, revision) && is_live(applying, &expiry)?;
-            page.visit_row(key, shown.then(|| Stored { revision, value: value.to_owned(), expiry }).as_ref())
+            page.visit_row(key, shown.then_some((revision, value)))
         };
         visit().unwrap_or_else(|error| {
             failure = Some(error);
@@ -158,14 +161,18 @@ struct Page<'p, 'm> {
 }
 
 impl Page<'_, '_> {
-    fn visit_row(&mut self, key: &[u8], live: Option<&Stored>) -> Result<ControlFlow<()>, MachineError> {
+    fn visit_row(
+        &mut self,
+        key: &[u8],
+        live: Option<(Revision, StoredRef<'_>)>,
+    ) -> Result<ControlFlow<()>, MachineError> {
         if self.looked_at == self.max_rows {
             return Ok(self.end(PageEnd::Full));
         }
         self.looked_at += 1;
         // A hash or a stream has no bytes to return.
-        if let Some(live) = live.filter(|live| live.collection().is_none()) {
-            let value_bytes = if self.keys_only { 0 } else { live.value_len() };
+        if let Some((revision, value)) = live.filter(|(_, value)| value.collection().is_none()) {
+            let value_bytes = if self.keys_only { 0 } else { value.value_len() };
             if self.items.len() == self.limit {
                 return Ok(self.end(PageEnd::Full));
             }
@@ -173,8 +180,9 @@ impl Page<'_, '_> {
                 return Ok(self.end(if self.items.is_empty() { PageEnd::TooLarge } else { PageEnd::Full }));
             };
             *self.room = room;
-            let value = if self.keys_only { None } else { Some(self.applying.bytes_of(live)?) };
-            self.items.push(ScannedItem { key: Bytes::copy_from_slice(key), revision: live.revision, value });
+            self.applying.charge(read_bytes(value_bytes));
+            let value = if self.keys_only { None } else { Some(self.applying.bytes_of_ref(value)?) };
+            self.items.push(ScannedItem { key: Bytes::copy_from_slice(key), revision, value });
         }
         let last = self.last.get_or_insert_default();
         last.clear();

@@ -37,10 +37,29 @@ pub(crate) struct UndoList {
     pub(crate) changes: Vec<Undo>,
 }
 
+/// State of the list before a savepoint began: that of the outer savepoint, if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
+    is_kept: bool,
+    staged: usize,
+    /// Number of recorded changes that the outer savepoint needs.
+    pub(crate) changes: usize,
+}
+
 impl UndoList {
-    pub(crate) fn end(&mut self) {
-        self.is_kept = false;
-        self.changes.clear();
+    /// Begins a savepoint at this number of changes in the batch.
+    pub(crate) fn begin(&mut self, staged: usize) -> Outer {
+        let outer = Outer { is_kept: self.is_kept, staged: self.staged, changes: self.changes.len() };
+        (self.is_kept, self.staged) = (true, staged);
+        outer
+    }
+
+    /// Ends the inner savepoint. Its changes stay recorded if there is an outer one.
+    pub(crate) fn keep(&mut self, outer: Outer) {
+        (self.is_kept, self.staged) = (outer.is_kept, outer.staged);
+        if !self.is_kept {
+            self.changes.clear();
+        }
     }
 }
 
@@ -52,4 +71,6 @@ pub(crate) struct Savepoint {
     pub(crate) told: VerdictSavepoint,
     pub(crate) meta: Meta,
     pub(crate) clears: Arc<ClearTable>,
+    /// State of the list of changes before this savepoint.
+    pub(crate) outer: Outer,
 }

@@ -6,7 +6,12 @@
 //! `thalweg-redis`.
 //!
 //! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
-//! continue.
+//! continue. The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.
+//!
+//! The steps of a batch have a bound, see `meter`. A command or a transaction that exceeds it is rolled back and ends the
+//! batch. If it was the first one of the batch, it is rejected; otherwise the outcome has replies only for the commands
+//! before it, and the proposer proposes the others again. So what a client pipelines with a command does not decide
+//! whether the command is rejected.
 //!
 //! All changes of the batch to one key count as one change, with the batch's revision. Watches and histories see this
 //! change, and the Redis command `WATCH` uses the revision as the key's version. A new deadline is a change for
@@ -17,7 +22,7 @@ use thalweg_redis::execute;
 use thalweg_types::{
     KeyspaceId, LogPosition,
     codec::Malformed,
-    command::{Outcome, RedisBatch, RedisCommands},
+    command::{GroupMark, Outcome, RedisBatch, RedisCommands, group_mark},
     limits::MAX_KEY_BYTES,
     reply::Reply,
 };
@@ -27,7 +32,10 @@ use crate::{
     keys::{DATA_PREFIX_LEN, data_prefix},
     keyspaces::{catalog::KeyspaceKind, live::live_head},
     machine::{applying::Applying, state_machine::Machine},
-    redis::{errors::failure, store::RedisStore},
+    redis::{
+        errors::failure,
+        store::{RedisStore, TOO_EXPENSIVE},
+    },
     refused::Refused,
 };
 
@@ -44,9 +52,27 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
     let mut replies = Vec::with_capacity(batch.len());
     let (mut commands, mut args) = (batch.commands(), Vec::new());
     let mut ahead = commands.clone();
-    while commands.next_into(&mut args) {
-        if replies.len().is_multiple_of(WARMED) && batch.len() > 1 {
+    // Number of replies before the current transaction; `None` outside of transactions.
+    let mut group = None;
+    for number in 0_u32.. {
+        if !commands.next_into(&mut args) {
+            break;
+        }
+        if number.is_multiple_of(WARMED) && batch.len() > 1 {
             warm(store.applying.machine, batch.keyspace, &mut ahead);
+        }
+        match group_mark(&args) {
+            Some(GroupMark::Begin) if group.is_none() => {
+                store.begin_group();
+                group = Some(replies.len());
+                continue;
+            }
+            Some(GroupMark::End) if group.is_some() => {
+                store.keep_group();
+                group = None;
+                continue;
+            }
+            _ => {}
         }
         if let Some(reply) = store.set(&args)? {
             replies.push(reply);
@@ -55,25 +81,51 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
         store.begin(&args);
         let reply = execute(&mut store, &args).map_err(failure)?;
         let reply = store.within_bounds(reply);
+        if store.check_steps().is_err() {
+            store.undo();
+            store.undo_group();
+            end_early(&mut replies, group, &mut commands);
+            break;
+        }
         match reply {
             Reply::Error(_) => store.undo(),
             _ => store.keep(),
         }
         replies.push(reply);
     }
+    store.keep_group();
     store.end();
     Ok(Outcome::Redis(Some(replies)))
 }
 
+/// Ends a batch at a command that has used up the steps of the batch, after its changes and those of its transaction
+/// were rolled back. `group` is the number of replies before its transaction. The first command of a batch, or the first
+/// transaction, is rejected for good. Any other gets no reply, nor do the commands after it: the proposer proposes them
+/// again as another batch, where they have all steps of a batch for themselves.
+fn end_early(replies: &mut Vec<Reply>, group: Option<usize>, rest: &mut RedisCommands<'_>) {
+    let before = group.unwrap_or(replies.len());
+    let ran = replies.len() - before + 1;
+    replies.truncate(before);
+    if before > 0 {
+        return;
+    }
+    let mut rejected = ran;
+    let mut args = Vec::new();
+    while group.is_some() && rest.next_into(&mut args) && group_mark(&args) != Some(GroupMark::End) {
+        rejected += 1;
+    }
+    replies.resize_with(rejected, || Reply::error(TOO_EXPENSIVE));
+}
+
 /// Number of Redis commands whose keys are prefetched together.
-const WARMED: usize = 16;
+const WARMED: u32 = 16;
 
 /// Passes the keys of the next Redis commands to the backend, which prefetches their rows. Only keys that are the
 /// first argument of their command and short are passed.
 fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'a>) {
     const BYTES: usize = 64;
     let prefix = data_prefix(keyspace);
-    let (mut full, mut lens, mut count) = ([[0; BYTES]; WARMED], [0; WARMED], 0);
+    let (mut full, mut lens, mut count) = ([[0; BYTES]; WARMED as usize], [0; WARMED as usize], 0);
     let mut last: &[u8] = &[];
     for _ in 0..WARMED {
         let Some(key) = ahead.next_key() else { break };
@@ -86,7 +138,7 @@ fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'
         (last, count) = (key, count + 1);
     }
     if count > 1 {
-        let keys: [&[u8]; WARMED] = std::array::from_fn(|at| &full[at][..lens[at]]);
+        let keys: [&[u8]; WARMED as usize] = std::array::from_fn(|at| &full[at][..lens[at]]);
         machine.backend.warm(&keys[..count]);
     }
 }

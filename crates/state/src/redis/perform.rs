@@ -5,6 +5,7 @@ use thalweg_types::{
     command::offset_within,
     limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES},
     reply::Reply,
+    steps::{OPERATION, READ, WRITE, read_bytes},
 };
 
 use crate::{
@@ -26,6 +27,9 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
+/// Maximum steps of a `SET` without options besides the bytes of its value.
+const SET_STEPS: u64 = OPERATION + 8 * READ + 8 * WRITE;
+
 impl<'a> RedisStore<'_, '_, 'a> {
     /// Runs a Redis `SET` without options, the most frequent command. It cannot be rejected, so it needs no savepoint.
     /// Returns `None` for every other command, for a `SET` that would be rejected, and in a keyspace with history.
@@ -34,11 +38,14 @@ impl<'a> RedisStore<'_, '_, 'a> {
         let &[name, key, value] = args else { return Ok(None) };
         let is_plain =
             name.eq_ignore_ascii_case(b"set") && key.len() <= MAX_KEY_BYTES && value.len() <= MAX_VALUE_BYTES;
-        if !is_plain || self.keeps {
+        // Near the end of the budget the command may have to be rolled back.
+        let is_near_the_end = self.applying.applier.staged.meter().left() < SET_STEPS + read_bytes(value.len());
+        if !is_plain || self.keeps || is_near_the_end {
             return Ok(None);
         }
         let Some(offset) = offset_within(self.batch.bytes, value) else { return Ok(None) };
         let (keyspace, at) = (self.keyspace, within(self.at, offset));
+        self.applying.charge(OPERATION + read_bytes(value.len()));
         let before = replaced(self.applying, keyspace, key)?;
         self.use_revision();
         if let Some(before) = before.filter(|before| before.expiry != Expiry::NEVER) {

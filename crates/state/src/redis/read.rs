@@ -13,11 +13,12 @@ use thalweg_types::limits::MAX_REDIS_READ_BYTES;
 
 use crate::{
     keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::values::{Decoded, Stored, StoredValue, decode_value},
+    keyspaces::values::{Decoded, StoredValue, decode_value},
     redis::{
         errors::{failed, refused},
         part_rows::{name_of, parts_range},
-        store::{RedisStore, TOO_MUCH_READ},
+        store::{RedisStore, RowHead, TOO_MUCH_READ},
+        view::deadline_of,
     },
 };
 
@@ -37,18 +38,45 @@ impl Read for RedisStore<'_, '_, '_> {
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
-        Ok(self.live(key)?.as_ref().map(Self::key_info))
+        Ok(self.live_head(key)?.map(|head| head.info()))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         let Some(live) = self.live(key)? else { return Ok(None) };
-        let KeyInfo { deadline, version, len, .. } = Self::key_info(&live);
-        self.note_read(len)?;
+        let (deadline, version) = (live.expiry.deadline.map(deadline_of), live.revision.0);
         let value = match live.value {
             StoredValue::Collection(collection) => Value::Collection(collection),
             _ => Value::String(self.applying.bytes_of(&live).map_err(failed)?),
         };
         Ok(Some(KeyValue { value, deadline, version }))
+    }
+
+    fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
+        self.check_steps()?;
+        let found = keys::with_data_key(self.keyspace, key, |full| {
+            let mut found = Ok(None);
+            self.applying.look(full, &mut |row| {
+                found = decode_value(full, row).map(|row| {
+                    let is_short = row.value.collection().is_some() || row.value.value_len() <= max_bytes;
+                    let head = RowHead::of(row.revision, row.value, row.expiry);
+                    Some((head, is_short.then(|| row.value.to_owned())))
+                });
+            })?;
+            found
+        });
+        let Some((head, value)) = found.map_err(failed)? else { return Ok(None) };
+        if !self.shows(key, head.revision, &head.expiry).map_err(failed)? {
+            return Ok(None);
+        }
+        let KeyInfo { deadline, version, len, .. } = head.info();
+        let Some(value) = value else { return Ok(Some(None)) };
+        self.note_read(len)?;
+        let value = match value {
+            StoredValue::Collection(collection) => Value::Collection(collection),
+            StoredValue::Inline(bytes) => Value::String(bytes),
+            StoredValue::Blob(blob) => Value::String(self.applying.read_blob(&blob).map_err(failed)?),
+        };
+        Ok(Some(Some(KeyValue { value, deadline, version })))
     }
 
     fn len(&self) -> Result<u64, StoreError> {
@@ -61,6 +89,10 @@ impl Read for RedisStore<'_, '_, '_> {
             ControlFlow::Continue(())
         })?;
         Ok(keys)
+    }
+
+    fn work(&self, steps: u64) -> Result<(), StoreError> {
+        self.work(steps)
     }
 
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
@@ -77,7 +109,7 @@ impl Read for RedisStore<'_, '_, '_> {
                 if !self.shows(key, revision, &expiry)? {
                     return Ok(ControlFlow::Continue(()));
                 }
-                Ok(visit(key, &Self::key_info(&Stored { revision, value: value.to_owned(), expiry })))
+                Ok(visit(key, &RowHead::of(revision, value, expiry).info()))
             };
             show().unwrap_or_else(|error| {
                 failure = Some(error);
@@ -85,14 +117,23 @@ impl Read for RedisStore<'_, '_, '_> {
             })
         });
         scanned.map_err(|error| failed(error.into()))?;
-        failure.map_or(Ok(()), |error| Err(failed(error)))
+        failure.map_or(Ok(()), |error| Err(failed(error)))?;
+        self.check_steps()
     }
 
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.check_steps()?;
         let key = [&keys::part_prefix(self.keyspace, id), name].concat();
         let found = self.applying.get(&key).map_err(failed)?;
         self.note_read(found.as_ref().map_or(0, Bytes::len))?;
         Ok(found)
+    }
+
+    fn has_part(&self, id: CollectionId, name: &[u8]) -> Result<bool, StoreError> {
+        self.check_steps()?;
+        let (key, mut is_there) = ([&keys::part_prefix(self.keyspace, id), name].concat(), false);
+        self.applying.look(&key, &mut |_| is_there = true).map_err(failed)?;
+        Ok(is_there)
     }
 
     fn parts(
@@ -119,9 +160,11 @@ impl Read for RedisStore<'_, '_, '_> {
             visit(name, value)
         });
         scanned.map_err(|error| failed(error.into()))?;
+        self.check_steps()?;
         if read_bytes == usize::MAX {
             return Err(refused(TOO_MUCH_READ));
         }
-        self.note_read(read_bytes)
+        self.read_bytes.set(self.read_bytes.get() + read_bytes);
+        Ok(())
     }
 }

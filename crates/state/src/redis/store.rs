@@ -10,7 +10,8 @@ use thalweg_redis::{Collection, CollectionId, KeyInfo, Kind, NewValue, Read, Rep
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{Outcome, RedisBatch, offset_within},
-    limits::{MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, REDIS_REPLY_ITEM_BYTES},
+    limits::{MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, REDIS_REPLY_ITEM_BYTES},
+    steps::{OPERATION, items, read_bytes, written_bytes},
 };
 
 use crate::{
@@ -19,10 +20,11 @@ use crate::{
     error::MachineError,
     expiry::rows::Expiry,
     history::rows::VersionEnd,
+    keys,
     keyspaces::{
         counts::{CountChange, CountedValue},
         live::{Replaced, change_of_row, is_live},
-        values::{Stored, StoredValue},
+        values::{Decoded, Stored, StoredRef, StoredValue, decode_value},
     },
     machine::{applying::Applying, undo::Savepoint},
     redis::{
@@ -91,16 +93,49 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     first: &'a [u8],
     /// Savepoint at the beginning of the current command, to which a rejection rolls back.
     savepoint: Option<Savepoint>,
+    /// Savepoint at the beginning of the current transaction, and whether the batch had written before it.
+    group: Option<GroupStart>,
     /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,
-    /// Bytes that the batch has written so far.
-    written_bytes: usize,
     pub(crate) seeds: Cell<u64>,
+}
+
+/// State at the beginning of a transaction within a batch.
+struct GroupStart {
+    savepoint: Savepoint,
+    revision: Revision,
+    wrote: bool,
+    seeds: u64,
+}
+
+/// The row of a key without the bytes of its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowHead {
+    pub(crate) revision: Revision,
+    pub(crate) expiry: Expiry,
+    held: CountedValue,
+    kind: Kind,
+}
+
+impl RowHead {
+    pub(crate) fn of(revision: Revision, value: StoredRef<'_>, expiry: Expiry) -> Self {
+        let kind = match value {
+            StoredRef::Collection(collection) => collection.kind,
+            StoredRef::Inline(_) | StoredRef::Blob(_) => Kind::String,
+        };
+        Self { revision, expiry, held: value.into(), kind }
+    }
+
+    pub(crate) fn info(&self) -> KeyInfo {
+        let deadline = self.expiry.deadline.map(deadline_of);
+        KeyInfo { kind: self.kind, deadline, version: self.revision.0, len: self.held.value_bytes }
+    }
 }
 
 pub(crate) const TOO_MUCH_READ: &str =
     "ERR the replies of these commands would be too large together: send fewer of them at a time";
-const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
+pub(crate) const TOO_EXPENSIVE: &str = "ERR too expensive: the command or transaction would block others for too long, \
+     so it changed nothing; split it, or send reads outside of MULTI and before writes";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
 const NO_COLLECTIONS: &str =
     "ERR this keyspace stores only strings: hashes and streams need a keyspace with exact counts and without history";
@@ -120,8 +155,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             now: applying.applied.time.0 / 1000,
             first: b"",
             savepoint: None,
+            group: None,
             read_bytes: Cell::new(0),
-            written_bytes: 0,
             seeds: Cell::new(applying.applier.meta.seeds),
             batch,
             applying,
@@ -132,7 +167,32 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     pub(crate) fn begin(&mut self, args: &[&'a [u8]]) {
         self.first = args.get(1).copied().unwrap_or_default();
         self.writes = false;
+        self.applying.charge(OPERATION + items(args.len()));
         self.savepoint = Some(self.applying.savepoint());
+    }
+
+    /// Begins a transaction, whose commands are rolled back together if they are too expensive.
+    pub(crate) fn begin_group(&mut self) {
+        let savepoint = self.applying.savepoint();
+        let (revision, wrote, seeds) = (self.applying.applied.revision, self.wrote, self.seeds.get());
+        self.group = Some(GroupStart { savepoint, revision, wrote, seeds });
+    }
+
+    /// Keeps the changes of the current transaction.
+    pub(crate) fn keep_group(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.applying.keep(group.savepoint);
+        }
+    }
+
+    /// Rolls back the current transaction, after its current command was rolled back.
+    pub(crate) fn undo_group(&mut self) {
+        if let Some(GroupStart { savepoint, revision, wrote, seeds }) = self.group.take() {
+            self.applying.roll_back(savepoint);
+            self.applying.applied.revision = revision;
+            self.wrote = wrote;
+            self.seeds.set(seeds);
+        }
     }
 
     /// Rolls back the changes of the current command, which was rejected.
@@ -179,7 +239,20 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
     }
 
+    /// Returns an error if the commands of the batch have used up their steps.
+    pub(crate) fn check_steps(&self) -> Result<(), StoreError> {
+        if self.applying.applier.staged.meter().is_spent() { Err(refused(TOO_EXPENSIVE)) } else { Ok(()) }
+    }
+
+    /// Charges work, and returns an error if the commands of the batch have used up their steps.
+    pub(crate) fn work(&self, steps: u64) -> Result<(), StoreError> {
+        self.applying.charge(steps);
+        self.check_steps()
+    }
+
+    /// Charges bytes that a command reads, before it reads them.
     pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
+        self.work(read_bytes(bytes))?;
         let bytes = self.read_bytes.get() + bytes;
         if bytes > MAX_REDIS_READ_BYTES {
             return Err(refused(TOO_MUCH_READ));
@@ -189,16 +262,27 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     fn note_written(&mut self, bytes: usize) -> Result<(), StoreError> {
-        if self.written_bytes + bytes > MAX_REDIS_WRITTEN_BYTES {
-            return Err(refused(TOO_MUCH_WRITTEN));
-        }
-        self.written_bytes += bytes;
-        Ok(())
+        self.work(written_bytes(bytes))
     }
 
-    /// Returns the row of a key, even if the row is hidden or its value has ended.
-    fn row(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
-        self.applying.row_of(self.keyspace, key).map_err(failed)
+    /// Returns the row of a key without its value, even if the row is hidden or its value has ended.
+    fn head(&self, key: &[u8]) -> Result<Option<RowHead>, StoreError> {
+        self.check_steps()?;
+        let found = keys::with_data_key(self.keyspace, key, |full| {
+            let mut found = Ok(None);
+            self.applying.look(full, &mut |row| {
+                found = decode_value(full, row)
+                    .map(|Decoded { revision, value, expiry }| Some(RowHead::of(revision, value, expiry)));
+            })?;
+            found
+        });
+        found.map_err(failed)
+    }
+
+    /// Returns the row of a key without its value, if the key exists.
+    pub(crate) fn live_head(&self, key: &[u8]) -> Result<Option<RowHead>, StoreError> {
+        let Some(head) = self.head(key)? else { return Ok(None) };
+        Ok(self.shows(key, head.revision, &head.expiry).map_err(failed)?.then_some(head))
     }
 
     /// Returns true if commands can see a row: no deleted prefix hides it, and its value has not ended.
@@ -206,35 +290,32 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(is_live(self.applying, expiry)? && self.applying.visibility(self.keyspace).shows(key, revision))
     }
 
+    /// Returns the row of a key with its value, if the key exists, and charges the bytes of the value.
     pub(crate) fn live(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
-        let Some(row) = self.row(key)? else { return Ok(None) };
-        Ok(self.shows(key, row.revision, &row.expiry).map_err(failed)?.then_some(row))
-    }
-
-    pub(crate) fn key_info(live: &Stored) -> KeyInfo {
-        let kind = match &live.value {
-            StoredValue::Collection(collection) => collection.kind,
-            _ => Kind::String,
-        };
-        let Expiry { deadline, .. } = live.expiry;
-        KeyInfo { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
+        self.check_steps()?;
+        let Some(row) = self.applying.row_of(self.keyspace, key).map_err(failed)? else { return Ok(None) };
+        if !self.shows(key, row.revision, &row.expiry).map_err(failed)? {
+            return Ok(None);
+        }
+        self.note_read(row.value_len())?;
+        Ok(Some(row))
     }
 
     /// Replaces the row of a key, and updates counts, history and watches.
     fn replace(
         &mut self,
         key: &'a [u8],
-        before: Option<&Stored>,
+        before: Option<&RowHead>,
         (value, revision, expiry): (NewRow<'a>, Revision, Expiry),
         shows: WatchEffect,
     ) -> Result<(), StoreError> {
-        let before = before.map(|before| Replaced::of(self.applying, self.keyspace, before));
+        let before = before.map(|before| self.replaced(before));
         if self.counts {
             let after = CountedValue { value_bytes: value.len(), collection: value.collection() };
             let change = change_of_row(key, before.as_ref(), Some(after));
             self.applying.count(self.keyspace, change);
         }
-        self.supersede(key, VersionEnd::Overwritten)?;
+        self.supersede(key, VersionEnd::Overwritten, before.as_ref())?;
         let before = before.map_or(Expiry::NEVER, |before| before.expiry);
         self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
     }
@@ -244,17 +325,17 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     fn remove(
         &mut self,
         key: &'a [u8],
-        before: &Stored,
+        before: &RowHead,
         ending: VersionEnd,
         goes: CollectionFate,
     ) -> Result<(), StoreError> {
-        let replaced = Replaced::of(self.applying, self.keyspace, before);
+        let replaced = self.replaced(before);
         if self.counts {
             let change = change_of_row(key, Some(&replaced), None);
             let trash = change.trash.filter(|_| goes == CollectionFate::BecomesTrash);
             self.applying.count(self.keyspace, CountChange { trash, ..change });
         }
-        self.supersede(key, ending)?;
+        self.supersede(key, ending, Some(&replaced))?;
         let keyspace = self.keyspace;
         let change = match ending {
             VersionEnd::Expired => KeyChange::Expire { keyspace, key },
@@ -263,8 +344,15 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.delete_row(key, before.expiry, &change).map_err(failed)
     }
 
-    fn supersede(&mut self, key: &[u8], ending: VersionEnd) -> Result<(), StoreError> {
+    fn replaced(&self, before: &RowHead) -> Replaced {
+        let is_counted = self.applying.counts_row(self.keyspace, before.revision);
+        Replaced { held: before.held, expiry: before.expiry, is_counted }
+    }
+
+    /// Keeps the value that a command replaces as a version, in a keyspace with history.
+    fn supersede(&mut self, key: &[u8], ending: VersionEnd, before: Option<&Replaced>) -> Result<(), StoreError> {
         if self.keeps {
+            self.note_written(before.map_or(0, |before| before.held.value_bytes))?;
             self.applying.supersede(self.keyspace, key, self.revision, ending).map_err(failed)?;
         }
         Ok(())
@@ -281,7 +369,10 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
                 NewRow::Collection(collection)
             }
             NewValue::String(Cow::Borrowed(bytes)) => match self.offset_of(key, bytes) {
-                Some(offset) => NewRow::Argument(bytes, within(self.at, offset)),
+                Some(offset) => {
+                    self.work(read_bytes(bytes.len()))?;
+                    NewRow::Argument(bytes, within(self.at, offset))
+                }
                 None => self.computed(Bytes::copy_from_slice(bytes))?,
             },
             NewValue::String(Cow::Owned(bytes)) => self.computed(bytes.into())?,
@@ -321,7 +412,7 @@ enum CollectionFate {
 
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
-        let before = self.row(key)?;
+        let before = self.head(key)?;
         let Some(expiry) = self.expiry(deadline) else {
             return match &before {
                 Some(before) => self.remove(key, before, VersionEnd::Expired, CollectionFate::BecomesTrash),
@@ -334,7 +425,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
-        let Some(before) = self.live(key)? else { return Ok(()) };
+        let Some(before) = self.live_head(key)? else { return Ok(()) };
         let value = self.value(key, NewValue::Collection(collection))?;
         // The revision does not change: collections have no versions, and their bytes are not in the log.
         let row = (value, before.revision, before.expiry);
@@ -344,15 +435,18 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         let Some(before) = self.live(key)? else { return Ok(()) };
         let Some(expiry) = self.expiry(deadline) else {
-            return self.remove(key, &before, VersionEnd::Expired, CollectionFate::BecomesTrash);
+            let head = RowHead::of(before.revision, before.value.as_ref(), before.expiry);
+            return self.remove(key, &head, VersionEnd::Expired, CollectionFate::BecomesTrash);
         };
+        // The row is written again with its value.
+        self.note_written(before.value_len())?;
         let expiry = Expiry { lease: before.expiry.lease, ..expiry };
         let revision = if self.keeps { before.revision } else { self.revision };
         self.put_deadline(key, &before, revision, &expiry).map_err(failed)
     }
 
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {
-        let Some(before) = self.row(key)? else { return Ok(false) };
+        let Some(before) = self.head(key)? else { return Ok(false) };
         let was_there = self.shows(key, before.revision, &before.expiry).map_err(failed)?;
         let ending = if was_there { VersionEnd::Deleted } else { VersionEnd::Expired };
         self.remove(key, &before, ending, CollectionFate::BecomesTrash)?;
@@ -361,9 +455,9 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
 
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
         let Some(moved) = self.live(from)? else { return Ok(()) };
-        // Charged before it is read, wherever it is stored, so that a value above the bound costs nothing, on every
-        // node.
+        // Charged by its length, wherever it is stored, so that all nodes decide equally.
         self.note_written(moved.value_len())?;
+        let head = RowHead::of(moved.revision, moved.value.as_ref(), moved.expiry);
         // Maintenance of the log's bytes looks for them under their original key.
         let value = match &moved.value {
             StoredValue::Collection(collection) => NewRow::Collection(collection.clone()),
@@ -372,8 +466,8 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
             }
         };
         let row = (value, self.revision, moved.expiry);
-        let before = self.row(to)?;
-        self.remove(from, &moved, VersionEnd::Deleted, CollectionFate::MovesToKey)?;
+        let before = self.head(to)?;
+        self.remove(from, &head, VersionEnd::Deleted, CollectionFate::MovesToKey)?;
         let shows = watch_effect(moved.collection(), before.as_ref());
         self.replace(to, before.as_ref(), row, shows)
     }
@@ -404,6 +498,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 
     fn clear(&mut self) -> Result<(), StoreError> {
+        self.check_steps()?;
         self.writes = true;
         match self.applying.empty_prefix(self.keyspace, b"", self.revision) {
             Ok(_) => Ok(()),
@@ -415,10 +510,10 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
 }
 
 /// Determines which change watches see if a row with or without a Redis collection replaces the row `before`.
-fn watch_effect(collection: Option<CollectionId>, before: Option<&Stored>) -> WatchEffect {
+fn watch_effect(collection: Option<CollectionId>, before: Option<&RowHead>) -> WatchEffect {
     match (collection, before) {
         (None, _) => WatchEffect::Value,
-        (Some(_), Some(before)) if before.collection().is_none() => WatchEffect::Deletion,
+        (Some(_), Some(before)) if before.held.collection.is_none() => WatchEffect::Deletion,
         (Some(_), _) => WatchEffect::Nothing,
     }
 }

@@ -16,7 +16,12 @@ use thalweg_redis::{
     store::{Visit, VisitKeys},
 };
 use thalweg_store::Direction;
-use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, limits::MAX_REDIS_READ_BYTES, reply::Reply};
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision, SpaceTime,
+    limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_VIEW_COMPARISONS},
+    reply::Reply,
+    steps::comparisons,
+};
 
 use crate::{
     error::MachineError,
@@ -35,7 +40,7 @@ pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
     deadline.0.div_ceil(1000)
 }
 
-/// Converts a deadline from Redis's milliseconds to space time (microseconds).
+/// Converts a deadline from Redis's milliseconds since 1970 to microseconds since 1970.
 pub(crate) fn micros_of(deadline: u64) -> SpaceTime {
     // One below the number that represents no deadline.
     SpaceTime(deadline.saturating_mul(1000).min(u64::MAX - 1))
@@ -65,6 +70,8 @@ pub struct RedisView<'v> {
     /// Clock of the space. Used only if no key has a deadline; otherwise the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
+    /// Steps of work besides reads.
+    steps: Cell<u64>,
     seed: Cell<u64>,
 }
 
@@ -86,7 +93,8 @@ impl<'v> RedisView<'v> {
         resolve: &'v Resolve<'v>,
         clock: &'v dyn Fn() -> SpaceTime,
     ) -> Self {
-        Self { snapshot, keyspace, counts, keeps, resolve, clock, read_bytes: Cell::new(0), seed: Cell::new(seed) }
+        let (read_bytes, steps, seed) = (Cell::new(0), Cell::new(0), Cell::new(seed));
+        Self { snapshot, keyspace, counts, keeps, resolve, clock, read_bytes, steps, seed }
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
@@ -132,6 +140,16 @@ impl Read for RedisView<'_> {
 
     fn has_collections(&self) -> bool {
         self.counts && !self.keeps
+    }
+
+    fn work(&self, steps: u64) -> Result<(), StoreError> {
+        self.steps.set(self.steps.get().saturating_add(steps));
+        if self.steps.get() > comparisons(MAX_REDIS_VIEW_COMPARISONS) {
+            return Err(StoreError::Refused(Reply::error(
+                "ERR too expensive: the commands would block others for too long; use a shorter pattern, or SCAN",
+            )));
+        }
+        Ok(())
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {

@@ -25,7 +25,7 @@ pub struct StreamInfo {
     pub next: Offset,
     /// Encoded bytes of the batches with readable records. The first of these batches may begin below `start`.
     pub bytes: u64,
-    /// Space time of the last batch ever appended; 0 if there was none.
+    /// Time of the last batch ever appended, by the clock of the space; 0 if there was none.
     pub last_time: SpaceTime,
 }
 

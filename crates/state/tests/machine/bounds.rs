@@ -102,8 +102,8 @@ fn a_lease_has_so_many_keys_and_no_more() {
 fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
     let mut bench = bench();
     let key = |number: usize| format!("{number:06}").into_bytes();
-    let mut fill = CommitBuilder::new();
-    (0..=MAX_TRANSACTION_SCAN_ROWS).for_each(|number| _ = fill.put(KS, &key(number), b"").unwrap());
+    let mut fills = vec![CommitBuilder::new(), CommitBuilder::new()];
+    (0..=MAX_TRANSACTION_SCAN_ROWS).for_each(|number| _ = fills[number % 2].put(KS, &key(number), b"").unwrap());
     let mut clear = TransactionBuilder::new();
     clear.then().delete_prefix(KS, b"0").unwrap();
     let scan = |start: &[u8]| {
@@ -112,7 +112,7 @@ fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
         scan.then().scan(KS, &range).unwrap();
         command(|out| scan.encode(out).unwrap())
     };
-    bench.run(2, &[command(|out| fill.encode(out))]);
+    fills.iter().for_each(|fill| _ = bench.run(2, &[command(|out| fill.encode(out))]));
     bench.run(3, &[command(|out| clear.encode(out).unwrap())]);
     let mut page = |start: &[u8]| match &bench.run(4, &[scan(start)])[0] {
         Outcome::Transacted(done) => match &done.results[0] {
@@ -135,11 +135,14 @@ fn aged(keyspaces: u32, versions: usize) -> Bench {
         let create = command(|out| command::encode_create_keyspace(out, &format!("h{number}"), &config).unwrap());
         bench.run(2, &[create]);
         for round in 0..2 {
-            let mut commit = CommitBuilder::new();
-            for key in 0..versions {
-                commit.put(KeyspaceId(2 + number), &key.to_be_bytes(), &[round]).unwrap();
+            for keys in (0..versions).collect::<Vec<_>>().chunks(5_000) {
+                let mut commit = CommitBuilder::new();
+                for key in keys {
+                    commit.put(KeyspaceId(2 + number), &key.to_be_bytes(), &[round]).unwrap();
+                }
+                let outcomes = bench.run(3, &[command(|out| commit.encode(out))]);
+                assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
             }
-            bench.run(3, &[command(|out| commit.encode(out))]);
         }
     }
     bench

@@ -4,6 +4,7 @@ mod audit;
 mod backends;
 mod behaviour;
 mod bounds;
+mod budget;
 mod compaction;
 mod concurrent;
 mod determinism;

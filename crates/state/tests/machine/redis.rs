@@ -233,7 +233,9 @@ fn unknown_keyspaces_and_garbage_are_outcomes() {
         builder.push(&[b"INCR", b"n"]).unwrap();
     });
     let got = replies(bench.run(2, &[builder.finish()]).remove(0));
-    assert_eq!(got.last(), Some(&Reply::Integer(MAX_REDIS_COMMANDS as i64)));
+    // The steps of a batch end a little before its maximum number of commands.
+    assert!(got.len() > MAX_REDIS_COMMANDS * 3 / 4, "{}", got.len());
+    assert_eq!(got.last(), Some(&Reply::Integer(got.len() as i64)));
 }
 
 #[test]
@@ -636,7 +638,7 @@ fn transactions_say_that_a_hash_has_no_bytes() {
 }
 
 #[test]
-fn bounds_on_what_is_read_and_written_at_once_refuse_what_is_above() {
+fn a_batch_ends_where_it_has_read_or_written_too_much() {
     let mut bench = bench(MachineOptions::default());
     let large = vec![b'x'; 8 * 1024 * 1024 - 1];
     assert_eq!(replies(bench.run(2, &[batch(KS, &[&[b"SET", b"k", &large]])]).remove(0)), [Reply::Ok]);
@@ -645,13 +647,12 @@ fn bounds_on_what_is_read_and_written_at_once_refuse_what_is_above() {
         reads.push(&[b"GET", b"k"]).unwrap();
     });
     let got = replies(bench.run(2, &[reads.finish()]).remove(0));
-    let refused = got.iter().filter(|reply| !ok(reply)).count();
-    assert!((3..6).contains(&refused), "{refused}");
+    assert!((10..15).contains(&got.len()) && got.iter().all(ok), "{}", got.len());
     let mut copies = RedisBuilder::new(KS);
     (0..20_u8).for_each(|number| {
         copies.push(&[b"SETRANGE", &[number], b"8388607", b"x"]).unwrap();
     });
     let got = replies(bench.run(2, &[copies.finish()]).remove(0));
-    assert_eq!(got.iter().filter(|reply| !ok(reply)).count(), 4);
-    assert_eq!(counts(&bench).keys, 1 + 16);
+    assert!((1..5).contains(&got.len()) && got.iter().all(ok), "{}", got.len());
+    assert_eq!(counts(&bench).keys, 1 + got.len() as u64);
 }

@@ -425,12 +425,14 @@ fn a_lease_of_many_keys_ends_in_bounded_steps_and_all_are_hidden_at_once() {
     let (mut bench, _) = bench();
     bench.run(1000, &[grant(7)]);
     let keys = MAX_EXPIRED_ROWS + 500;
-    let puts = commit(|commit| {
-        for key in 0..keys {
-            commit.put_until(KS, &key.to_be_bytes(), b"1", Deadline::Never, Some(LeaseId(7))).unwrap();
-        }
-    });
-    bench.run(1001, &[puts]);
+    for some in (0..keys).collect::<Vec<_>>().chunks(2_000) {
+        let puts = commit(|commit| {
+            for key in some {
+                commit.put_until(KS, &key.to_be_bytes(), b"1", Deadline::Never, Some(LeaseId(7))).unwrap();
+            }
+        });
+        bench.run(1001, &[puts]);
+    }
     assert_eq!(bench.machine.read_view().lease(LeaseId(7)).unwrap().unwrap().keys, keys);
     bench.run(1002, &[revoke(7)]);
     assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new());

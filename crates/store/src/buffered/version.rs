@@ -17,6 +17,7 @@ use crate::{
     backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
     memtable::{BatchNumber, Entry, Memtable, Range},
     merge::{Source, merge},
+    passed::note_passed,
     span::{Reads, Span},
 };
 
@@ -96,10 +97,10 @@ impl<V: StoreView> Version<V> {
 
 fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
     for (key, entry) in range {
-        if let Entry::Value(value) = entry
-            && visit(key, value).is_break()
-        {
-            return;
+        match entry {
+            Entry::Value(value) if visit(key, value).is_break() => return,
+            Entry::Value(_) => {}
+            Entry::Deleted => note_passed(),
         }
     }
 }

@@ -108,7 +108,7 @@ pub struct Restore {
     /// Restore only writes below this LSN
     #[arg(long, value_name = "LSN", conflicts_with = "to_time")]
     pub to_lsn: Option<u64>,
-    /// Restore only writes until this time: 2026-11-20T08:30:00Z, or a span before now
+    /// Restore only writes until this time: 2026-11-20, 2026-11-20T08:30:00Z, or a span before now
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub to_time: Option<Since>,
     /// Print the result as JSON

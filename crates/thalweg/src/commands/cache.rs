@@ -11,6 +11,7 @@ use super::{
 use crate::{
     args::{KeyFormat, ServerArgs},
     failure::{Exit, Failure},
+    figures::{leaves, shown, without_unit, words},
     render::{self, Lines, print_result},
     session::{Entry, Expected, Session},
     span::parse_bytes,
@@ -34,7 +35,8 @@ pub enum Cache {
         place: ServerArgs,
     },
     /// Show the figures of a cache: entries, bytes, hits, misses, evictions
-    Stats(CacheArgs),
+    #[command(alias = "stats")]
+    Show(CacheArgs),
     /// Remove all entries of a cache
     Clear(CacheArgs),
     /// Drop a cache and its entries
@@ -49,7 +51,7 @@ pub enum Cache {
     /// Put an entry
     Put(Put),
     /// Remove an entry
-    #[command(visible_alias = "delete")]
+    #[command(alias = "delete")]
     Del {
         #[command(flatten)]
         key: Key,
@@ -151,7 +153,7 @@ impl Cache {
     pub fn place(&self) -> &ServerArgs {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
-            Self::Stats(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
+            Self::Show(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
             Self::Get { key, .. } | Self::Del { key, .. } | Self::Touch { key, .. } | Self::Incr { key, .. } => {
                 &key.place
             }
@@ -169,14 +171,16 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
             let max = render::bytes(shown["max_bytes"].as_u64().unwrap_or_default());
             print_result(&shown, json, || format!("{}, at most {max}", if created { "created" } else { "exists" }))
         }
-        Cache::Stats(named) => stats(&session.cache_stats(&named.cache)?, json),
+        Cache::Show(named) => show(&session.cache_stats(&named.cache)?, json),
         Cache::Clear(named) => {
             session.clear_cache(&named.cache)?;
             print_result(&json!({ "cache": named.cache }), json, || "ok, empty".to_owned())
         }
         Cache::Drop(named) => {
             session.drop_cache(&named.cache)?;
-            print_result(&json!({ "cache": named.cache }), json, || "ok, dropped".to_owned())
+            print_result(&json!({ "cache": named.cache }), json, || {
+                format!("ok, {} and its entries are gone", named.cache)
+            })
         }
         Cache::Get { key, raw } => get(session, key, *raw, json),
         Cache::Put(put) => {
@@ -249,6 +253,10 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
     if json {
         return all.iter().try_for_each(|cache| render::line(&cache.to_string()));
     }
+    if all.is_empty() {
+        render::note("no caches yet: `thalweg cache put CACHE KEY VALUE` creates one");
+        return Ok(());
+    }
     let number = |cache: &Value, name: &str| cache[name].as_u64().unwrap_or_default();
     let rows = all.iter().map(|cache| {
         vec![
@@ -263,11 +271,11 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
     render::line(&render::table(&["cache", "entries", "bytes", "at most", "hits", "evictions"], rows))
 }
 
-fn stats(shown: &Value, json: bool) -> Result<(), Failure> {
-    print_result(shown, json, || {
-        let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
-            "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],
-            _ => vec![name, value],
+fn show(stats: &Value, json: bool) -> Result<(), Failure> {
+    print_result(stats, json, || {
+        let rows = leaves("", stats).into_iter().map(|(name, value)| {
+            let text = if name == "hit_ratio" { percent(&value) } else { shown(&name, &value) };
+            vec![words(without_unit(&name)), text]
         });
         render::table(&["figure", ""], rows)
     })

@@ -76,9 +76,13 @@ fn commit_text(answer: &Value) -> String {
 pub fn txn(args: &Txn) -> Result<(), Failure> {
     let body = body(args.transaction.as_deref(), args.file.as_ref())?;
     let answer = Session::with(&args.place, Access::Write, |session| session.transact(&body))?;
-    render::print_result(&answer, args.place.json, || transaction_text(&answer))?;
     let nothing_done = answer["results"].as_array().is_none_or(Vec::is_empty);
-    if answer["succeeded"] == json!(false) && nothing_done {
+    let is_refused = answer["succeeded"] == json!(false) && nothing_done;
+    // The text would report a success. The JSON contains the outcome, and names the condition.
+    if !is_refused || args.place.json {
+        render::print_result(&answer, args.place.json, || transaction_text(&answer))?;
+    }
+    if is_refused {
         let number = answer["failed"]["condition"].as_u64().unwrap_or_default();
         let message = format!("condition {number} was not met, and the transaction has no \"else\"");
         return Err(Failure::new(Exit::Conflict, "condition_failed", message)

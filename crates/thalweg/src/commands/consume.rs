@@ -21,16 +21,15 @@ use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
     render::{self, Lines},
+    retry,
     session::{Access, GroupCall, PushRequest, Session, StreamRecord},
     span::{parse_bytes, parse_span},
 };
 
 /// Maximum wait of one fetch, so that a lost server is noticed soon.
 const WAIT_AT_A_TIME: Duration = Duration::from_secs(10);
-/// Time for which `--follow` retries to reach a lost server.
+/// Time for which `--follow` and `--push` retry to reach a server that is lost, or that was down at the start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts to reach a lost server.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Time at which records are acked.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +75,7 @@ pub struct Consume {
     /// Maximum time to wait for a record before the command ends
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "0s", conflicts_with = "follow")]
     pub wait: Duration,
-    /// Wait for records without a limit
+    /// Wait for records without a limit; a server that is down is tried again for a minute
     #[arg(long, short)]
     pub follow: bool,
     /// Wait for records without a limit, and let the server push them; at most --batch of them are unacked at a time
@@ -129,7 +128,10 @@ impl Batch {
 pub fn run(args: &Consume) -> Result<(), Failure> {
     let access = if args.create { Access::Write } else { Access::Read };
     let failed = Session::with(&args.place, access, |session| {
-        let member = Member { args, session, deadline: deadline(args, session)? };
+        // A service that follows a stream may start before its server.
+        let patience = if args.follow || args.push { PATIENCE } else { Duration::ZERO };
+        let deadline = retry::while_unavailable(patience, || deadline(args, session))?;
+        let member = Member { args, session, deadline };
         if args.push { member.take_pushed().map(|()| 0) } else { member.consume() }
     })?;
     match failed {
@@ -210,7 +212,7 @@ impl Member<'_> {
             if left > 0 && since.elapsed() > PATIENCE {
                 return lost;
             }
-            thread::sleep(PAUSE.min(Duration::from_millis(left)));
+            thread::sleep(retry::PAUSE.min(Duration::from_millis(left)));
         }
         Ok(())
     }
@@ -228,18 +230,9 @@ impl Member<'_> {
             "max_records": u64::from(self.args.batch).min(left),
             "wait_seconds": wait.min(WAIT_AT_A_TIME).min(self.args.place.timeout / 2).as_secs_f64(),
         });
-        let lost_at = Instant::now();
-        loop {
-            match self.call(GroupCall::Fetch, &body) {
-                Err(failure) if failure.exit == Exit::Unavailable && self.args.follow => {
-                    if lost_at.elapsed() > PATIENCE {
-                        return Err(failure);
-                    }
-                    thread::sleep(PAUSE);
-                }
-                answer => return batch_of(&answer?).ok_or_else(not_ours),
-            }
-        }
+        let patience = if self.args.follow { PATIENCE } else { Duration::ZERO };
+        let answer = retry::while_unavailable(patience, || self.call(GroupCall::Fetch, &body))?;
+        batch_of(&answer).ok_or_else(not_ours)
     }
 
     fn show(&self, lines: &mut Lines, batch: &Batch) -> Result<(), Failure> {

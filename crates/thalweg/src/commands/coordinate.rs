@@ -13,7 +13,7 @@ use std::{
     process::{self, Child, ExitStatus},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
-    render,
+    render, retry,
     session::{Coordination, of_recipe},
     span::parse_span,
 };
@@ -53,7 +53,7 @@ pub struct HoldArgs {
     /// Time for which others wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
-    /// Maximum time to wait; 0s does not wait [default: no limit]
+    /// Maximum time to wait, also for a server that is down; 0s does not wait [default: no limit]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     /// The command and its arguments
@@ -133,27 +133,30 @@ pub struct Leader {
 
 pub fn lock(args: &Lock) -> Result<(), Failure> {
     let lock = format!("lock {:?}", args.name);
-    run_holding(&args.run, &args.keyspace, &lock, |at, run| {
-        recipes::Lock::new(at, &args.name)?.acquire(&acquire(run, ""))
+    let run = &args.run;
+    run_holding(run, &args.keyspace, &lock, |at, wait| {
+        recipes::Lock::new(at, &args.name)?.acquire(&acquire(run, wait, ""))
     })
 }
 
 pub fn semaphore(args: &Semaphore) -> Result<(), Failure> {
     let (slots, semaphore) = (args.slots as usize, format!("semaphore {:?}", args.name));
-    run_holding(&args.run, &args.keyspace, &semaphore, |at, run| {
-        recipes::Semaphore::new(at, &args.name, slots)?.acquire(&acquire(run, ""))
+    let run = &args.run;
+    run_holding(run, &args.keyspace, &semaphore, |at, wait| {
+        recipes::Semaphore::new(at, &args.name, slots)?.acquire(&acquire(run, wait, ""))
     })
 }
 
 pub fn elect(args: &Elect) -> Result<(), Failure> {
     let election = format!("election {:?}", args.name);
-    run_holding(&args.run, &args.keyspace, &election, |at, run| {
-        Election::new(at, &args.name)?.campaign(&acquire(run, &args.value))
+    let run = &args.run;
+    run_holding(run, &args.keyspace, &election, |at, wait| {
+        Election::new(at, &args.name)?.campaign(&acquire(run, wait, &args.value))
     })
 }
 
-fn acquire<'a>(run: &HoldArgs, value: &'a str) -> Acquire<'a> {
-    Acquire { ttl: run.ttl, wait: run.wait, value: value.as_bytes() }
+fn acquire<'a>(run: &HoldArgs, wait: Option<Duration>, value: &'a str) -> Acquire<'a> {
+    Acquire { ttl: run.ttl, wait, value: value.as_bytes() }
 }
 
 pub fn leader(args: &Leader) -> Result<(), Failure> {
@@ -206,10 +209,12 @@ fn run_holding(
     run: &HoldArgs,
     keyspace: &str,
     what: &str,
-    acquire: impl FnOnce(Coordination, &HoldArgs) -> Result<Hold<Coordination>, RecipeError<Failure>>,
+    acquire: impl FnOnce(Coordination, Option<Duration>) -> Result<Hold<Coordination>, RecipeError<Failure>>,
 ) -> Result<(), Failure> {
-    let at = Coordination::open(&run.place, keyspace, run.ttl)?;
-    let held = acquire(at.clone(), run).map_err(|error| match error {
+    let began = Instant::now();
+    let at = open(run, keyspace)?;
+    let left = run.wait.map(|wait| wait.saturating_sub(began.elapsed()));
+    let held = acquire(at.clone(), left).map_err(|error| match error {
         RecipeError::TimedOut { .. } => {
             let failure = of_recipe(error);
             Failure { message: format!("{what} is {}", failure.message), ..failure }
@@ -229,6 +234,16 @@ fn run_holding(
     match status.code().or_else(|| status.signal().map(|signal| 128 + signal)) {
         Some(0) => Ok(()),
         code => process::exit(code.unwrap_or(i32::from(Exit::Failed.code()))),
+    }
+}
+
+/// Opens the node. With `--wait`, a node that is not available is tried again until that time is over. Without it,
+/// the command ends immediately, because a mistyped address would make it wait forever.
+fn open(run: &HoldArgs, keyspace: &str) -> Result<Coordination, Failure> {
+    let open = || Coordination::open(&run.place, keyspace, run.ttl);
+    match run.wait {
+        Some(wait) => retry::while_unavailable(wait, open),
+        None => open(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `export`: writes a stream or a keyspace to stdout or a file, in order, in bounded memory.
 
+mod csv_rows;
+
 use std::{
     fs::File,
     io::{self, BufWriter, Write},
@@ -9,15 +11,19 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use thalweg_types::printable;
 
+use self::csv_rows::{CsvRows, unfit};
 use super::kv::pair_json;
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
     render,
-    session::{Access, ScanQuery, Session},
+    session::{Access, Pair, Record, ScanQuery, Session, StreamRecord},
+    span::show_time,
 };
+
+/// Columns of a stream in a CSV file.
+const STREAM_COLUMNS: [&str; 6] = ["offset", "time", "key", "headers", "tombstone", "payload"];
 
 /// Format of an export.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +32,14 @@ pub enum ExportFormat {
     Lines,
     /// One JSON object per line with all fields, binary data as base64
     Ndjson,
+    /// A header line, then one row per record or pair; fails for data that is not UTF-8
+    Csv,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg export --stream flights --format lines > flights.ndjson\n  \
-                        thalweg export --keyspace zips --format ndjson --output zips.ndjson")]
+                        thalweg export --keyspace zips --output zips.ndjson\n  \
+                        thalweg export --keyspace zips --format csv --columns zip_code,city > zips.csv")]
 pub struct Export {
     /// Export this stream
     #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
@@ -41,6 +50,9 @@ pub struct Export {
     /// Format of the output
     #[arg(long, value_enum, default_value = "ndjson")]
     pub format: ExportFormat,
+    /// Fields of the JSON object in each value or payload that become columns of a CSV file, instead of the whole record
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
+    pub columns: Vec<String>,
     /// Write to this file [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -51,6 +63,9 @@ pub struct Export {
 }
 
 pub fn run(args: &Export) -> Result<(), Failure> {
+    if !args.columns.is_empty() && args.format != ExportFormat::Csv {
+        return Err(Failure::usage("--columns needs --format csv"));
+    }
     let count = Session::with(&args.place, Access::Read, |session| match (&args.stream, &args.keyspace) {
         (Some(stream), _) => export_stream(session, stream, args),
         (None, Some(keyspace)) => export_keyspace(session, keyspace, args),
@@ -67,79 +82,101 @@ pub fn run(args: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Opens the destination of the export. Callers open it only after they found the data to export, so that a
-/// mistyped name does not truncate a file.
-fn output(args: &Export) -> Result<Output, Failure> {
-    let (to, escapes): (Box<dyn Write>, _) = match &args.output {
-        Some(path) => (Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?), false),
-        None => (Box::new(io::stdout().lock()), args.raw.escapes()),
-    };
-    Ok(Output { to: BufWriter::with_capacity(256 * 1024, to), escapes })
+/// Destination of an export, which writes in one format.
+enum Sink<'a> {
+    Lines(Box<dyn Write>),
+    Ndjson(Box<dyn Write>),
+    Csv(Box<CsvRows<'a>>),
 }
 
-/// Destination of an export.
-struct Output {
-    to: BufWriter<Box<dyn Write>>,
-    /// True if control characters must be escaped, because a terminal shows the export.
-    escapes: bool,
-}
+impl<'a> Sink<'a> {
+    /// Opens the destination. Callers open it only after they found the data to export, so that a mistyped name does
+    /// not truncate a file. `columns` are the columns of a CSV file unless the user names others.
+    fn open(args: &'a Export, columns: &[&str]) -> Result<Self, Failure> {
+        let out: Box<dyn Write> = match &args.output {
+            Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
+            None if args.raw.escapes() => Box::new(render::TerminalWriter::new(io::stdout().lock())),
+            None => Box::new(io::stdout().lock()),
+        };
+        let out = Box::new(BufWriter::with_capacity(256 * 1024, out));
+        Ok(match args.format {
+            ExportFormat::Lines => Self::Lines(out),
+            ExportFormat::Ndjson => Self::Ndjson(out),
+            ExportFormat::Csv => Self::Csv(Box::new(CsvRows::new(out, &args.columns, columns)?)),
+        })
+    }
 
-impl Output {
-    fn write(&mut self, part: &[u8]) -> io::Result<()> {
-        if self.escapes {
-            return self.to.write_all(printable::lines(part).as_bytes());
+    /// Writes what is buffered. An error here would be lost if the destination were only dropped.
+    fn finish(self) -> Result<(), Failure> {
+        match self {
+            Self::Lines(mut out) | Self::Ndjson(mut out) => Ok(out.flush()?),
+            Self::Csv(rows) => rows.finish(),
         }
-        self.to.write_all(part)
     }
 }
 
 fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
     let (start, mut count) = (session.stream(name)?.start, 0);
-    let mut out = output(args)?;
+    let mut sink = Sink::open(args, &STREAM_COLUMNS)?;
     session.read(name, start, u64::MAX, &mut |record| {
-        match args.format {
-            ExportFormat::Lines if record.record.payload.contains(&b'\n') => {
-                return Err(not_representable(&format!("the record at offset {}", record.offset)));
-            }
-            ExportFormat::Lines => write_line(&mut out, &[&record.record.payload])?,
-            ExportFormat::Ndjson => write_line(&mut out, &[Value::Object(record.object()).to_string().as_bytes()])?,
-        }
+        write_record(&mut sink, &record)?;
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
-    out.to.flush()?;
+    sink.finish()?;
     Ok(count)
+}
+
+fn write_record(sink: &mut Sink<'_>, record: &StreamRecord) -> Result<(), Failure> {
+    let name = || format!("the record at offset {}", record.offset);
+    let Record { key, payload, is_tombstone, .. } = &record.record;
+    match sink {
+        Sink::Lines(_) if payload.contains(&b'\n') => Err(unfit(&name(), "does not fit on a line")),
+        Sink::Lines(out) => write_line(out, &[payload]),
+        Sink::Ndjson(out) => write_line(out, &[Value::Object(record.object()).to_string().as_bytes()]),
+        Sink::Csv(rows) => rows.write(payload, &name, || {
+            let headers = record.object().get("headers").map(Value::to_string).unwrap_or_default();
+            vec![
+                record.offset.to_string().into(),
+                show_time(record.time).into(),
+                key.clone().unwrap_or_default(),
+                headers.into(),
+                is_tombstone.to_string().into(),
+                payload.clone(),
+            ]
+        }),
+    }
 }
 
 fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
-    if !session.keyspaces()?.iter().any(|keyspace| keyspace == name) {
+    if !session.keyspaces()?.iter().any(|keyspace| keyspace["name"] == name) {
         return Err(Failure::new(Exit::NotFound, "no_such_keyspace", format!("there is no keyspace named {name:?}"))
             .then("`thalweg keyspaces` lists the existing keyspaces"));
     }
-    let (mut out, mut count) = (output(args)?, 0);
+    let (mut sink, mut count) = (Sink::open(args, &["key", "value"])?, 0);
     session.scan(name, &ScanQuery::default(), &mut |pair| {
-        let value = pair.value.unwrap_or_default();
-        match args.format {
-            ExportFormat::Lines if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
-                return Err(not_representable(&format!("key {:?}", render::one_line(pair.key))));
-            }
-            ExportFormat::Lines => write_line(&mut out, &[pair.key, b"\t", value])?,
-            ExportFormat::Ndjson => write_line(&mut out, &[pair_json(pair).as_bytes()])?,
-        }
+        write_pair(&mut sink, pair)?;
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
-    out.to.flush()?;
+    sink.finish()?;
     Ok(count)
 }
 
-/// Returns the error for data that the format of the export can't represent exactly.
-fn not_representable(what: &str) -> Failure {
-    Failure::new(Exit::Usage, "unfit_format", format!("{what} does not fit on a line"))
-        .then("export with --format ndjson")
+fn write_pair(sink: &mut Sink<'_>, pair: Pair<'_>) -> Result<(), Failure> {
+    let name = || format!("key {:?}", render::one_line(pair.key));
+    let value = pair.value.unwrap_or_default();
+    match sink {
+        Sink::Lines(_) if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
+            Err(unfit(&name(), "does not fit on a line"))
+        }
+        Sink::Lines(out) => write_line(out, &[pair.key, b"\t", value]),
+        Sink::Ndjson(out) => write_line(out, &[pair_json(pair).as_bytes()]),
+        Sink::Csv(rows) => rows.write(value, &name, || vec![pair.key.to_vec(), value.to_vec()]),
+    }
 }
 
-fn write_line(out: &mut Output, parts: &[&[u8]]) -> Result<(), Failure> {
-    let written = parts.iter().try_for_each(|part| out.write(part)).and_then(|()| out.write(b"\n"));
+fn write_line(out: &mut dyn Write, parts: &[&[u8]]) -> Result<(), Failure> {
+    let written = parts.iter().try_for_each(|part| out.write_all(part)).and_then(|()| out.write_all(b"\n"));
     Ok(written?)
 }

@@ -74,8 +74,8 @@ pub struct StreamPosition {
     /// Position in the stream: `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
-    /// Position at the first record since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds
-    /// since 1970
+    /// Position at the first record since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
+    /// microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
 }
@@ -90,6 +90,7 @@ pub enum GroupAction {
         place: TargetArgs,
     },
     /// Show a group: lag, pending records, members
+    #[command(alias = "stats")]
     Show {
         #[command(flatten)]
         of: GroupArgs,
@@ -108,15 +109,15 @@ pub enum GroupAction {
         /// First position to deliver: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
-        /// Deliver records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since
-        /// 1970
+        /// Deliver records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
+        /// microseconds since 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]
         place: TargetArgs,
     },
     /// Change the named settings of a group; the others keep their values
-    #[command(visible_alias = "config")]
+    #[command(alias = "config")]
     Configure {
         #[command(flatten)]
         of: GroupArgs,
@@ -134,8 +135,9 @@ pub enum GroupAction {
         #[command(flatten)]
         place: TargetArgs,
     },
-    /// Delete a group; its stream stays
-    Delete {
+    /// Drop a group; its stream stays
+    #[command(alias = "delete")]
+    Drop {
         #[command(flatten)]
         of: GroupArgs,
         #[command(flatten)]
@@ -203,7 +205,7 @@ impl Groups {
                 | GroupAction::Create { place, .. }
                 | GroupAction::Configure { place, .. }
                 | GroupAction::Seek { place, .. }
-                | GroupAction::Delete { place, .. }
+                | GroupAction::Drop { place, .. }
                 | GroupAction::Ack { place, .. }
                 | GroupAction::Nack { place, .. }
                 | GroupAction::Extend { place, .. },
@@ -295,9 +297,9 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
             let sought = call(place, GroupCall::Seek, of, &json!({ "to": to }))?;
             print_result(&sought, place.json, || format!("ok, continues at offset {}", sought["cursor"]))
         }
-        Some(GroupAction::Delete { of, .. }) => {
+        Some(GroupAction::Drop { of, .. }) => {
             call(place, GroupCall::Delete, of, &Value::Null)?;
-            print_result(&json!({ "deleted": of.group, "stream": of.stream }), place.json, || {
+            print_result(&json!({ "dropped": of.group, "stream": of.stream }), place.json, || {
                 format!("ok, {} is gone; {} stays", of.group, of.stream)
             })
         }
@@ -314,8 +316,11 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         Some(GroupAction::Extend { of, attempts, by, .. }) => {
             let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
             let extended = call(place, GroupCall::Extend, of, &body)?;
-            print_result(&extended, place.json, || format!("ok, extended to {} from now", show_span(*by)))?;
-            lapsed(&extended["lapsed"])
+            finish(
+                &extended,
+                place.json,
+                format!("{} extended to {} from now", extended_count(attempts, &extended), show_span(*by)),
+            )
         }
     }
 }
@@ -326,24 +331,41 @@ fn call(place: &TargetArgs, call: GroupCall, of: &GroupArgs, body: &Value) -> Re
 }
 
 fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
-    print_result(settled, json, || {
-        let level = settled["durability"].as_str().unwrap_or_default();
-        let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
-        format!("ok, {records}, durability {level}")
-    })?;
-    lapsed(&settled["lapsed"])
+    let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
+    let level = settled["durability"].as_str().unwrap_or_default();
+    finish(settled, json, format!("{records}, durability {level}"))
 }
 
-/// Returns a failure if deliveries could not be acked, nacked or extended, because that was done before or because
-/// their ack deadline has passed.
-fn lapsed(lapsed: &Value) -> Result<(), Failure> {
-    match lapsed.as_array() {
-        Some(lapsed) if !lapsed.is_empty() => {
-            let message = format!("attempts have lapsed: {}", Value::Array(lapsed.clone()));
-            Err(Failure::new(Exit::Conflict, "attempt_lapsed", message)
-                .then("they were settled before, or their deadline has passed and they are delivered again"))
-        }
-        _ => Ok(()),
+/// Prints the outcome of an ack, a nack or an extension; `done` describes it. Returns a failure if some of the
+/// deliveries could not be acked, nacked or extended, because that was done before or because their deadline has passed.
+/// The text does not begin with `ok` then, and the failure includes it.
+fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
+    let lapsed = outcome["lapsed"].as_array().map_or(&[][..], Vec::as_slice);
+    if json {
+        render::line(&outcome.to_string())?;
+    }
+    if lapsed.is_empty() {
+        return if json { Ok(()) } else { render::line(&format!("ok, {done}")) };
+    }
+    let attempts: Vec<_> = lapsed.iter().map(attempt_text).collect();
+    let message = format!("attempts have lapsed: {}; done: {done}", attempts.join(", "));
+    Err(Failure::new(Exit::Conflict, "attempt_lapsed", message)
+        .then("they were settled before, or their deadline has passed and they are delivered again"))
+}
+
+/// Returns the number of attempts that were extended, with its unit.
+fn extended_count(attempts: &[u64], extended: &Value) -> String {
+    let lapsed = extended["lapsed"].as_array().map_or(0, Vec::len);
+    render::counted(attempts.len().saturating_sub(lapsed) as u64, "attempt", "attempts")
+}
+
+/// Formats an attempt as the user types it: a number, and the offsets after a colon if only some have lapsed.
+fn attempt_text(lapsed: &Value) -> String {
+    let attempt = lapsed.get("attempt").unwrap_or(lapsed);
+    match (&lapsed["range"][0], &lapsed["range"][1]) {
+        (Value::Null, _) => attempt.to_string(),
+        (first, last) if first == last => format!("{attempt}:{first}"),
+        (first, last) => format!("{attempt}:{first}-{last}"),
     }
 }
 
@@ -404,6 +426,19 @@ mod tests {
         assert_eq!(parse_attempt("7:0-4,9"), Ok(json!({ "attempt": 7, "ranges": [[0, 4], [9, 9]] })));
         for bad in ["", "x", "7:", "7:a", "7:1-", "7:1-2-3", "7,8"] {
             assert!(parse_attempt(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lapsed_attempts_are_shown_as_they_are_typed() {
+        for (json, text) in [
+            (json!(7), "7"),
+            (json!({ "attempt": 7 }), "7"),
+            (json!({ "attempt": 7, "range": [1, 1] }), "7:1"),
+            (json!({ "attempt": 7, "range": [1, 4] }), "7:1-4"),
+        ] {
+            assert_eq!(attempt_text(&json), text);
+            assert!(parse_attempt(text).is_ok());
         }
     }
 

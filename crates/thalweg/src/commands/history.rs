@@ -15,7 +15,7 @@ const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Prints the retained versions, newest first: revision, state and value. Works\n\
-                        only in keyspaces with history (`thalweg keyspaces config users --history 10`).\n\n\
+                        only in keyspaces with history (`thalweg keyspaces configure users --history 10`).\n\n\
                         Examples:\n  thalweg history users ada\n  thalweg history users ada --limit 1 --json\n  \
                         thalweg get users ada --revision 17")]
 pub struct History {

@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use thalweg_types::{Durability, command::AppendConditions};
 
-use self::source::{FileFormat, Item, Source};
+use self::source::{BAD_RECORD, FileFormat, Item, KeyRule, Shape, Source};
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
@@ -34,8 +34,9 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
     after_help = "Into a stream, each line (or each CSV row as a JSON object) becomes a record, with --key as its key.\n\
                         Into a keyspace, --key names the column (csv) or field (ndjson) with the key. With `lines`, the\n\
                         text before the first tab is the key, and the text after it is the value.\n\n\
-                        Examples:\n  thalweg import flights.ndjson --stream flights --format ndjson\n  \
-                        thalweg import zipcodes.csv --keyspace zips --format csv --key zip_code\n  \
+                        Examples:\n  thalweg import flights.ndjson --stream flights\n  \
+                        thalweg import zipcodes.csv --keyspace zips --key country --key zip_code    # US/10001\n  \
+                        thalweg import notes.txt --keyspace notes --generate-keys\n  \
                         zcat log.gz | thalweg import - --stream log --format lines"
 )]
 pub struct Import {
@@ -47,12 +48,24 @@ pub struct Import {
     /// Put into this keyspace
     #[arg(long, value_name = "NAME")]
     pub keyspace: Option<String>,
-    /// Format of the file
+    /// Format of the file [default: by its name: .csv, .ndjson, .jsonl, .txt or .log]
     #[arg(long, value_enum)]
-    pub format: FileFormat,
-    /// Column or field of the file that contains the key
+    pub format: Option<FileFormat>,
+    /// Column or field of the file that contains the key; several, in this order, make one key
     #[arg(long, value_name = "COLUMN")]
-    pub key: Option<String>,
+    pub key: Vec<String>,
+    /// Text between the parts of a key; a record that contains it in a part is rejected
+    #[arg(long, value_name = "TEXT", default_value = "/", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub key_separator: String,
+    /// Text before each key
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub key_prefix: String,
+    /// Use the number of each record in the file as its key, with 12 digits; another import of the file makes the same keys
+    #[arg(long, requires = "keyspace", conflicts_with = "key")]
+    pub generate_keys: bool,
+    /// Column or field of the file that contains the value [default: the whole record]
+    #[arg(long, value_name = "COLUMN")]
+    pub value: Option<String>,
     /// Skip this number of records first, to continue an import
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub skip: u64,
@@ -85,11 +98,16 @@ pub fn run(args: &Import) -> Result<(), Failure> {
         (None, Some(keyspace)) => Sink::Keyspace(keyspace),
         (None, None) => return Err(Failure::usage("name the destination: --stream NAME or --keyspace NAME")),
     };
-    let needs_key = matches!(sink, Sink::Keyspace(_));
+    let format = format(args)?;
+    let shape = Shape {
+        key: key_rule(args, format, matches!(sink, Sink::Keyspace(_)))?,
+        key_prefix: &args.key_prefix,
+        value: args.value.as_deref(),
+    };
     let (input, len) = open(&args.file)?;
     let bar = progress(len);
     let counted = BufReader::with_capacity(256 * 1024, bar.wrap_read(input));
-    let mut source = Source::new(Box::new(counted), args.format, args.key.as_deref(), needs_key)?;
+    let mut source = Source::new(Box::new(counted), format, shape)?;
     source.skip(args.skip)?;
     Session::with(&args.place, Access::Write, |session| {
         let started = Instant::now();
@@ -101,6 +119,29 @@ pub fn run(args: &Import) -> Result<(), Failure> {
     })
 }
 
+fn format(args: &Import) -> Result<FileFormat, Failure> {
+    args.format.or_else(|| FileFormat::of_name(&args.file)).ok_or_else(|| {
+        let file = args.file.display();
+        Failure::usage(format!(
+            "the name {file:?} does not tell the format: name it with --format csv, ndjson or lines"
+        ))
+    })
+}
+
+fn key_rule(args: &Import, format: FileFormat, needs_key: bool) -> Result<KeyRule<'_>, Failure> {
+    match (format, &*args.key) {
+        _ if args.generate_keys => Ok(KeyRule::Number),
+        (FileFormat::Lines, []) if needs_key => Ok(KeyRule::BeforeTab),
+        (_, []) if needs_key => Err(Failure::usage(
+            "a keyspace needs keys: name the column or field that holds them with --key, or use --generate-keys",
+        )),
+        (_, []) => Ok(KeyRule::Without),
+        (_, names) => Ok(KeyRule::Fields { names, separator: &args.key_separator }),
+    }
+}
+
+/// Sends all records of the file. If a record can't be read, the records before it are sent first, so that the import
+/// can be continued exactly there.
 fn pump(
     session: &Session,
     sink: &Sink<'_>,
@@ -112,7 +153,10 @@ fn pump(
     let max_records = args.batch as usize;
     let (mut batch, mut bytes) = (Vec::with_capacity(max_records), 0);
     loop {
-        let item = source.next_item()?;
+        let (item, unread) = match source.next_item() {
+            Ok(item) => (item, None),
+            Err(failure) => (None, Some(failure)),
+        };
         let more = item.as_ref().map_or(0, |item| item.key.as_ref().map_or(0, Vec::len) + item.value.len());
         let full = batch.len() == max_records || bytes + more > MAX_BATCH_BYTES;
         if !batch.is_empty() && (full || item.is_none()) {
@@ -122,6 +166,9 @@ fn pump(
             done.bytes += bytes as u64;
             bytes = 0;
             bar.set_message(render::counted(done.records, "record", "records"));
+        }
+        if let Some(failure) = unread {
+            return Err(failure);
         }
         let Some(item) = item else { return Ok(()) };
         bytes += more;
@@ -154,10 +201,16 @@ fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut ImportT
 fn explain(failure: Failure, args: &Import, done: &ImportTotals) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));
-    next.push_str(&format!(
-        "{} of the file stored; continue with the same command and --skip {acknowledged}",
-        render::counted(acknowledged, "record", "records")
-    ));
+    let stored = render::counted(acknowledged, "record", "records");
+    next.push_str(&if failure.code == BAD_RECORD {
+        let bad = acknowledged + 1;
+        format!(
+            "{stored} of the file stored; correct record {bad} and continue with the same command and --skip \
+             {acknowledged}, or leave it out with --skip {bad}"
+        )
+    } else {
+        format!("{stored} of the file stored; continue with the same command and --skip {acknowledged}")
+    });
     if failure.exit == Exit::Unavailable && args.stream.is_some() {
         next.push_str(
             "\n  if the connection broke during a batch, that batch may be stored already: compare the end of the \

@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     render,
     session::{Access, Session},
-    span::{parse_span, show_time},
+    span::{parse_span, show_span, show_time},
 };
 
 #[derive(Args, Debug)]
@@ -29,12 +29,15 @@ pub enum KeyspaceAction {
     List(Plain),
     /// Create a keyspace; an existing one is not changed
     Create(Configured),
-    /// Change the named settings of a keyspace; the others keep their values
-    Config(Configured),
-    /// Drop a keyspace and everything in it
-    Drop(Named),
     /// Show the size and the settings of a keyspace
-    Stats(Named),
+    #[command(alias = "stats")]
+    Show(Named),
+    /// Change the named settings of a keyspace; the others keep their values
+    #[command(alias = "config")]
+    Configure(Configured),
+    /// Drop a keyspace and everything in it
+    #[command(alias = "delete")]
+    Drop(Named),
 }
 
 /// A keyspace.
@@ -103,7 +106,7 @@ pub fn run(args: &Keyspaces) -> Result<(), Failure> {
     match &args.action {
         None => list(&args.place),
         Some(KeyspaceAction::List(plain)) => list(&plain.place),
-        Some(KeyspaceAction::Stats(Named { keyspace, place })) => {
+        Some(KeyspaceAction::Show(Named { keyspace, place })) => {
             show(&Session::with(place, Access::Read, |session| session.keyspace(keyspace))?, place.json)
         }
         Some(KeyspaceAction::Create(created)) => {
@@ -112,7 +115,7 @@ pub fn run(args: &Keyspaces) -> Result<(), Failure> {
             let found = Session::with(place, Access::Write, |session| session.create_keyspace(name, &config))?;
             render::print_result(&found, place.json, || format!("ok, {name} exists"))
         }
-        Some(KeyspaceAction::Config(changed)) => {
+        Some(KeyspaceAction::Configure(changed)) => {
             let (name, place) = (&changed.keyspace, &changed.place);
             let config = changed.config();
             show(&Session::with(place, Access::Read, |session| session.configure_keyspace(name, &config))?, place.json)
@@ -126,13 +129,16 @@ pub fn run(args: &Keyspaces) -> Result<(), Failure> {
 }
 
 fn list(place: &TargetArgs) -> Result<(), Failure> {
-    let names = Session::with(place, Access::Read, Session::keyspaces)?;
-    if names.is_empty() && !place.json {
-        render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
+    let all = Session::with(place, Access::Read, Session::keyspaces)?;
+    if place.json {
+        return all.iter().try_for_each(|keyspace| render::line(&keyspace.to_string()));
     }
-    names
-        .into_iter()
-        .try_for_each(|name| render::print_result(&json!({ "name": name }), place.json, || render::name(&name)))
+    if all.is_empty() {
+        render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
+        return Ok(());
+    }
+    let rows = all.iter().map(|keyspace| [vec![name(keyspace)], settings(keyspace)].concat());
+    render::line(&render::table(&["keyspace", "counted", "lifetime", "history", "created"], rows))
 }
 
 fn show(found: &Value, json: bool) -> Result<(), Failure> {
@@ -140,13 +146,32 @@ fn show(found: &Value, json: bool) -> Result<(), Failure> {
         let stats = &found["stats"];
         let about = if stats["exact"] == json!(true) { "" } else { "about " };
         let number = |name: &str| stats[name].as_u64().unwrap_or_default();
-        let row = vec![
-            found["name"].as_str().unwrap_or_default().to_owned(),
+        let size = vec![
+            name(found),
             format!("{about}{}", render::count(number("keys"))),
             format!("{about}{}", render::bytes(number("bytes"))),
-            if found["config"]["exact_counts"] == json!(true) { "with every write" } else { "on request" }.to_owned(),
-            found["created_micros"].as_u64().map_or("-".to_owned(), show_time),
         ];
-        render::table(&["keyspace", "keys", "bytes", "counted", "created"], [row])
+        let header = ["keyspace", "keys", "bytes", "counted", "lifetime", "history", "created"];
+        render::table(&header, [[size, settings(found)].concat()])
     })
+}
+
+fn name(keyspace: &Value) -> String {
+    keyspace["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns the columns of a table for the settings of a keyspace and the time of its creation.
+fn settings(keyspace: &Value) -> Vec<String> {
+    let config = &keyspace["config"];
+    let span =
+        |seconds: &Value| seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(show_span);
+    let history = &config["history"];
+    let revisions = history["revisions"].as_u64().map(|count| render::counted(count, "revision", "revisions"));
+    let bounds: Vec<_> = revisions.into_iter().chain(span(&history["age_seconds"])).collect();
+    vec![
+        if config["exact_counts"] == json!(true) { "with every write" } else { "on request" }.to_owned(),
+        span(&config["default_ttl_seconds"]).unwrap_or_else(|| "forever".to_owned()),
+        if bounds.is_empty() { "-".to_owned() } else { bounds.join(", ") },
+        keyspace["created_micros"].as_u64().map_or("-".to_owned(), show_time),
+    ]
 }

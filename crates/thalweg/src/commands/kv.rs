@@ -218,11 +218,21 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
     };
     Session::with(&args.place, Access::Read, |session| {
         let mut lines = render::Lines::new();
-        let more = session.scan(&args.keyspace, &query, &mut |pair| {
+        let scanned = session.scan(&args.keyspace, &query, &mut |pair| {
             let text = if args.place.json { pair_json(pair) } else { pair_text(pair, args.key_format) };
             lines.line(&text)?;
             Ok(ControlFlow::Continue(()))
-        })?;
+        });
+        let more = match scanned {
+            // The first write creates a keyspace, so one that does not exist yet is empty.
+            Err(failure) if failure.code == "no_such_keyspace" => {
+                if !args.place.json {
+                    render::note(&format!("{}; `thalweg keyspaces` lists the existing ones", failure.message));
+                }
+                None
+            }
+            scanned => scanned?,
+        };
         if let Some(cursor) = more.as_ref().filter(|_| args.place.json) {
             lines.line(&json!({ "cursor": cursor }).to_string())?;
         }

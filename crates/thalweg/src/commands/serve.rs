@@ -4,6 +4,8 @@
 //! certificate), the startup line, the order of starting and stopping. Does not own: settings
 //! (`thalweg_server::config`, from whose table the flags are generated) and requests.
 
+mod headings;
+
 use std::{
     io::{self, Write},
     path::PathBuf,
@@ -15,12 +17,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
-    config::{Config, ConfigError, ConfigLayer, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
+    config::{Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, LogFormat, LogLevel, Resolved, example},
     native::security::Certificate,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
+use super::{opening::open_unless_stopped, stop::Stop};
 use crate::{
     failure::{Exit, Failure},
     log_fields, permissions, render,
@@ -77,8 +80,9 @@ impl Args for Serve {
                 .action(ArgAction::SetTrue)
                 .help("Truncate a corrupt log at the damage, keep the state, and report the loss, instead of refusing to start"),
         ];
-        let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
-        KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
+        headings::in_order().fold(command.after_help(AFTER_HELP).args(own), |command, (heading, knob)| {
+            command.arg(flag(knob).help_heading(heading))
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -88,13 +92,14 @@ impl Args for Serve {
 
 /// Creates the command-line flag for a setting. The default that its help text shows comes from the table that also
 /// applies the default.
-fn flag(name: &'static str, help: &'static str) -> Arg {
-    let default = Config::default().get(name).unwrap_or_default();
-    let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
+fn flag(knob: &Knob) -> Arg {
+    let default = Config::default().get(knob.name).unwrap_or_default();
+    let help = format!("{} [default: {default}]", knob.help.trim());
+    let arg = Arg::new(knob.name).long(knob.name.replace('_', "-")).help(help).value_name(knob.value_name);
     if default == "false" {
-        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
     } else {
-        arg.action(ArgAction::Set).value_name("VALUE")
+        arg.action(ArgAction::Set)
     }
 }
 
@@ -150,9 +155,16 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     permissions::only_for_the_owner();
     raise_file_limit();
-    let database = open(&resolved.config, args.repair)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    let served = runtime.block_on(serve(&resolved.config, &database));
+    let mut stop = {
+        let _context = runtime.enter();
+        Stop::new()?
+    };
+    let options = options(&resolved.config, args.repair);
+    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, &mut stop)? else {
+        return Ok(());
+    };
+    let served = runtime.block_on(serve(&resolved.config, &database, stop));
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
         // The server did not close the database. Acknowledged writes are safe either way.
@@ -170,15 +182,13 @@ fn raise_file_limit() {
     }
 }
 
-fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
+fn options(config: &Config, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    let options = Options { create: Create::IfMissing, repair, ..config.engine_options() };
-    Database::open(&config.data, options).map_err(|error| Failure::of(&error))
+    Options { create: Create::IfMissing, repair, ..config.engine_options() }
 }
 
 /// Runs a server over the database until a signal stops it; the server then closes the database.
-async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
-    let mut stop = Stop::new()?;
+async fn serve(config: &Config, database: &Database, mut stop: Stop) -> Result<(), Failure> {
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
@@ -204,25 +214,6 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))
-}
-
-/// Signals that stop a server.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn signalled(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
 }
 
 /// Reloads the configured certificate at each SIGHUP.

@@ -132,7 +132,8 @@ pub struct Read {
     /// Print only the last N records
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "since"])]
     pub last: Option<u64>,
-    /// Print records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Print records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or microseconds since
+    /// 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
     /// Maximum number of records to print
@@ -175,7 +176,8 @@ pub struct Tail {
     /// Begin with the last N records
     #[arg(long, value_name = "N")]
     pub last: Option<u64>,
-    /// Print records since this time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// Print records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or microseconds since
+    /// 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with_all = ["from", "last"])]
     pub since: Option<Since>,
     /// End after this number of records

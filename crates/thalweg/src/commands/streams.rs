@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     args::{Plain, TargetArgs},
@@ -27,12 +27,13 @@ pub struct Streams {
 pub enum StreamAction {
     /// List all streams
     List(Plain),
-    /// Show one stream
+    /// Show a stream
+    #[command(alias = "stats")]
     Show(Named),
     /// Create a stream; an existing one is not changed
     Create(Configured),
-    /// Create a stream, or replace the whole configuration of an existing one
-    #[command(visible_alias = "config")]
+    /// Change the named settings of a stream, which is created if it does not exist; other settings keep their values
+    #[command(alias = "config")]
     Configure(Configured),
     /// List the producers that a stream remembers
     Producers(Named),
@@ -55,8 +56,9 @@ pub enum StreamAction {
         #[command(flatten)]
         place: TargetArgs,
     },
-    /// Delete a stream and its records
-    Delete(Named),
+    /// Drop a stream and its records
+    #[command(alias = "delete")]
+    Drop(Named),
 }
 
 /// A stream.
@@ -68,49 +70,90 @@ pub struct Named {
     pub place: TargetArgs,
 }
 
-/// A stream with its configuration. Without a limit it keeps everything.
+/// A stream with settings. A new stream has no limit and keeps everything, unless settings say otherwise.
 #[derive(Args, Debug)]
 pub struct Configured {
     /// Name of the stream
     pub stream: String,
-    /// Remove records older than this span of time
-    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
-    pub max_age: Option<Duration>,
-    /// Remove the oldest batches while the stream has more bytes than this
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub max_bytes: Option<u64>,
-    /// Remove the oldest records while the stream has more records than this
-    #[arg(long, value_name = "N")]
-    pub max_records: Option<u64>,
-    /// Reject records of more bytes than this
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub max_record_bytes: Option<u64>,
-    /// Reject appends of more bytes than this
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub max_batch_bytes: Option<u64>,
-    /// Keep only the newest record of each key
-    #[arg(long)]
-    pub compact: bool,
-    /// Time for which a tombstone is kept after its append
-    #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "1d", requires = "compact")]
-    pub tombstone_grace: Duration,
+    /// Remove records older than this span of time; none lifts the limit
+    #[arg(long, value_name = "SPAN", value_parser = |text: &str| parse_limit(text, parse_span))]
+    pub max_age: Option<Limit<Duration>>,
+    /// Remove the oldest batches while the stream has more bytes than this; none lifts the limit
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
+    pub max_bytes: Option<Limit<u64>>,
+    /// Remove the oldest records while the stream has more records than this; none lifts the limit
+    #[arg(long, value_name = "N", value_parser = |text: &str| parse_limit(text, parse_count))]
+    pub max_records: Option<Limit<u64>>,
+    /// Reject records of more bytes than this; none lifts the limit
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
+    pub max_record_bytes: Option<Limit<u64>>,
+    /// Reject appends of more bytes than this; none lifts the limit
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
+    pub max_batch_bytes: Option<Limit<u64>>,
+    /// Keep only the newest record of each key; --compact=false keeps all of them from now on
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub compact: Option<bool>,
+    /// Time for which a tombstone is kept after its append [default: 1d]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "compact")]
+    pub tombstone_grace: Option<Duration>,
     #[command(flatten)]
     pub place: TargetArgs,
 }
 
+/// Value of a setting that limits a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit<T> {
+    /// The stream has no limit.
+    Unlimited,
+    /// The stream has this limit.
+    At(T),
+}
+
+/// Parses `none`, or a limit that `parse` understands.
+fn parse_limit<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Limit<T>, String> {
+    match text {
+        "none" => Ok(Limit::Unlimited),
+        limit => parse(limit).map(Limit::At).map_err(|expected| format!("{expected}, or none")),
+    }
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "use a whole number".to_owned())
+}
+
 impl Configured {
-    /// Returns the configuration that the user requests, as JSON for the HTTP API.
-    fn config(&self) -> Value {
-        json!({
-            "max_age_seconds": self.max_age.map(|age| age.as_secs_f64()),
-            "max_bytes": self.max_bytes,
-            "max_records": self.max_records,
-            "max_record_bytes": self.max_record_bytes,
-            "max_batch_bytes": self.max_batch_bytes,
-            "compaction": self.compact.then(|| json!({
-                "tombstone_grace_seconds": self.tombstone_grace.as_secs_f64(),
-            })),
-        })
+    /// Returns the settings that the user names, as JSON for the HTTP API. `old` is the configuration of the stream if
+    /// it exists: a stream that is compacted already keeps its grace time unless the user names another one.
+    fn config(&self, old: &Value) -> Value {
+        let mut object = Map::new();
+        let mut add = |name: &str, limit: Option<Value>| object.extend(limit.map(|limit| (name.to_owned(), limit)));
+        add("max_age_seconds", self.max_age.map(|limit| limit_json(limit, |age| json!(age.as_secs_f64()))));
+        let counts = [
+            ("max_bytes", self.max_bytes),
+            ("max_records", self.max_records),
+            ("max_record_bytes", self.max_record_bytes),
+            ("max_batch_bytes", self.max_batch_bytes),
+        ];
+        for (name, limit) in counts {
+            add(name, limit.map(|limit| limit_json(limit, |count| json!(count))));
+        }
+        add(
+            "compaction",
+            self.compact.map(|is_on| match (is_on, self.tombstone_grace) {
+                (false, _) => Value::Null,
+                (true, Some(grace)) => json!({ "tombstone_grace_seconds": grace.as_secs_f64() }),
+                (true, None) if old["compaction"].is_object() => old["compaction"].clone(),
+                (true, None) => json!({}),
+            }),
+        );
+        Value::Object(object)
+    }
+}
+
+fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> Value {
+    match limit {
+        Limit::Unlimited => Value::Null,
+        Limit::At(limit) => json(limit),
     }
 }
 
@@ -122,7 +165,7 @@ pub fn run(args: &Streams) -> Result<(), Failure> {
             show(&[Session::with(place, Access::Read, |session| session.stream(stream))?], place.json)
         }
         Some(StreamAction::Create(wanted)) => {
-            let (place, config) = (&wanted.place, wanted.config());
+            let (place, config) = (&wanted.place, wanted.config(&Value::Null));
             let create = |session: &Session| session.create_stream(&wanted.stream, &config);
             let (row, created) = Session::with(place, Access::Write, create)?;
             if !created {
@@ -131,9 +174,8 @@ pub fn run(args: &Streams) -> Result<(), Failure> {
             show(&[row], place.json)
         }
         Some(StreamAction::Configure(wanted)) => {
-            let (place, config) = (&wanted.place, wanted.config());
-            let configure = |session: &Session| session.configure_stream(&wanted.stream, &config);
-            show(&[Session::with(place, Access::Write, configure)?], place.json)
+            let configure = |session: &Session| session.configure_stream(&wanted.stream, |old| wanted.config(old));
+            show(&[Session::with(&wanted.place, Access::Write, configure)?], wanted.place.json)
         }
         Some(StreamAction::Producers(Named { stream, place })) => {
             let rows = Session::with(place, Access::Read, |session| session.producers(stream))?;
@@ -147,9 +189,9 @@ pub fn run(args: &Streams) -> Result<(), Failure> {
         Some(StreamAction::Trim { stream, before, place }) => {
             show(&[Session::with(place, Access::Read, |session| session.trim_stream(stream, *before))?], place.json)
         }
-        Some(StreamAction::Delete(Named { stream, place })) => {
+        Some(StreamAction::Drop(Named { stream, place })) => {
             Session::with(place, Access::Read, |session| session.delete_stream(stream))?;
-            render::print_result(&json!({"deleted": stream}), place.json, || format!("ok, {stream} is gone"))
+            render::print_result(&json!({"dropped": stream}), place.json, || format!("ok, {stream} is gone"))
         }
     }
 }

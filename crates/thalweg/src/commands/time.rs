@@ -183,10 +183,13 @@ fn show(lease: &Value, json: bool) -> Result<(), Failure> {
     let ends = lease["deadline_micros"].as_u64().map_or("-".to_owned(), show_time);
     let (ttl, left) = (seconds(&lease["ttl_seconds"]), seconds(&lease["remaining_seconds"]));
     render::line(&format!("lease {}: {left} of {ttl} left, ends at {ends} unless it is kept alive", lease["id"]))?;
-    for key in lease["keys"].as_array().into_iter().flatten() {
-        let bytes = key.as_object().and_then(|key| render::take_bytes(key, "key")).unwrap_or_default();
-        let keyspace = key["keyspace"].as_str().unwrap_or_default();
-        render::line(&format!("{}\t{}", render::name(keyspace), render::one_line(&bytes)))?;
+    let keys = lease["keys"].as_array().map_or(&[][..], Vec::as_slice);
+    if !keys.is_empty() {
+        let rows = keys.iter().map(|key| {
+            let bytes = key.as_object().and_then(|key| render::take_bytes(key, "key")).unwrap_or_default();
+            vec![key["keyspace"].as_str().unwrap_or_default().to_owned(), render::one_line(&bytes)]
+        });
+        render::line(&format!("\n{}", render::table(&["keyspace", "key"], rows)))?;
     }
     if lease["more"] == json!(true) {
         render::note("the lease has more keys");

@@ -8,10 +8,9 @@ use super::{Session, http::RequestBuilder};
 use crate::failure::Failure;
 
 impl Session {
-    /// Returns the names of the keyspaces.
-    pub fn keyspaces(&self) -> Result<Vec<String>, Failure> {
-        let names = self.list("/v1/kv", "keyspaces")?;
-        Ok(names.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
+    /// Returns the keyspaces with their settings, as JSON of the HTTP API.
+    pub fn keyspaces(&self) -> Result<Vec<Value>, Failure> {
+        self.list("/v1/keyspaces", "keyspaces")
     }
 
     /// Returns the description of a keyspace with its statistics, as JSON of the HTTP API.

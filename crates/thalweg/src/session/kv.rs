@@ -127,23 +127,20 @@ impl Session {
         self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
+    /// Returns the value of a key; `None` if the keyspace has no such key. A missing keyspace is a failure.
     pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<ValueAtRevision>, Failure> {
-        self.found(RequestBuilder::get(key_path(keyspace, key)), |failure| failure.exit == Exit::NotFound)
+        self.found(RequestBuilder::get(key_path(keyspace, key)))
     }
 
     /// Returns the value of a key at a revision; `None` if the key had no value then.
     pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<ValueAtRevision>, Failure> {
         let path = format!("{}?revision={revision}", key_path(keyspace, key));
-        self.found(RequestBuilder::get(path), |failure| failure.code == "not_found")
+        self.found(RequestBuilder::get(path))
     }
 
-    fn found(
-        &self,
-        ask: RequestBuilder<'_>,
-        is_missing: impl FnOnce(&Failure) -> bool,
-    ) -> Result<Option<ValueAtRevision>, Failure> {
+    fn found(&self, ask: RequestBuilder<'_>) -> Result<Option<ValueAtRevision>, Failure> {
         let reply = match self.http.ask(ask) {
-            Err(failure) if is_missing(&failure) => return Ok(None),
+            Err(failure) if failure.code == "not_found" => return Ok(None),
             reply => reply?,
         };
         let revision = self.http.required(reply.revision(), "revision of the value")?;
@@ -185,8 +182,8 @@ impl Session {
         self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
-    /// Calls `visit` with the pairs of a keyspace that the query covers; a missing keyspace counts as empty.
-    /// Returns a cursor if the limit of the query left out pairs.
+    /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the limit of the query left
+    /// out pairs.
     pub fn scan(
         &self,
         keyspace: &str,
@@ -210,7 +207,6 @@ impl Session {
             Ok(step)
         });
         match scanned {
-            Err(failure) if failure.code == "no_such_keyspace" => Ok(None),
             Ok(()) if !whole => Err(self.http.unexpected_reply("the reply ended before its last line")),
             scanned => scanned.map(|()| cursor),
         }

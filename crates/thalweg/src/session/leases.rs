@@ -38,11 +38,11 @@ impl Session {
         }))
     }
 
-    /// Changes the deadline of a key. Returns true if the key exists.
+    /// Changes the deadline of a key. Returns true if the key exists. A missing keyspace is a failure.
     pub fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure> {
         let path = format!("{}?ttl={}", key_path(keyspace, key), ttl_text(deadline));
         match self.write(RequestBuilder::new(Method::PATCH, path).body(b"")) {
-            Err(failure) if matches!(&*failure.code, "not_found" | "no_such_keyspace") => Ok(false),
+            Err(failure) if failure.code == "not_found" => Ok(false),
             reply => reply.map(|_| true),
         }
     }

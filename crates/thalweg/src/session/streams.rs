@@ -177,11 +177,17 @@ impl Session {
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
-    /// Creates a stream, or replaces the configuration of an existing one. Returns the description of the stream.
-    pub fn configure_stream(&self, name: &str, config: &Value) -> Result<StreamRow, Failure> {
-        match self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config)) {
-            Err(failure) if failure.exit == Exit::NotFound => _ = self.create_stream(name, config)?,
-            configured => _ = configured?,
+    /// Changes settings of a stream, or creates the stream with them if it is missing. `settings` gets the present
+    /// configuration, or null for a missing stream, and returns the settings to change. Returns the description of the
+    /// stream.
+    pub fn configure_stream(&self, name: &str, settings: impl Fn(&Value) -> Value) -> Result<StreamRow, Failure> {
+        let found = match self.stream(name) {
+            Err(failure) if failure.exit == Exit::NotFound => None,
+            found => Some(found?),
+        };
+        match found {
+            Some(row) => drop(self.write(RequestBuilder::new(Method::PATCH, path(name)).json(&settings(&row.config)))?),
+            None => drop(self.create_stream(name, &settings(&Value::Null))?),
         }
         self.stream(name)
     }

@@ -6,10 +6,15 @@ pub mod count;
 
 use std::{
     io::{BufRead, BufReader, Read},
+    net::TcpListener,
+    ops::Range,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -114,6 +119,21 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns an address of the loopback at which nothing listens. Its port is below those from which the system chooses
+/// for outgoing connections (from 32768 on), so that no connection takes it before the test's server does.
+pub fn free_address() -> String {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    const PORTS: Range<u16> = 10_000..32_000;
+    let first = u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).expect("below the end");
+    for _ in PORTS {
+        let port = (first + TAKEN.fetch_add(1, Ordering::Relaxed) % 10_000) % (PORTS.end - PORTS.start) + PORTS.start;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return format!("127.0.0.1:{port}");
+        }
+    }
+    panic!("no free port in {PORTS:?}");
 }
 
 pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {

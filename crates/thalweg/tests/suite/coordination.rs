@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -225,4 +226,80 @@ fn who_leads_is_seen() {
     assert_eq!(bob.finish().0, Some(0));
     follower.kill().unwrap();
     follower.wait().unwrap();
+}
+
+/// Calls `found` until it returns a value.
+fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "not in {PATIENCE:?}");
+    }
+}
+
+/// Returns the id of the lease with this TTL, once its contender is the second one in the queue.
+fn lease_of_waiter(node: &Node, ttl_seconds: f64) -> Option<u64> {
+    let leases = node.cli(&["lease", "list", "--json"]).ok();
+    let lease = leases.lines().map(json).find(|lease| lease["ttl_seconds"].as_f64() == Some(ttl_seconds))?;
+    let has_entered = node.cli(&["scan", "locks", "--keys-only"]).ok().lines().count() == 2;
+    lease["id"].as_u64().filter(|_| has_entered)
+}
+
+#[test]
+fn a_waiter_whose_lease_ends_enters_the_queue_again() {
+    let (_dir, node) = start();
+    let holder = Holder::start(&node, &["lock", "job", "--ttl", "60s"], HOLD);
+    let token = holder.token;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| Holder::start(&node, &["lock", "job", "--ttl", "1s", "--wait", "60s"], HOLD));
+        let lease = until(|| lease_of_waiter(&node, 1.0));
+        node.cli(&["lease", "revoke", &lease.to_string()]).ok();
+        until(|| lease_of_waiter(&node, 1.0).filter(|again| *again != lease));
+        assert_eq!(holder.finish().0, Some(0));
+        let next = waits.join().unwrap();
+        assert!(next.token > token);
+        assert_eq!(next.finish().0, Some(0));
+    });
+}
+
+#[test]
+fn a_waiter_outlasts_a_server_that_is_away_for_longer_than_its_lease() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), node::free_address());
+    let start = || Node::start_with(&dir.path().join("data"), &["--http", &address]);
+    let node = start();
+    let holder = Holder::start(&node, &["lock", "job", "--ttl", "60s"], HOLD);
+    let mut command = node::command();
+    command.args(["lock", "job", "--ttl", "1s", "--wait", "60s", "--", "echo", "mine"]);
+    command.env("THALWEG_SERVER", &node.url).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut waiter = command.spawn().unwrap();
+    until(|| lease_of_waiter(&node, 1.0));
+    node.kill();
+    let given_up = node::wait_for(&mut waiter, Duration::from_secs(2));
+    assert_eq!(given_up, None, "the waiter does not give up when its lease may have ended");
+    let _node = start();
+    assert_eq!(holder.finish().0, Some(0));
+    let ended = waiter.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stdout), "mine\n", "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn commands_that_may_wait_also_wait_for_a_server_that_is_down_at_the_start() {
+    let lock = ["lock", "job", "--wait", "60s", "--", "echo", "ran"];
+    let consume = ["consume", "events", "--group", "g", "--create", "--follow", "--limit", "1", "--payload-only"];
+    for args in [&lock[..], &consume] {
+        let (dir, address) = (tempfile::tempdir().unwrap(), node::free_address());
+        let mut command = node::command();
+        command.args(args).env("THALWEG_SERVER", format!("http://{address}"));
+        let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(waits.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.contains("no server listens") && said.contains("retrying"), "{args:?}: {said}");
+        let node = Node::start_with(&dir.path().join("data"), &["--http", &address]);
+        node.cli(&["append", "events", "ran"]).ok();
+        let ended = waits.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "ran\n", "{args:?}");
+        assert!(ended.status.success(), "{args:?}");
+    }
 }

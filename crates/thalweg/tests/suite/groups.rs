@@ -1,6 +1,6 @@
 //! Tests of `thalweg groups` and `thalweg consume`, against a server and against a directory.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::node::{self, Target};
 
@@ -46,16 +46,24 @@ fn what_is_not_acked_is_settled_by_hand() {
             (&first[1]["payload"], &first[1]["deliveries"], &first[1]["key"]),
             (&"b".into(), &1.into(), &"k".into())
         );
-        let attempt = first[0]["attempt"].as_u64().unwrap().to_string();
+        let number = first[0]["attempt"].as_u64().unwrap();
+        let attempt = number.to_string();
         let of = |verb: &'static str| ["groups", verb, "jobs", "g"];
         let with = |verb: &'static str, rest: &[&str]| place.cli(&[&of(verb)[..], rest].concat());
         assert!(with("ack", &[&format!("{attempt}:0-1")]).ok().contains("2 records"));
-        assert!(with("ack", &[&format!("{attempt}:1")]).fails(4).contains("lapsed"));
+        let again = with("ack", &[&format!("{attempt}:1")]);
+        assert_eq!(again.out, "", "a failed ack does not print ok");
+        assert!(again.fails(4).contains(&format!("lapsed: {attempt}:1; done: 0 records")));
         assert!(with("nack", &[&format!("{attempt}:2"), "--reject", "--reason", "no good"]).ok().contains("1 record,"));
         with("nack", &[&attempt, "--delay", "1s", "--reject"]).fails(2);
         with("extend", &[&attempt, "--by", "1h"]).ok();
         with("nack", &[&attempt, "--uncounted"]).ok();
-        with("extend", &[&attempt, "--by", "1h"]).fails(4);
+        let late = with("extend", &[&attempt, "--by", "1h"]);
+        assert_eq!(late.out, "");
+        assert!(late.fails(4).contains("done: 0 attempts"));
+        let ack = json!({ "op": "ack", "stream": "jobs", "group": "g", "attempts": [{ "attempt": number }] });
+        let commit = json!({ "writes": [ack] }).to_string();
+        assert!(place.cli(&["commit", &commit]).fails(4).contains("consumer group \"g\" has lapsed"));
         let again = lines(&place.cli(&consume).ok());
         assert_eq!((again.len(), &again[0]["offset"], &again[0]["deliveries"]), (1, &3.into(), &1.into()));
         assert!(with("ack", &["nonsense"]).fails(2).contains("7:0-4,9"));

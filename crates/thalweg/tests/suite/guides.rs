@@ -5,7 +5,6 @@
 //! Only the port differs, so that the test does not conflict with other servers.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -30,8 +29,7 @@ fn guides() -> Vec<PathBuf> {
 /// Runs a guide's commands. Returns their output, including stderr, as one text in order.
 fn type_in(text: &str) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
+    let address = node::free_address();
     let typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
     // A failing command ends the shell, and the server with it.
     let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{typed}\n");

@@ -1,12 +1,12 @@
 //! The server as a process: start, stop, signals, and rejected configurations.
 
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
     process::Stdio,
     time::{Duration, Instant},
 };
 
-use crate::node::{Node, PATIENCE, command, run};
+use crate::node::{Node, PATIENCE, command, run, wait_for};
 
 #[test]
 fn the_startup_line_says_what_there_is() {
@@ -54,6 +54,30 @@ fn serves_unread() -> bool {
     deaf.kill().unwrap();
     deaf.wait().unwrap();
     true
+}
+
+#[test]
+fn signals_while_the_directory_is_opened_end_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    for n in 0..50 {
+        node.cli(&["put", "k", &n.to_string(), "v"]).ok();
+    }
+    node.kill();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut serve = command();
+        serve.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data", dir.path().to_str().unwrap()]);
+        let mut child = serve.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        assert!(log.any(|line| line.contains("opening the data directory")), "the process says what it does");
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), signal) }, 0);
+        let rest: Vec<String> = log.collect();
+        let status = wait_for(&mut child, PATIENCE).expect("it ends in time");
+        assert_eq!(status.code(), Some(0), "{status}\n{}", rest.join("\n"));
+    }
+    let node = Node::start(dir.path());
+    assert_eq!(node.cli(&["get", "k", "49"]).ok(), "v");
 }
 
 #[test]

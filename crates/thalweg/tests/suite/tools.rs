@@ -183,6 +183,49 @@ fn usage_errors_end_with_2() {
     assert!(thalweg(&["--help"]).ok().contains("Exit codes"));
 }
 
+#[test]
+fn help_is_in_groups_by_purpose() {
+    let help = thalweg(&["--help"]).ok();
+    for part in ["\nKeys and values:\n  put ", "\nStreams and consumer groups:\n  append ", "\nMaintenance:\n"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(!help.contains("Commands:"), "{help}");
+    assert_eq!(help, thalweg(&["help"]).ok());
+    let help = thalweg(&["serve", "--help"]).ok();
+    for part in ["\nNative protocol:\n", "\nTimeouts:\n", "--cache-bytes <SIZE>", "--idle-timeout <SPAN>"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(!help.contains("<VALUE>"), "{help}");
+}
+
+#[test]
+fn verbs_of_other_programs_lead_to_the_right_command() {
+    for (typed, meant) in [
+        (&["set", "users", "ada", "1"][..], "'put'"),
+        (&["ls"], "'scan'"),
+        (&["list"], "'keyspaces'"),
+        (&["streams", "ls"], "'list'"),
+        (&["keyspaces", "rm", "users"], "'drop'"),
+        (&["topics"], "'streams'"),
+    ] {
+        let said = thalweg(typed).fails(2);
+        assert!(said.contains(meant), "{typed:?}: {said}");
+    }
+    assert!(!thalweg(&["set", "a", "b"]).fails(2).contains("'get'"), "a verb that only looks alike");
+}
+
+#[test]
+fn man_pages_are_written_for_every_command() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("man1");
+    thalweg(&["man", dir.to_str().unwrap()]).ok();
+    for page in ["thalweg", "thalweg-put", "thalweg-serve", "thalweg-streams-configure"] {
+        let text = std::fs::read_to_string(dir.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".TH") && text.contains("SYNOPSIS"), "{page}: {text}");
+    }
+    thalweg(&["man", dir.join("thalweg.1").to_str().unwrap()]).fails(1);
+}
+
 /// Returns the report of a benchmark. Its figures mean nothing, because it is small and unoptimised: a missed check (4)
 /// and a void one (1) are accepted like a passed one. Wrong data or a missing report are not.
 #[cfg(feature = "bench")]
@@ -190,7 +233,7 @@ fn bench(args: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let mut all = vec!["bench"];
     all.extend_from_slice(args);
-    all.extend_from_slice(&["--dir", dir.path().to_str().unwrap(), "--json"]);
+    all.extend_from_slice(&["--dir", dir.path().to_str().unwrap(), "--json", "--goals"]);
     let measured = thalweg(&all);
     assert!(matches!(measured.code, Some(0 | 1 | 4)), "{measured:?}");
     let report: Value =
@@ -243,9 +286,28 @@ fn the_backends_suite_runs_and_plots() {
 #[cfg(feature = "bench")]
 #[test]
 fn the_snapshot_suite_runs() {
-    let few = ["--entries", "500", "--value-size", "2000", "--writers", "2", "--rounds", "1", "--duration", "100ms"];
-    let report =
-        bench(&[&["snapshot", "--durability", "os", "--backend", "memory", "--compress", "lz4"][..], &few].concat());
+    // A fixed rate: beside other tests, no rate may meet the objective of a search.
+    let report = bench(&[
+        "snapshot",
+        "--durability",
+        "os",
+        "--backend",
+        "memory",
+        "--compress",
+        "lz4",
+        "--entries",
+        "500",
+        "--value-size",
+        "2000",
+        "--writers",
+        "2",
+        "--rounds",
+        "1",
+        "--duration",
+        "100ms",
+        "--rate",
+        "500",
+    ]);
     assert_eq!(report["checks"].as_array().map(Vec::len), Some(2), "{report}");
 }
 

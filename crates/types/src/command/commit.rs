@@ -130,13 +130,13 @@ impl CommitBuilder {
     pub fn append_with(
         &mut self,
         stream: StreamId,
-        terms: &AppendConditions<'_>,
+        conditions: &AppendConditions<'_>,
         batch: &RecordBatch,
     ) -> Result<&mut Self, CommandError> {
-        self.room(batch.bytes().len() + terms.producer.map_or(0, |stamp| stamp.id.len()) + 48)?;
-        encode_append_write(&mut self.writes, stream, terms, batch)?;
+        self.room(batch.bytes().len() + conditions.producer.map_or(0, |stamp| stamp.id.len()) + 48)?;
+        encode_append_write(&mut self.writes, stream, conditions, batch)?;
         self.write_count += 1;
-        self.has_append_conditions |= terms.is_conditional();
+        self.has_append_conditions |= conditions.is_conditional();
         Ok(self)
     }
 
@@ -258,11 +258,11 @@ pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: impl Into<Ex
 pub fn encode_append_with(
     out: &mut Vec<u8>,
     stream: StreamId,
-    terms: &AppendConditions<'_>,
+    conditions: &AppendConditions<'_>,
     batch: &RecordBatch,
 ) -> Result<(), CommandError> {
     encode_commit_head(out, 0, 1);
-    encode_append_write(out, stream, terms, batch)
+    encode_append_write(out, stream, conditions, batch)
 }
 
 /// A decoded commit. Callers may iterate over its `conditions` and `writes` any number of times.

@@ -88,9 +88,9 @@ impl Operations {
         expected: impl Into<ExpectedOffset>,
         batch: &RecordBatch,
     ) -> Result<&mut Self, CommandError> {
-        let terms: AppendConditions<'_> = expected.into().into();
+        let conditions: AppendConditions<'_> = expected.into().into();
         self.brings_data = true;
-        self.try_push(batch.bytes().len(), |out| encode_append_write(out, stream, &terms, batch))
+        self.try_push(batch.bytes().len(), |out| encode_append_write(out, stream, &conditions, batch))
     }
 
     /// Adds an addition of `delta` to a counter. The counter's value is stored as decimal digits, as in Redis. A key

@@ -153,6 +153,11 @@ pub enum Outcome {
         /// Maximum number of these items.
         limit: usize,
     },
+    /// The command would take more steps than one command may take. It changed nothing.
+    TooExpensive {
+        /// Maximum number of [steps](crate::steps) of a command.
+        limit: u64,
+    },
     /// The configuration of the keyspace or stream cannot be changed in the requested way.
     CannotConfigure {
         /// Reason why the change is impossible, and a possible alternative.
@@ -161,7 +166,9 @@ pub enum Outcome {
     /// Outcome of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
     /// Replies of a batch of Redis commands, in the order of the commands. `None` means that a watched key had changed,
-    /// so the batch changed nothing.
+    /// so the batch changed nothing. If there are fewer replies than commands, the batch has used up its steps: the
+    /// commands without a reply changed nothing, and the caller proposes them again
+    /// ([`RedisBatch::rest`](crate::command::RedisBatch::rest)).
     Redis(Option<Vec<Reply>>),
     /// The bytes of the command did not decode, so it changed nothing. Only foreign programs or newer versions send
     /// such commands.

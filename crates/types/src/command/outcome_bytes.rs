@@ -202,6 +202,7 @@ enums! {
         24: Self::Malformed(_) => ;
         25: Self::Version { in_force } => in_force;
         26: Self::VersionNotInForce { needed, in_force } => needed, in_force;
+        27: Self::TooExpensive { limit } => limit;
     }
     StreamLimit {
         0: Self::RecordBytes => ;

@@ -192,6 +192,35 @@ impl<'a> RedisBatch<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
+    /// Returns the encoded batch of the commands after the first `replies` commands, not counting [marks](GroupMark), and
+    /// without watched keys. A caller proposes this batch if the outcome has replies only for these first commands.
+    #[must_use]
+    pub fn rest(&self, replies: usize) -> Vec<u8> {
+        let (mut commands, mut args, mut left) = (self.commands(), Vec::new(), replies);
+        let mut at = commands.clone();
+        while commands.next_into(&mut args) {
+            let passes = match group_mark(&args) {
+                // The end of a transaction whose commands have replies.
+                Some(GroupMark::End) => true,
+                Some(GroupMark::Begin) => left > 0,
+                None => left > 0,
+            };
+            if !passes {
+                break;
+            }
+            left -= usize::from(group_mark(&args).is_none());
+            at = commands.clone();
+        }
+        let rest = self.bytes.get(at.reader.position()..).unwrap_or_default();
+        let mut batch = Vec::with_capacity(HEAD_BYTES + rest.len());
+        batch.push(REDIS);
+        batch.extend_from_slice(&self.keyspace.0.to_le_bytes());
+        batch.extend_from_slice(&[0; 4]);
+        batch.extend_from_slice(&at.left.to_le_bytes());
+        batch.extend_from_slice(rest);
+        batch
+    }
+
     /// Returns all pairs of a key and an argument that may have become the key's value. These are more pairs than
     /// values were written, but they include every value to which the state can refer in the log.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
@@ -219,6 +248,27 @@ impl<'a> RedisBatch<'a> {
 pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     let offset = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     (offset + part.len() <= whole.len()).then_some(offset)
+}
+
+/// Mark in a batch of Redis commands: the commands between `MULTI` and `EXEC` are a transaction, which the state machine
+/// carries out completely or not at all if it takes too many steps. The marks get no replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupMark {
+    /// `MULTI`: a transaction begins.
+    Begin,
+    /// `EXEC`: the transaction ends.
+    End,
+}
+
+/// Returns the mark that a command of a batch is; `None` for every other command.
+#[inline]
+#[must_use]
+pub fn group_mark(args: &[&[u8]]) -> Option<GroupMark> {
+    match args {
+        [name] if name.eq_ignore_ascii_case(b"multi") => Some(GroupMark::Begin),
+        [name] if name.eq_ignore_ascii_case(b"exec") => Some(GroupMark::End),
+        _ => None,
+    }
 }
 
 pub(super) fn argument<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
@@ -344,6 +394,38 @@ mod tests {
         }
         let expected: [(&[u8], &[u8]); 5] = [(b"a", b"1"), (b"a", b"b"), (b"1", b"b"), (b"a", b"2"), (b"b", b"2")];
         assert_eq!(pairs, expected);
+    }
+
+    #[test]
+    fn the_rest_of_a_batch_begins_after_the_commands_with_replies_and_their_marks() {
+        let names = |bytes: &[u8]| {
+            let (mut commands, mut args, mut names) = (batch(bytes).unwrap().commands(), Vec::new(), String::new());
+            while commands.next_into(&mut args) {
+                names.push_str(std::str::from_utf8(args[0]).unwrap());
+                names.push(' ');
+            }
+            names
+        };
+        let mut builder = RedisBuilder::new(KS);
+        builder.watch(b"w", 7).unwrap();
+        for name in ["a", "MULTI", "b", "c", "EXEC", "multi", "d", "exec", "e"] {
+            builder.push(&[name.as_bytes()]).unwrap();
+        }
+        let encoded = builder.finish();
+        let all = batch(&encoded).unwrap();
+        let expected = [
+            (0, "a MULTI b c EXEC multi d exec e "),
+            (1, "MULTI b c EXEC multi d exec e "),
+            (3, "multi d exec e "),
+            (4, "e "),
+            (5, ""),
+        ];
+        for (replies, names_of_rest) in expected {
+            let rest = all.rest(replies);
+            assert_eq!(names(&rest), names_of_rest, "{replies}");
+            let rest = batch(&rest).unwrap();
+            assert_eq!((rest.keyspace, rest.watched().count()), (KS, 0));
+        }
     }
 
     #[test]

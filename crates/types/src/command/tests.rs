@@ -163,9 +163,9 @@ fn the_append_of_a_producer_is_pinned() {
 #[test]
 fn a_refused_producer_leaves_the_commit_as_it_was() {
     let mut commit = CommitBuilder::new();
-    let terms =
+    let conditions =
         AppendConditions { producer: Some(ProducerStamp { id: "a b", epoch: 0, sequence: 0 }), ..Default::default() };
-    assert!(matches!(commit.append_with(STREAM, &terms, &batch()), Err(CommandError::BadProducerId { .. })));
+    assert!(matches!(commit.append_with(STREAM, &conditions, &batch()), Err(CommandError::BadProducerId { .. })));
     commit.append(STREAM, None, &batch()).unwrap();
     let alone = encoded(|out| encode_append(out, STREAM, None, &batch()));
     assert_eq!((encoded(|out| commit.encode(out)), commit.is_conditional()), (alone, false));

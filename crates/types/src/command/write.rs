@@ -324,14 +324,14 @@ pub(super) fn encode_scan(out: &mut Vec<u8>, keyspace: KeyspaceId, scan: &ScanOp
 pub(super) fn encode_append_write(
     out: &mut Vec<u8>,
     stream: StreamId,
-    terms: &AppendConditions<'_>,
+    conditions: &AppendConditions<'_>,
     batch: &RecordBatch,
 ) -> Result<(), CommandError> {
-    terms.producer.map_or(Ok(()), |stamp| check_producer_id(stamp.id))?;
-    out.push(if terms.producer.is_some() { APPEND_PRODUCED } else { APPEND });
+    conditions.producer.map_or(Ok(()), |stamp| check_producer_id(stamp.id))?;
+    out.push(if conditions.producer.is_some() { APPEND_PRODUCED } else { APPEND });
     put_checked(out, &stream);
-    put_checked(out, &terms.expected.offset().unwrap_or(Offset::MAX));
-    if let Some(stamp) = &terms.producer {
+    put_checked(out, &conditions.expected.offset().unwrap_or(Offset::MAX));
+    if let Some(stamp) = &conditions.producer {
         put_checked(out, stamp);
     }
     put_checked(out, &batch.count());

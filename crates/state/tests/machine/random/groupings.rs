@@ -33,11 +33,15 @@ impl Groupings<'_> {
     /// Checks a list.
     pub fn check(&self, list: &List) -> Checked {
         let (mut reference, expected) = self.run(list, Grouping::Alone, self.values)?;
+        let steps = steps_of(&reference);
         let rows = replicated::of(&reference.rows());
         let answers = self.probe(list, &mut reference, Grouping::Alone)?;
         for grouping in List::groupings() {
             let (mut node, outcomes) = self.run(list, grouping, audit::Values::AtLeast)?;
             same_outcomes(list, grouping, &expected, &outcomes)?;
+            if steps_of(&node) != steps {
+                return Err(format!("steps with {grouping:?}: expected {steps}, found {}", steps_of(&node)));
+            }
             same_rows(&format!("rows after {grouping:?}"), &rows, &replicated::of(&node.rows()))?;
             let probed = self.probe(list, &mut node, grouping)?;
             same_outcomes(&probes(list), grouping, &answers, &probed)?;
@@ -65,6 +69,11 @@ impl Groupings<'_> {
         sound(node, audit::Values::AtLeast).map_err(|found| format!("{grouping:?}, after probes\n{found}"))?;
         Ok(answers)
     }
+}
+
+/// Returns the steps that the commands have taken since the node was started.
+pub fn steps_of(node: &Node) -> u64 {
+    node.machine().steps().expect("it runs")
 }
 
 /// Audits the rows, and reads the bytes that they point to.

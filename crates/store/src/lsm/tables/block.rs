@@ -25,7 +25,10 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::backend::{Direction, Visit};
+use crate::{
+    backend::{Direction, Visit},
+    passed::note_passed,
+};
 
 const TRAILER_BYTES: usize = 31;
 const END_OF_ITEMS: u8 = 255;
@@ -137,6 +140,7 @@ impl DataBlock {
             let item = &self.data[place.key_at as usize..next.key_at as usize - usize::from(next.before_key)];
             let (key, rest) = item.split_at(usize::from(place.key_len));
             if place.before_value == 0 {
+                note_passed();
                 return ControlFlow::Continue(());
             }
             visit(key, &rest[usize::from(place.before_value)..])

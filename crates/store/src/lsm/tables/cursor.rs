@@ -25,7 +25,7 @@ pub struct RunCursor<'a> {
     block: Arc<DataBlock>,
     /// Items of the current block that are within the span and not visited yet, including the current item.
     left: std::ops::Range<usize>,
-    /// True if the span ends within the current block, so that no further block is needed.
+    /// True if the bounds of the scan end within the current block, so that no further block is needed.
     is_last: bool,
 }
 

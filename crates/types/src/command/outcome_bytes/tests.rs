@@ -70,6 +70,7 @@ fn plain() -> Vec<(Outcome, String)> {
         (Outcome::Malformed(Malformed { at: 7, expected: "less" }), "18".to_owned()),
         (Outcome::Version { in_force: 5 }, format!("19 {ID}")),
         (Outcome::VersionNotInForce { needed: 5, in_force: 5 }, format!("1a {ID} {ID}")),
+        (Outcome::TooExpensive { limit: 6 }, format!("1b {NUMBER}")),
     ]
 }
 
@@ -170,7 +171,7 @@ fn the_bytes_of_every_outcome_are_pinned() {
         assert_eq!(bytes, bytes_of(&hex), "{outcome:?}");
         seen.insert(bytes[0]);
     }
-    assert_eq!(seen, (0..=26).collect(), "every variant has an example");
+    assert_eq!(seen, (0..=27).collect(), "every variant has an example");
 }
 
 #[test]

@@ -1,0 +1,31 @@
+//! Options of acquiring a lock, a slot of a semaphore, or the leadership of an election.
+
+use std::time::Duration;
+
+/// Options of acquiring a lock, a slot or the leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquire<'a> {
+    /// Time for which a hold lasts without a keepalive. If a holder dies, other contenders have to wait this
+    /// long.
+    pub ttl: Duration,
+    /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait
+    /// without limit. While a wait with a limit lasts, transient errors of the database are retried from the
+    /// start; without a limit, only once the contender has entered the queue.
+    pub wait: Option<Duration>,
+    /// Value of the contender's key, which identifies the contender to observers.
+    pub value: &'a [u8],
+}
+
+impl Default for Acquire<'_> {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(10), wait: None, value: b"" }
+    }
+}
+
+impl Acquire<'_> {
+    /// Returns options that acquire the lock, slot or leadership only if it is free now.
+    #[must_use]
+    pub fn without_waiting() -> Self {
+        Self { wait: Some(Duration::ZERO), ..Self::default() }
+    }
+}

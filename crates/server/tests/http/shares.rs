@@ -1,0 +1,429 @@
+//! Fair shares of clients over HTTP: a greedy client, and a good one from another address and from the same address.
+
+use std::time::Duration;
+
+use serde_json::json;
+use thalweg_server::config::{ByteSize, Span};
+use thalweg_types::Durability;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpSocket, TcpStream},
+};
+
+use crate::support::{Client, Node, PATIENCE, dial_from};
+
+/// Last byte of the loopback address of the greedy client.
+const GREEDY: u8 = 2;
+
+fn millis(millis: u64) -> Span {
+    Span(Duration::from_millis(millis))
+}
+
+/// Puts pairs into the keyspace `big` that fill the buffers of sockets several times.
+fn fill(node: &Node) {
+    let keyspace = node.db.with_durability(Durability::Os).keyspace("big").unwrap();
+    for at in 0..40_u32 {
+        keyspace.put(&at.to_be_bytes(), &vec![b'x'; 1 << 19]).unwrap();
+    }
+}
+
+fn in_use(bound: &str) -> String {
+    format!("http_in_use{{bound=\"{bound}\"}}")
+}
+
+/// Sends a request whose reply the client does not read, over a socket with a small buffer.
+async fn unread(node: &Node, last: u8, request: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(std::net::SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    let mut stream = socket.connect(node.address).await.unwrap();
+    stream.write_all(format!("{request} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+}
+
+async fn put_from(node: &Node, last: u8, bytes: usize) -> crate::support::Reply {
+    node.connect_from(last).await.call("PUT", "/v1/kv/a/good", &[], &vec![b'g'; bytes]).await
+}
+
+#[tokio::test]
+async fn an_announced_body_holds_nothing() {
+    let node = Node::start().await;
+    let mut heads = Vec::new();
+    for _ in 0..8 {
+        let mut client = node.connect_from(GREEDY).await;
+        client.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 16777216\r\n\r\nx").await;
+        heads.push(client);
+    }
+    node.until(&in_use("requests"), 8.0).await;
+    for last in [1, GREEDY] {
+        for bytes in [10, 100_000, 900_000] {
+            put_from(&node, last, bytes).await.is(204);
+        }
+    }
+    assert!(node.metric(&in_use("body_bytes")).await < 1e5);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_that_arrive_are_bounded_and_the_greedy_address_is_refused_first() {
+    let node = Node::with(|config| {
+        config.max_body_bytes = ByteSize(1 << 20);
+        config.max_body_bytes_in_flight = ByteSize(10 << 20);
+    })
+    .await;
+    let mut greedy = Vec::new();
+    for _ in 0..14 {
+        let mut client = node.connect_from(GREEDY).await;
+        client.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 1048576\r\n\r\n").await;
+        // The server may refuse it and close the connection before it has read everything.
+        let _ = client.stream.write_all(&vec![b'x'; (1 << 20) - 1]).await;
+        greedy.push(client);
+    }
+    while node.metric("http_shed_total{bound=\"body_bytes\"}").await < 1.0 {
+        tokio::task::yield_now().await;
+    }
+    let held = node.metric(&in_use("body_bytes")).await;
+    assert!((8e6..=10.5e6).contains(&held), "{held}");
+    // Another address gets a part of the reserve, and small bodies need none.
+    put_from(&node, 1, 300_000).await.is(204);
+    put_from(&node, 1, 10_000).await.is(204);
+    put_from(&node, GREEDY, 10_000).await.is(204);
+    drop(greedy);
+    node.until(&in_use("body_bytes"), 0.0).await;
+    put_from(&node, GREEDY, 900_000).await.is(204);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_all_scans_leaves_some_for_others() {
+    let node = Node::with(|config| config.max_scans = 40).await;
+    fill(&node);
+    let mut greedy = Vec::new();
+    for _ in 0..50 {
+        greedy.push(unread(&node, GREEDY, "GET /v1/kv/big").await);
+    }
+    while node.metric("http_shed_total{bound=\"scans\"}").await < 10.0 {
+        tokio::task::yield_now().await;
+    }
+    let held = node.metric(&in_use("scans")).await;
+    assert!((36.0..40.0).contains(&held), "{held}");
+    for _ in 0..20 {
+        node.get("/v1/kv/big?limit=1").await.is(200);
+    }
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/kv/big?limit=1", &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    assert!(node.metric("client_largest_share{bound=\"scans\"}").await >= 36.0);
+    drop(greedy);
+    node.until(&in_use("scans"), 0.0).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_served_although_another_of_its_address_takes_all_tails() {
+    // One HTTP/2 connection holds all tails that it can get.
+    let node = Node::with(|config| config.max_tails = 40).await;
+    node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
+    let (mut sender, driver) = http2(&node, GREEDY, 65_535).await;
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for _ in 0..40 {
+        let request = get("/v1/streams/s/records", "text/event-stream");
+        let (reply, _) = sender.send_request(request, true).unwrap();
+        sender = sender.ready().await.unwrap();
+        let reply = within(reply).await.unwrap();
+        refused += usize::from(reply.status() == 503);
+        held.push(reply);
+    }
+    assert_eq!(refused, 4);
+    let mut good = node.connect_from(GREEDY).await;
+    good.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
+    good.head().await.is(200);
+    drop((held, sender, driver));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn connections_have_a_reserve_and_health_answers_when_all_are_taken() {
+    let node = Node::with(|config| {
+        config.max_connections = 20;
+        config.idle_timeout_when_short = Span(Duration::from_secs(60));
+    })
+    .await;
+    let mut greedy = Vec::new();
+    for _ in 0..18 {
+        let mut client = node.connect_from(GREEDY).await;
+        client.call("GET", "/v1/kv", &[], b"").await.is(200);
+        greedy.push(client);
+    }
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/kv", &[], b"").await;
+    assert_eq!(refused.header("connection"), "close");
+    refused.refused(503, "overloaded", "retry");
+    // Another address is served from the reserve.
+    node.get("/v1/kv").await.is(200);
+    // Silent connections above the limit do not keep the operators out, even from their own address.
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(dial_from(GREEDY, node.address).await);
+    }
+    for last in [1, GREEDY] {
+        for target in ["/health", "/ready", "/metrics", "/v1/status"] {
+            node.connect_from(last).await.call("GET", target, &[], b"").await.is(200);
+        }
+    }
+    for client in &mut greedy {
+        client.call("GET", "/v1/kv", &[], b"").await.is(200);
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn silent_connections_keep_nobody_out_even_from_their_own_address() {
+    let node = Node::with(|config| {
+        config.max_connections = 20;
+        config.header_timeout = Span(Duration::from_secs(18));
+        crate::support::resp::serving(config);
+    })
+    .await;
+    let mut silent = Vec::new();
+    for number in 0..90 {
+        let ports = [node.address, node.resp.unwrap(), node.native.unwrap()];
+        silent.push(dial_from(GREEDY, ports[number % 3]).await);
+    }
+    let begun = std::time::Instant::now();
+    for last in [GREEDY, 1] {
+        node.connect_from(last).await.call("GET", "/v1/kv", &[], b"").await.is(200);
+        let mut redis = crate::support::resp::Resp::connect_from(&node, last).await;
+        assert_eq!(redis.call("SET a 1").await, "+OK");
+        node.raw_from(last).await;
+        assert_eq!(redis.call("GET a").await, "$1 1");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
+    drop(silent);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_short() {
+    let node = Node::with(|config| {
+        config.max_connections = 20;
+        config.header_timeout = millis(400);
+        config.idle_timeout_when_short = millis(100);
+    })
+    .await;
+    let mut good = node.connect().await;
+    good.call("GET", "/v1/kv", &[], b"").await.is(200);
+    let mut greedy = Vec::new();
+    for _ in 0..17 {
+        let mut client = node.connect_from(GREEDY).await;
+        client.call("GET", "/v1/kv", &[], b"").await.is(200);
+        greedy.push(client);
+    }
+    for client in &mut greedy {
+        assert_eq!(client.closed().await, b"");
+    }
+    // The good client was idle for as long, and its address holds little.
+    good.call("GET", "/v1/kv", &[], b"").await.is(200);
+    // Closed connections are counted for half a second, while the server reads on.
+    let served_again =
+        async { while node.connect_from(GREEDY).await.call("GET", "/v1/kv", &[], b"").await.status != 200 {} };
+    within(served_again).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn caches_and_subscriptions_have_a_share_for_each_address() {
+    let node = Node::with(|config| {
+        config.max_caches_bytes = ByteSize(10 << 20);
+        config.new_cache_bytes = ByteSize(1 << 20);
+        config.max_subscriptions = 10;
+    })
+    .await;
+    let create = |last: u8, name: String| {
+        let node = &node;
+        async move { node.connect_from(last).await.call("PUT", &format!("/v1/caches/{name}"), &[], b"").await.status }
+    };
+    for number in 0..9 {
+        assert_eq!(create(GREEDY, format!("g{number}")).await, 201);
+    }
+    assert_eq!(create(GREEDY, "one-more".to_owned()).await, 409);
+    assert_eq!(create(1, "good".to_owned()).await, 201);
+    node.delete("/v1/caches/g0").await.is(204);
+    node.delete("/v1/caches/g1").await.is(204);
+    assert_eq!(create(GREEDY, "one-more".to_owned()).await, 201, "a removed cache gives its share back");
+
+    let mut greedy = Vec::new();
+    let status = loop {
+        let mut client = node.connect_from(GREEDY).await;
+        client.send("GET", "/v1/subjects/a", &[], b"").await;
+        let head = client.head().await;
+        if head.status != 200 {
+            break head.status;
+        }
+        greedy.push(client);
+    };
+    assert_eq!((greedy.len(), status), (9, 503));
+    let mut good = node.connect().await;
+    good.send("GET", "/v1/subjects/a", &[], b"").await;
+    good.head().await.is(200);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscriber_over_http_may_not_block_publishers_unless_its_subjects_permit_it() {
+    let node = Node::start().await;
+    node.get("/v1/subjects/a?policy=block").await.refused(403, "blocking_not_allowed", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_cut_before_its_time_is_over() {
+    let node = Node::with(|config| config.body_timeout = Span(Duration::from_secs(18))).await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000\r\n\r\n").await;
+    // Most of the body arrives at once, and gives no credit for later.
+    slow.raw(&vec![b'x'; 900_000]).await;
+    let begun = std::time::Instant::now();
+    slow.reply("PUT").await.refused(408, "body_timeout", "retry");
+    assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
+    let node = Node::with(|config| config.write_timeout = millis(200)).await;
+    fill(&node);
+    let greedy = unread(&node, 1, "GET /v1/snapshot?compress=none").await;
+    node.until("snapshots_open", 1.0).await;
+    node.until("snapshots_open", 0.0).await;
+    drop(greedy);
+    // A client that reads and loses its connection can still resume.
+    let mut client = node.connect().await;
+    client.send("GET", "/v1/snapshot?compress=none", &[], b"").await;
+    client.head().await.is(200);
+    client.chunk().await.expect("there is more");
+    drop(client);
+    node.until(&in_use("connections"), 1.0).await;
+    assert_eq!(node.metric("snapshots_open").await, 1.0);
+    assert_eq!(node.metric(&in_use("snapshots")).await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn snapshots_of_one_address_leave_one_for_others() {
+    let node = Node::start().await;
+    fill(&node);
+    let mut greedy = Vec::new();
+    for taken in 1..=7 {
+        greedy.push(unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await);
+        node.until("snapshots_open", f64::from(taken)).await;
+    }
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    node.get("/v1/snapshot").await.is(200);
+    node.stop().await;
+}
+
+// ----- HTTP/2
+
+type Sender = h2::client::SendRequest<bytes::Bytes>;
+
+/// Opens an HTTP/2 connection whose streams have windows of this size.
+async fn http2(node: &Node, last: u8, window: u32) -> (Sender, tokio::task::JoinHandle<()>) {
+    let stream = dial_from(last, node.address).await;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(window).initial_connection_window_size(1 << 24);
+    let (sender, connection) = builder.handshake(stream).await.unwrap();
+    let driver = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    (sender.ready().await.unwrap(), driver)
+}
+
+fn get(target: &str, accept: &str) -> http::Request<()> {
+    let uri = format!("http://t{target}");
+    http::Request::builder().uri(uri).header("accept", accept).body(()).unwrap()
+}
+
+async fn within<F: Future>(what: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, what).await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_gives_its_scan_back_although_others_of_its_connection_are() {
+    let node = Node::with(|config| config.write_timeout = millis(500)).await;
+    fill(&node);
+    let (mut sender, driver) = http2(&node, 1, 16_384).await;
+    let (reply, _) = sender.send_request(get("/v1/kv/big", "*/*"), true).unwrap();
+    let unread = within(reply).await.unwrap();
+    assert_eq!((unread.status(), node.metric(&in_use("scans")).await), (http::StatusCode::OK, 1.0));
+    // The connection is not idle, and its socket always moves.
+    let served = async {
+        loop {
+            let Ok(ready) = sender.ready().await else { return };
+            sender = ready;
+            let Ok((reply, _)) = sender.send_request(get("/v1/kv", "*/*"), true) else { return };
+            if reply.await.is_err() {
+                return;
+            }
+        }
+    };
+    within(served).await;
+    node.until(&in_use("scans"), 0.0).await;
+    drop((unread, driver));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_read_slowly_but_steadily_is_sent_to_its_end() {
+    const LEN: usize = 900_000;
+    let node = Node::with(|config| config.write_timeout = Span(Duration::from_secs(3))).await;
+    let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
+    keyspace.put(b"v", &vec![b'x'; LEN]).unwrap();
+    let (mut sender, driver) = http2(&node, 1, 65_535).await;
+    let (reply, _) = sender.send_request(get("/v1/kv/k/v", "*/*"), true).unwrap();
+    let mut body = within(reply).await.unwrap().into_body();
+    let mut seen = 0;
+    while let Some(part) = within(body.data()).await {
+        let part = part.unwrap();
+        seen += part.len();
+        body.flow_control().release_capacity(part.len()).unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(seen, LEN);
+    node.until("http_in_use{bound=\"reply_bytes\"}", 0.0).await;
+    drop(driver);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_good_client_is_not_refused_under_attack_from_its_own_address() {
+    let node = Node::with(|config| {
+        config.max_requests_in_flight = 40;
+        config.max_scans = 40;
+    })
+    .await;
+    fill(&node);
+    // One connection of the address holds all requests and scans that it can get.
+    let (mut sender, driver) = http2(&node, 1, 16_384).await;
+    let mut held = Vec::new();
+    for number in 0..80 {
+        let request = if number % 2 == 0 {
+            get("/v1/kv/big", "*/*")
+        } else {
+            http::Request::put("http://t/v1/kv/a/k").header("content-length", 10).body(()).unwrap()
+        };
+        held.push(sender.send_request(request, number % 2 == 0).unwrap());
+        sender = sender.ready().await.unwrap();
+    }
+    while node.metric("http_shed_total{bound=\"requests\"}").await < 1.0 {
+        tokio::task::yield_now().await;
+    }
+    let mut good: Client = node.connect().await;
+    for number in 0..100 {
+        good.call("PUT", "/v1/kv/a/good", &[], format!("{number}").as_bytes()).await.is(204);
+        assert_eq!(good.call("GET", "/v1/kv/a/good", &[], b"").await.is(200).body, format!("{number}").as_bytes());
+    }
+    assert_eq!(node.get("/v1/status").await.is(200).json()["health"]["status"], json!("good"));
+    drop((held, sender, driver));
+    node.stop().await;
+}

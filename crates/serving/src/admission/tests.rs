@@ -1,0 +1,190 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::config::ByteSize;
+
+fn admission(change: impl FnOnce(&mut Config)) -> Arc<Admission> {
+    let mut config = Config::default();
+    change(&mut config);
+    Admission::new(&config)
+}
+
+fn address(last: u8) -> AddressKey {
+    AddressKey::of(Ipv4Addr::new(127, 0, 0, last).into())
+}
+
+/// Takes 1 of a resource until the connection may take no more.
+fn take_all(account: &Arc<Account>, resource: Resource) -> Vec<Reservation> {
+    std::iter::from_fn(|| account.take(resource, 1)).collect()
+}
+
+#[test]
+fn a_reply_is_counted_while_somebody_holds_a_part_of_it() {
+    let admission = admission(|config| config.max_reply_bytes_in_flight = ByteSize(1 << 20));
+    let account = admission.account(AddressKey::LOCAL);
+    let large = || Bytes::from(vec![7; 600 << 10]);
+    let sent = account.reply(large()).unwrap();
+    let part = sent.slice(5..9);
+    drop(sent);
+    let used = || admission.bound(Resource::ReplyBytes).used();
+    assert_eq!(used(), 600 << 10);
+    assert!(account.reply(large()).is_none());
+    assert!(account.reply(Bytes::from(vec![7; COUNTED_REPLY_BYTES - 1])).is_some(), "small ones are not counted");
+    drop(part);
+    assert_eq!(used(), 0);
+    assert!(account.reply(large()).is_some());
+}
+
+#[test]
+fn a_bound_holds_and_gives_back() {
+    let admission = admission(|config| (config.max_scans, config.share_reserve_percent) = (10, 0));
+    let (account, bound) = (admission.account(AddressKey::LOCAL), admission.bound(Resource::Scans));
+    let mut first = account.take(Resource::Scans, 6).unwrap();
+    assert!(account.take(Resource::Scans, 5).is_none());
+    assert!(first.grow(4));
+    assert!(!first.grow(1));
+    assert_eq!((bound.used(), bound.rejections()), (10, 2));
+    assert!(!account.has_room(Resource::Scans));
+    assert!(account.take_quietly(Resource::Scans, 1).is_none());
+    drop(first);
+    assert!(account.has_room(Resource::Scans));
+    assert_eq!((bound.used(), bound.rejections()), (0, 3));
+    let counted: Vec<_> = (0..11).map(|_| account.count(Resource::Scans)).collect();
+    assert_eq!((bound.used(), account.has_room(Resource::Scans)), (11, false));
+    drop(counted);
+    assert_eq!(bound.used(), 0);
+    assert!(account.take(Resource::Scans, 10).is_some());
+}
+
+#[test]
+fn one_client_alone_uses_everything_but_the_reserve() {
+    let admission = admission(|config| config.max_scans = 60);
+    let first = admission.account(address(1));
+    assert_eq!(take_all(&first, Resource::Scans).len(), 54);
+    assert_eq!(admission.bound(Resource::Scans).used(), 0, "all is released");
+}
+
+#[test]
+fn the_address_that_holds_most_is_refused_first_and_others_always_find_something() {
+    let admission = admission(|config| config.max_scans = 60);
+    // The greedy client uses as many connections as it likes.
+    let greedy: Vec<_> = (0..60).map(|_| admission.account(address(1))).collect();
+    let held: Vec<_> = greedy.iter().flat_map(|account| take_all(account, Resource::Scans)).collect();
+    assert!((54..=57).contains(&held.len()), "{}", held.len());
+    let mut shares = Vec::new();
+    for last in 2..5 {
+        let account = admission.account(address(last));
+        let taken = take_all(&account, Resource::Scans);
+        assert!(greedy[0].take(Resource::Scans, 1).is_none(), "the greedy address gets no more");
+        shares.push(taken);
+    }
+    assert!(!shares[0].is_empty() && !shares[1].is_empty(), "{shares:?}");
+    // Released shares are first for those that hold little.
+    drop(held);
+    assert!(greedy[0].take(Resource::Scans, 1).is_some());
+}
+
+#[test]
+fn a_connection_that_holds_little_is_served_although_another_of_its_address_is_greedy() {
+    let admission = admission(|config| config.max_scans = 60);
+    let (greedy, good) = (admission.account(address(1)), admission.account(address(1)));
+    let held = take_all(&greedy, Resource::Scans);
+    assert_eq!(held.len(), 54);
+    assert!(good.has_room(Resource::Scans));
+    let taken = good.take(Resource::Scans, 1).unwrap();
+    assert!(greedy.take(Resource::Scans, 1).is_none());
+    drop(taken);
+    assert!(good.take(Resource::Scans, 1).is_some(), "again and again");
+}
+
+#[test]
+fn connecting_again_gives_no_further_share_of_what_outlives_connections() {
+    let admission = admission(|config| config.max_connections = 100);
+    let held: Vec<_> = (0..200).filter_map(|_| admission.account(address(1)).take(Resource::Connections, 1)).collect();
+    assert_eq!(held.len(), 90);
+    let other = admission.account(address(2)).take(Resource::Connections, 1);
+    assert!(other.is_some());
+    let account = admission.account(address(1));
+    assert!(account.is_over_share(Resource::Connections));
+    assert!(!admission.account(address(2)).is_over_share(Resource::Connections));
+}
+
+#[test]
+fn the_first_body_bytes_of_each_connection_are_its_own() {
+    let admission = admission(|config| {
+        config.max_body_bytes = ByteSize(1000);
+        config.max_body_bytes_in_flight = ByteSize(100_000);
+    });
+    let used = || admission.bound(Resource::BodyBytes).used();
+    let own = OWN_BODY_BYTES as u64;
+    let (greedy, good) = (admission.account(address(1)), admission.account(address(1)));
+    let mut held = greedy.take(Resource::BodyBytes, own).unwrap();
+    assert_eq!(used(), 0);
+    assert!(held.grow(90_000) && !held.grow(20_000));
+    assert_eq!(used(), 90_000);
+    let mut small = good.take(Resource::BodyBytes, own).unwrap();
+    assert_eq!(used(), 90_000);
+    small.shrink_to(1);
+    held.shrink_to(own + 5);
+    assert_eq!(used(), 5);
+    drop((held, small));
+    assert_eq!((used(), admission.address_count()), (0, 1));
+    drop((greedy, good));
+    assert_eq!(admission.address_count(), 0);
+}
+
+#[test]
+fn bounds_hold_while_connections_of_many_threads_take_and_release() {
+    let admission = admission(|config| {
+        config.max_body_bytes = ByteSize(1000);
+        config.max_body_bytes_in_flight = ByteSize(200_000);
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (admission, account) = (&admission, admission.account(address(thread as u8 % 2)));
+            for part in 0..2_u64 {
+                let account = Arc::clone(&account);
+                scope.spawn(move || {
+                    for step in 0..5_000_u64 {
+                        let taken = account.take(Resource::BodyBytes, (step * 7919 + thread + part) % 60_000);
+                        let used = admission.bound(Resource::BodyBytes).used();
+                        // Attempts that fail count for a moment.
+                        assert!(used <= 200_000 + 8 * 60_000, "{used}");
+                        drop(taken);
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(admission.bound(Resource::BodyBytes).used(), 0);
+    for last in 0..2 {
+        let account = admission.account(address(last));
+        assert!(!account.is_over_share(Resource::BodyBytes));
+        assert!(account.take(Resource::BodyBytes, 190_000).is_some());
+    }
+    assert_eq!(admission.bound(Resource::BodyBytes).used(), 0);
+}
+
+#[test]
+fn the_largest_body_is_admitted_even_if_it_needs_the_reserve() {
+    let admission = admission(|config| {
+        config.max_body_bytes = ByteSize(1 << 20);
+        config.max_body_bytes_in_flight = ByteSize(1 << 20);
+    });
+    let mut held = admission.account(address(1)).empty(Resource::BodyBytes);
+    for arrived in 1..=16 {
+        assert!(held.grow_to(arrived << 16), "{arrived}");
+    }
+}
+
+#[test]
+fn the_largest_holder_is_named() {
+    let admission = admission(|_| ());
+    let (one, other) = (admission.account(address(1)), admission.account(address(2)));
+    let _held = (one.take(Resource::Tails, 3), other.take(Resource::Tails, 5));
+    let (key, held) = admission.largest_holder(Resource::Tails).unwrap();
+    assert_eq!((key.to_string(), held), ("127.0.0.2".to_owned(), 5));
+    let network = AddressKey::of("2001:db8:1:2:3::4".parse().unwrap());
+    assert_eq!(network, AddressKey::of("2001:db8:1:2::9".parse().unwrap()));
+    assert_eq!(network.to_string(), "2001:db8:1:2::/64");
+}

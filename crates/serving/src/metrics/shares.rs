@@ -1,0 +1,38 @@
+//! Metrics of the shares of clients in the server's bounds.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+
+use super::encode::{counter, gauge};
+use crate::{admission::Resource, app::App};
+
+/// Collector of the metrics of clients' shares. The server's bounds themselves are among the metrics of HTTP.
+#[derive(Debug)]
+pub struct Shares(pub Arc<App>);
+
+impl Collector for Shares {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (admission, to) = (&self.0.admission, &mut encoder);
+        gauge(to, "client_addresses", "Client addresses that hold anything", admission.address_count() as u64)?;
+        let help = "Largest amount of each bound that one client address holds";
+        let mut largest = to.encode_descriptor("client_largest_share", help, None, MetricType::Gauge)?;
+        for resource in Resource::ALL {
+            let held = admission.largest_holder(resource).map_or(0, |(_, held)| held);
+            let held = i64::try_from(held).unwrap_or(i64::MAX);
+            ConstGauge::new(held).encode(largest.encode_family(&vec![("bound", resource.name())])?)?;
+        }
+        let half_open = "Connections without a finished handshake or authentication";
+        gauge(to, "half_open", half_open, admission.half_open.used() as u64)?;
+        let replaced = "Connections without a finished handshake or authentication that were closed for newer ones";
+        counter(to, "half_open_replaced", replaced, admission.half_open.replaced())?;
+        let status = "HTTP connections above max_connections, for health and metrics only";
+        gauge(to, "status_connections", status, admission.status_connections.used() as u64)?;
+        let held = "Bytes by which the log has grown since the oldest open snapshot began";
+        gauge(to, "snapshot_held_log_bytes", held, self.0.held_log.bytes())
+    }
+}

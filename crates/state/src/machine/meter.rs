@@ -1,0 +1,103 @@
+//! The meter: counts the steps that commands take, and compares them with the budget of the current command.
+//!
+//! Owns: the count, and the budget. Does not own: the prices (`thalweg_types::steps`). Reads and writes of rows are
+//! charged in one place, where every command makes them (`staged`); bytes of values are charged where a command reads
+//! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
+//!
+//! Invariants:
+//! * Charges are a function of the commands alone. They do not depend on the grouping of commands into entries, the
+//!   backend, the options of the node, restarts or compactions.
+//! * A command with a budget that has used more steps than it may is rejected, and changes nothing. Work stays charged
+//!   after it was rolled back.
+//! * Commands of maintenance have no budget. They end by themselves after a bounded number of rows and steps, and
+//!   report that more is left.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use thalweg_types::{command::Outcome, limits::MAX_COMMAND_STEPS};
+
+/// Counter of steps, with the count at which the budget of the current command ends. Only the applying thread uses it;
+/// the counts are atomic because views of the staged changes are shared by reference.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    used: AtomicU64,
+    end: AtomicU64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self { used: AtomicU64::new(0), end: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Meter {
+    /// Adds steps to the count.
+    #[inline]
+    pub(crate) fn charge(&self, steps: u64) {
+        // Only one thread writes, so no atomic addition is needed.
+        self.used.store(self.used.load(Relaxed).saturating_add(steps), Relaxed);
+    }
+
+    /// Number of steps charged so far, over all commands.
+    #[inline]
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Returns true if the current command has used more steps than its budget.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.used.load(Relaxed) > self.end.load(Relaxed)
+    }
+
+    /// Number of steps that are left of the budget.
+    #[inline]
+    pub(crate) fn left(&self) -> u64 {
+        self.end.load(Relaxed).saturating_sub(self.used.load(Relaxed))
+    }
+
+    /// Gives the command that begins now a budget of [`MAX_COMMAND_STEPS`].
+    #[inline]
+    pub(crate) fn begin_budget(&self) {
+        self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
+    }
+
+    /// Sets the count back to an earlier one: what was charged since then has been charged before it was done.
+    #[inline]
+    pub(crate) fn set_back(&self, used: u64) {
+        self.used.store(used, Relaxed);
+    }
+
+    /// Ends the budget: what follows is charged, but never rejected.
+    #[inline]
+    pub(crate) fn end_budget(&self) {
+        self.end.store(u64::MAX, Relaxed);
+    }
+}
+
+/// Returns the outcome of a command that was rejected because of its steps.
+pub(crate) fn too_expensive() -> Outcome {
+    Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_ends_after_its_last_step_and_only_while_it_is_set() {
+        let meter = Meter::default();
+        meter.charge(u64::MAX / 2);
+        assert!(!meter.is_spent(), "no budget");
+        meter.begin_budget();
+        assert_eq!(meter.left(), MAX_COMMAND_STEPS);
+        meter.charge(MAX_COMMAND_STEPS);
+        assert!(!meter.is_spent() && meter.left() == 0);
+        meter.charge(1);
+        assert!(meter.is_spent() && meter.left() == 0);
+        meter.end_budget();
+        assert!(!meter.is_spent());
+        meter.charge(u64::MAX);
+        assert_eq!(meter.used(), u64::MAX);
+    }
+}

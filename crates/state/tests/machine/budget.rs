@@ -1,0 +1,311 @@
+//! Tests of the steps that a command may take: expensive commands are rejected and change nothing, wherever the cost
+//! comes from; cheap ones and deletes are not rejected.
+
+use std::sync::Arc;
+
+use thalweg_disk::SimDisk;
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::{
+    BarrierFailed, LogBarrier, deleted_rows_passed,
+    memory::{MemoryBackend, MemoryOptions},
+};
+use thalweg_types::{
+    KeyspaceId, Lsn, Revision,
+    command::{
+        self, Command, CommitBuilder, Expect, KeyspaceConfig, KeyspaceHistory, Outcome, RedisBuilder, ScanOperation,
+        TransactionBuilder, UnchangedRange,
+    },
+    limits::{MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    reply::Reply,
+};
+
+use crate::{
+    random::node::{Node, on_a_map},
+    stores::STORES,
+    support::command,
+};
+
+const KS: KeyspaceId = KeyspaceId(1);
+const REJECTED: Outcome = Outcome::TooExpensive { limit: MAX_COMMAND_STEPS };
+
+fn keyspace(config: &KeyspaceConfig) -> Vec<u8> {
+    command(|out| command::encode_create_keyspace(out, "k", config).unwrap())
+}
+
+/// A node with one keyspace, which counts its keys exactly.
+fn node() -> Node {
+    let mut node = Node::new(on_a_map(), MachineOptions::default());
+    node.apply(1, &[&keyspace(&KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() })]);
+    node
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("{number:06}").into_bytes()
+}
+
+/// Puts keys without values, a few thousand in each command.
+fn fill(node: &mut Node, count: usize) {
+    for numbers in (0..count).collect::<Vec<_>>().chunks(5_000) {
+        let mut commit = CommitBuilder::new();
+        numbers.iter().for_each(|number| _ = commit.put(KS, &key(*number), b"").unwrap());
+        let outcome = node.apply(2, &[&command(|out| commit.encode(out))]).remove(0);
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    }
+}
+
+fn redis(commands: &[&[&[u8]]]) -> Vec<u8> {
+    let mut builder = RedisBuilder::new(KS);
+    commands.iter().for_each(|args| _ = builder.push(args).unwrap());
+    builder.finish()
+}
+
+fn replies(outcome: &Outcome) -> &[Reply] {
+    match outcome {
+        Outcome::Redis(Some(replies)) => replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_rejected(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
+}
+
+/// Applies a batch of Redis commands, and the rest of it as often as the outcome has replies for a part of them.
+fn run_all(node: &mut Node, batch: &[u8]) -> (Vec<Reply>, usize) {
+    let (mut all, mut batch, mut batches) = (Vec::new(), batch.to_vec(), 0);
+    loop {
+        let outcome = node.apply(3, &[&batch]).remove(0);
+        let got = replies(&outcome);
+        batches += 1;
+        let Ok(Command::Redis(decoded)) = Command::decode(&batch) else { panic!("a batch") };
+        let rest = decoded.rest(got.len());
+        assert!(!got.is_empty(), "each batch runs a command");
+        all.extend_from_slice(got);
+        let Ok(Command::Redis(left)) = Command::decode(&rest) else { panic!("a batch") };
+        if left.is_empty() {
+            return (all, batches);
+        }
+        batch = rest;
+    }
+}
+
+#[test]
+fn keys_with_a_hostile_pattern_are_rejected_behind_a_write() {
+    let mut node = node();
+    let long: Vec<Vec<u8>> = (0..200).map(|number| [key(number), vec![b'a'; 1_000]].concat()).collect();
+    for keys in long.chunks(20) {
+        let commands: Vec<[&[u8]; 3]> = keys.iter().map(|key| [&b"SET"[..], key, b"v"]).collect();
+        let commands: Vec<&[&[u8]]> = commands.iter().map(|args| &args[..]).collect();
+        assert!(replies(&node.apply(2, &[&redis(&commands)])[0]).iter().all(|reply| *reply == Reply::Ok));
+    }
+    let hostile = [&b"*"[..], &b"a".repeat(500), b"b"].concat();
+    let before = node.rows();
+    let in_transaction: &[&[&[u8]]] =
+        &[&[b"MULTI"], &[b"SET", b"k", b"v"], &[b"KEYS", &hostile], &[b"SET", b"l", b"v"], &[b"EXEC"]];
+    let outcome = node.apply(3, &[&redis(in_transaction)]).remove(0);
+    assert!(replies(&outcome).len() == 3 && replies(&outcome).iter().all(is_rejected), "{outcome:?}");
+    let written = |rows: &crate::support::Map| rows.keys().filter(|row| row[0] == 0x10).count();
+    assert_eq!(written(&node.rows()), written(&before), "nothing of the transaction happened");
+    // In a burst only the command itself is rejected.
+    let (got, _) = run_all(&mut node, &redis(&[&[b"SET", b"k", b"v"], &[b"KEYS", &hostile], &[b"GET", b"k"]]));
+    assert!(got[0] == Reply::Ok && is_rejected(&got[1]) && got[2] == Reply::bulk(b"v"), "{got:?}");
+    // Ordinary patterns work.
+    let (got, _) = run_all(&mut node, &redis(&[&[b"SET", b"k", b"v"], &[b"KEYS", b"0000*"]]));
+    assert!(matches!(&got[1], Reply::Array(found) if found.len() == 100), "{:?}", got[1]);
+}
+
+#[test]
+fn a_transaction_of_many_scans_is_rejected() {
+    let mut node = node();
+    let scans = |count: usize| {
+        let mut scans = TransactionBuilder::new();
+        scans.then().put(KS, b"k", b"v").unwrap();
+        for _ in 0..count {
+            scans.then().scan(KS, &ScanOperation { limit: 1, ..ScanOperation::default() }).unwrap();
+        }
+        command(|out| scans.encode(out).unwrap())
+    };
+    let applied = node.machine().applied().revision;
+    assert_eq!(node.apply(2, &[&scans(MAX_COMMIT_WRITES - 1)]), [REJECTED]);
+    assert_eq!((node.machine().get(KS, b"k").unwrap(), node.machine().applied().revision), (None, applied));
+    assert!(matches!(node.apply(3, &[&scans(1_000)])[..], [Outcome::Transacted(_)]));
+    // Conditions on ranges are scans, too.
+    let mut commit = CommitBuilder::new();
+    let unchanged = Expect::Unchanged(UnchangedRange { end: Some(b"a"), since: Revision(9), count: 0 });
+    (0..MAX_COMMIT_WRITES - 1).for_each(|_| _ = commit.expect(KS, b"", unchanged).unwrap());
+    commit.put(KS, b"l", b"v").unwrap();
+    assert_eq!(node.apply(4, &[&command(|out| commit.encode(out))]), [REJECTED]);
+    assert_eq!(node.machine().get(KS, b"l").unwrap(), None);
+}
+
+#[test]
+fn scans_of_one_entry_pass_the_same_deleted_rows_only_once() {
+    const KEYS: usize = 20_000;
+    for (name, open) in STORES {
+        let mut node = Node::new(open(), MachineOptions::default());
+        node.apply(1, &[&keyspace(&KeyspaceConfig::default())]);
+        fill(&mut node, KEYS);
+        let mut deletes = CommitBuilder::new();
+        (0..KEYS).for_each(|number| _ = deletes.delete(KS, &key(number)).unwrap());
+        node.apply(3, &[&command(|out| deletes.encode(out))]);
+        for reverse in [false, true] {
+            let mut scans = TransactionBuilder::new();
+            for number in 0..1_000 {
+                // Scans that begin at different positions within the deleted rows.
+                let start = key(number * 17 % KEYS);
+                let scan = ScanOperation { start: Some(&start), reverse, limit: 1, ..ScanOperation::default() };
+                scans.then().scan(KS, &scan).unwrap();
+            }
+            let before = deleted_rows_passed();
+            let outcome = node.apply(4, &[&command(|out| scans.encode(out).unwrap())]).remove(0);
+            assert!(matches!(outcome, Outcome::Transacted(_)), "{name}: {outcome:?}");
+            let passed = deleted_rows_passed() - before;
+            assert!(passed <= 2 * KEYS as u64, "{name}: {passed} deleted rows passed");
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_changes_of_a_large_value_is_bounded() {
+    let mut node = node();
+    let last = (MAX_VALUE_BYTES - 1).to_string();
+    let patch: &[&[u8]] = &[b"SETRANGE", b"large", last.as_bytes(), b"x"];
+    let chain: Vec<&[&[u8]]> = std::iter::repeat_n(patch, 20).collect();
+    let steps = node.machine().steps().unwrap();
+    let outcome = node.apply(2, &[&redis(&chain)]).remove(0);
+    let got = replies(&outcome).len();
+    assert!((1..20).contains(&got), "{got} of 20 commands ran in one batch");
+    let taken = node.machine().steps().unwrap() - steps;
+    assert!(taken < MAX_COMMAND_STEPS + MAX_COMMAND_STEPS / 2, "{taken}");
+    // The client of a burst gets all replies in the end.
+    let (all, batches) = run_all(&mut node, &redis(&chain));
+    assert!(all.iter().all(|reply| *reply == Reply::Integer(MAX_VALUE_BYTES as i64)) && all.len() == 20);
+    assert!(batches > 5, "{batches}");
+    // A transaction is all or nothing.
+    let mut whole: Vec<&[&[u8]]> = vec![&[b"MULTI"]];
+    whole.extend(chain);
+    whole.push(&[b"EXEC"]);
+    let before = (node.rows(), node.machine().applied().revision);
+    let outcome = node.apply(4, &[&redis(&whole)]).remove(0);
+    assert!(replies(&outcome).len() == 20 && replies(&outcome).iter().all(is_rejected));
+    let value = |rows: &crate::support::Map| rows.iter().find(|(row, _)| row.ends_with(b"large")).unwrap().1.clone();
+    assert!(value(&node.rows()) == value(&before.0) && node.machine().applied().revision == before.1);
+}
+
+#[test]
+fn commands_behind_an_expensive_one_are_left_to_the_next_batch_and_none_is_lost() {
+    let mut node = node();
+    fill(&mut node, 60_000);
+    let burst: &[&[&[u8]]] = &[
+        &[b"SET", b"a", b"1"],
+        &[b"KEYS", b"nothing"],
+        &[b"MULTI"],
+        &[b"INCR", b"a"],
+        &[b"KEYS", b"nothing"],
+        &[b"EXEC"],
+        &[b"KEYS", b"nothing"],
+        &[b"KEYS", b"nothing"],
+        &[b"INCR", b"a"],
+        &[b"MULTI"],
+        &[b"INCR", b"a"],
+        &[b"INCR", b"a"],
+        &[b"EXEC"],
+    ];
+    let (all, batches) = run_all(&mut node, &redis(burst));
+    let none = Reply::Array(Vec::new());
+    let number = Reply::Integer;
+    let expected =
+        [Reply::Ok, none.clone(), number(2), none.clone(), none.clone(), none, number(3), number(4), number(5)];
+    assert_eq!(all, expected);
+    assert!(batches > 1, "{batches}");
+}
+
+#[test]
+fn as_many_deletes_as_a_commit_can_have_are_never_rejected() {
+    let mut node = node();
+    fill(&mut node, MAX_COMMIT_WRITES);
+    let mut deletes = CommitBuilder::new();
+    (0..MAX_COMMIT_WRITES).for_each(|number| _ = deletes.delete(KS, &key(number)).unwrap());
+    let outcome = node.apply(3, &[&command(|out| deletes.encode(out))]).remove(0);
+    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    assert_eq!(node.machine().get(KS, &key(7)).unwrap(), None);
+    // Clears hide any number of rows, and the sweep ends in steps.
+    fill(&mut node, 30_000);
+    let mut clear = TransactionBuilder::new();
+    clear.then().delete_prefix(KS, b"").unwrap();
+    assert!(matches!(node.apply(4, &[&command(|out| clear.encode(out).unwrap())])[..], [Outcome::Transacted(_)]));
+    let mut sweeps = 0;
+    loop {
+        let steps = node.machine().steps().unwrap();
+        let outcome = node.apply(5, &[&command(|out| command::encode_sweep(out, u32::MAX))]).remove(0);
+        assert!(node.machine().steps().unwrap() - steps < MAX_COMMAND_STEPS + 10_000);
+        sweeps += 1;
+        match outcome {
+            Outcome::Reclaimed { more: true, .. } => assert!(sweeps < 20, "it ends"),
+            Outcome::Reclaimed { more: false, .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!node.rows().keys().any(|row| row[0] == 0x10), "all rows are swept");
+}
+
+#[test]
+fn a_commit_in_a_keyspace_with_history_pays_for_the_versions_that_it_reads() {
+    let mut node = Node::new(on_a_map(), MachineOptions::default());
+    let history = KeyspaceHistory { revisions: Some(256), age: None };
+    node.apply(1, &[&keyspace(&KeyspaceConfig { history, ..KeyspaceConfig::default() })]);
+    let puts = |count: usize| {
+        let mut commit = CommitBuilder::new();
+        (0..count).for_each(|number| _ = commit.put(KS, &key(number), b"").unwrap());
+        command(|out| commit.encode(out))
+    };
+    assert!(matches!(node.apply(2, &[&puts(400)])[..], [Outcome::Committed { .. }]));
+    let applied = node.machine().applied().revision;
+    assert_eq!(node.apply(3, &[&puts(10_000)]), [REJECTED]);
+    assert_eq!(node.machine().applied().revision, applied);
+}
+
+#[test]
+fn a_rejected_command_leaves_nothing_behind_in_its_entry() {
+    let mut node = node();
+    let last = (MAX_VALUE_BYTES - 1).to_string();
+    let patch: &[&[u8]] = &[b"SETRANGE", b"large", last.as_bytes(), b"x"];
+    let mut whole: Vec<&[&[u8]]> = vec![&[b"MULTI"], &[b"HSET", b"hash", b"f", b"v"], &[b"RANDOMKEY"]];
+    whole.extend(std::iter::repeat_n(patch, 5));
+    whole.push(&[b"EXEC"]);
+    let (rejected, set) = (redis(&whole), redis(&[&[b"SET", b"k", b"v"], &[b"HSET", b"hash", b"g", b"w"]]));
+    node.apply(2, &[&set, &rejected, &set]);
+    let mut other = self::node();
+    other.apply(2, &[&set, &set]);
+    // All but positions in the log and the histories of the entries.
+    let rows = |node: &Node| {
+        let rows = node.rows();
+        rows.into_iter().filter(|(row, _)| !matches!(row[0], 0x04 | 0x0b | 0x0c)).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&node), rows(&other));
+}
+
+/// A barrier of a log that is always durable.
+struct Durable;
+
+impl LogBarrier for Durable {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}
+
+#[test]
+fn reads_of_a_large_value_without_its_bytes_do_not_copy_it() {
+    let disk = Arc::new(SimDisk::new(1));
+    let open = move || MemoryBackend::open(disk.clone(), MemoryOptions::default(), Arc::new(Durable)).unwrap();
+    let mut node = Node::new(Box::new(move || Arc::new(open())), MachineOptions::default());
+    node.apply(1, &[&keyspace(&KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() })]);
+    let last = (MAX_VALUE_BYTES - 1).to_string();
+    node.apply(2, &[&redis(&[&[b"SETRANGE", b"large", last.as_bytes(), b"x"]])]);
+    // They cost no more than those of a short value: all of them fit into one batch.
+    let kinds: [&[&[u8]]; 4] =
+        [&[b"EXISTS", b"large"], &[b"STRLEN", b"large"], &[b"TTL", b"large"], &[b"INCR", b"large"]];
+    let commands: Vec<&[&[u8]]> = kinds.into_iter().cycle().take(4_000).collect();
+    let outcome = node.apply(3, &[&redis(&commands)]).remove(0);
+    assert_eq!(replies(&outcome).len(), 4_000);
+}

@@ -1,0 +1,24 @@
+//! Counter of the deleted rows that scans have passed: keys whose newest entry in a memtable or a table marks them as
+//! deleted.
+//!
+//! A caller that scans the same range again and again compares the counter before and after a step, and learns which
+//! ranges are expensive although they have no rows. The number depends on flushes and compactions, so nothing but the
+//! time of a scan may depend on it.
+
+use std::cell::Cell;
+
+thread_local! {
+    static PASSED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the number of deleted rows that the scans of this thread have passed since it started.
+#[must_use]
+pub fn deleted_rows_passed() -> u64 {
+    PASSED.get()
+}
+
+/// Counts a deleted row that a scan passes.
+#[inline]
+pub(crate) fn note_passed() {
+    PASSED.set(PASSED.get() + 1);
+}

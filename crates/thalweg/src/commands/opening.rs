@@ -1,0 +1,133 @@
+//! Opening the data directory of a server: progress of the replay, and signals that arrive in the meantime.
+//!
+//! Owns: log lines about a long replay, and the end of the process if a signal stops it before the directory is open.
+//! Does not own: the signals themselves and what follows the open (`serve`).
+//!
+//! A process that is stopped while it opens its directory ends with success: whatever the state has not applied or
+//! persisted yet is in the log, and the next start replays it.
+
+use std::{
+    io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::{Database, OpenError, Options, ReplayProgress};
+use thalweg_types::Classified;
+use tokio::{runtime::Runtime, task::JoinError};
+
+use super::stop::Stop;
+use crate::{failure::Failure, render};
+
+/// Interval between two log lines about the progress of a replay, and the time before the first one.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Maximum time that an open may take to end after a signal. The process then ends without it.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Opens a data directory on a thread of its own. Returns `None` if a signal arrives before it is open.
+pub(super) fn open_unless_stopped(
+    runtime: &Runtime,
+    path: &Path,
+    options: Options,
+    stop: &mut Stop,
+) -> Result<Option<Database>, Failure> {
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let (path, stopping): (PathBuf, _) = (path.to_owned(), Arc::clone(&is_stopping));
+    tracing::info!(data = %path.display(), "opening the data directory");
+    let mut opening = runtime.spawn_blocking(move || {
+        let mut report = ReplayReport::new();
+        Database::open_while(&path, options, &mut |progress| {
+            report.note(progress);
+            if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    });
+    runtime.block_on(async {
+        let signal = tokio::select! {
+            opened = &mut opening => return finished(opened).map(Some),
+            signal = stop.signalled() => signal,
+        };
+        tracing::info!(signal, "stopping on a signal while the data directory is opened");
+        is_stopping.store(true, Ordering::Relaxed);
+        match tokio::time::timeout(STOP_LIMIT, opening).await {
+            Ok(opened) => match opened.map_err(io::Error::from)? {
+                Err(error) if error.code() != "interrupted" => Err(Failure::of(&error)),
+                Err(_) => Ok(None),
+                Ok(database) => {
+                    // Nothing was written that a close would have to persist.
+                    let _ = database.close();
+                    Ok(None)
+                }
+            },
+            Err(_) => {
+                tracing::info!(
+                    "the open has not ended after {STOP_LIMIT:?}: ending the process, the next start recovers"
+                );
+                std::process::exit(0)
+            }
+        }
+    })
+}
+
+fn finished(opened: Result<Result<Database, OpenError>, JoinError>) -> Result<Database, Failure> {
+    opened.map_err(io::Error::from)?.map_err(|error| Failure::of(&error))
+}
+
+/// Log lines about a replay that takes long.
+struct ReplayReport {
+    started: Instant,
+    reported: Instant,
+}
+
+impl ReplayReport {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { started: now, reported: now }
+    }
+
+    /// Logs the progress, unless the last line is recent.
+    fn note(&mut self, progress: &ReplayProgress) {
+        if self.reported.elapsed() < REPORT_INTERVAL {
+            return;
+        }
+        self.reported = Instant::now();
+        tracing::info!("{}", line(progress, self.started.elapsed()));
+    }
+}
+
+/// Returns the line about a replay that has taken `took` so far.
+fn line(progress: &ReplayProgress, took: Duration) -> String {
+    let (part, seconds) = (progress.part().clamp(0.0, 1.0), took.as_secs_f64().max(0.001));
+    let left = if part > 0.0 { seconds / part * (1.0 - part) } else { 0.0 };
+    let rate = progress.replayed.bytes as f64 / seconds;
+    format!(
+        "replaying the log: {:.0} %, {}, {}/s, about {left:.0} s left",
+        100.0 * part,
+        render::counted(progress.replayed.records, "record", "records"),
+        render::bytes(rate as u64),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn a_line_states_how_far_the_replay_is_and_how_long_it_will_take() {
+        let mut progress = ReplayProgress { replayed: Default::default(), from: Lsn(100), at: Lsn(150), end: Lsn(300) };
+        (progress.replayed.records, progress.replayed.bytes) = (50, 10 << 20);
+        let said = line(&progress, Duration::from_secs(5));
+        for part in ["25 %", "50 records", "2.00 MiB/s", "about 15 s left"] {
+            assert!(said.contains(part), "{part:?} in {said:?}");
+        }
+        let nothing = ReplayProgress { at: Lsn(100), end: Lsn(100), ..progress };
+        assert!(line(&nothing, Duration::ZERO).contains("0 %"));
+    }
+}

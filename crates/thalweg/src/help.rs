@@ -1,0 +1,159 @@
+//! Help for users who look for a command: the list of commands by purpose, and suggestions for wrong verbs.
+//!
+//! Does not own: the commands and their texts (`cli`).
+
+use std::fmt::Write as _;
+
+use clap::{
+    Command, Error,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+/// Groups of commands, in the order of the help.
+pub const GROUPS: &[(&str, &[&str])] = &[
+    ("Node", &["serve", "status"]),
+    (
+        "Keys and values",
+        &["put", "get", "del", "scan", "history", "watch", "incr", "ttl", "touch", "lease", "keyspaces"],
+    ),
+    ("Streams and consumer groups", &["append", "read", "tail", "streams", "consume", "groups"]),
+    ("Keys and streams in one step", &["commit", "txn"]),
+    ("Locks, semaphores and elections", &["lock", "semaphore", "elect", "leader"]),
+    ("Subjects and caches, which store nothing on disk", &["publish", "subscribe", "request", "reply", "cache"]),
+    ("Files and backups", &["import", "export", "backup", "restore"]),
+    ("Maintenance", &["state", "log", "migrate"]),
+    ("Tools", &["bench", "completions", "man", "help"]),
+];
+
+/// Verbs of other programs, with the commands that do the same here. Those that the command has are suggested.
+const SYNONYMS: &[(&[&str], &[&str])] = &[
+    (&["set", "insert", "store", "write"], &["put", "configure"]),
+    (&["add"], &["put", "append", "create"]),
+    (&["ls", "list", "dir"], &["list", "scan", "keyspaces", "streams", "keys"]),
+    (&["keys"], &["scan"]),
+    (&["rm", "remove", "unset", "delete", "drop", "destroy"], &["drop", "del", "revoke"]),
+    (&["cat", "fetch", "select", "query"], &["get", "read", "show"]),
+    (&["info", "describe", "stats", "stat", "inspect", "health"], &["show", "status"]),
+    (&["new", "make", "mk"], &["create", "grant"]),
+    (&["update", "edit", "alter", "config"], &["configure", "put"]),
+    (&["push", "produce", "xadd"], &["append", "publish"]),
+    (&["send", "pub", "emit"], &["publish", "append"]),
+    (&["sub", "listen"], &["subscribe", "tail"]),
+    (&["follow"], &["tail", "watch"]),
+    (&["start", "run", "server", "up"], &["serve"]),
+    (&["transaction", "multi", "tx"], &["txn"]),
+    (&["increment", "inc", "counter"], &["incr"]),
+    (&["expire", "renew"], &["touch", "keep-alive"]),
+    (&["dump"], &["export", "log"]),
+    (&["load"], &["import"]),
+    (&["topics", "topic", "stream"], &["streams"]),
+    (&["keyspace", "tables", "buckets", "databases"], &["keyspaces"]),
+    (&["group"], &["groups"]),
+    (&["benchmark"], &["bench"]),
+    (&["completion"], &["completions"]),
+];
+
+/// Replaces the flat list of commands in the help of the program with one by purpose.
+pub fn grouped(command: Command) -> Command {
+    let width = command.get_subcommands().map(|of| of.get_name().len()).max().unwrap_or(0);
+    let (header, literal) = (*command.get_styles().get_header(), *command.get_styles().get_literal());
+    // clap adds the command `help` only when it builds the command line.
+    let about = |name: &str| match command.find_subcommand(name) {
+        Some(found) => {
+            let also = found.get_visible_aliases().fold(String::new(), |all, alias| format!("{all} [also: {alias}]"));
+            found.get_about().map(|about| format!("{about}{also}"))
+        }
+        None => (name == "help").then(|| "Print the help of a command".to_owned()),
+    };
+    let mut list = String::new();
+    for (title, names) in GROUPS {
+        // A build without a feature lacks its command.
+        let found: Vec<_> = names.iter().filter_map(|name| Some((*name, about(name)?))).collect();
+        if found.is_empty() {
+            continue;
+        }
+        let _ = writeln!(list, "{header}{title}:{header:#}");
+        for (name, about) in found {
+            let padding = width.saturating_sub(name.len());
+            let _ = writeln!(list, "  {literal}{name}{literal:#}{:padding$}  {about}", "");
+        }
+        list.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    command.help_template(template)
+}
+
+/// Adds suggestions to the error for an unknown command: those that do what the typed verb does in other programs.
+/// `arguments` are those of the process, without its name.
+pub fn suggest(mut error: Error, command: &Command, arguments: impl Iterator<Item = String>) -> Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let suggested = suggestions(typed, parent(command, typed, arguments));
+    if !suggested.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
+    }
+    error
+}
+
+/// Returns the command to which the user has passed the unknown verb.
+fn parent<'c>(root: &'c Command, typed: &str, arguments: impl Iterator<Item = String>) -> &'c Command {
+    let path = arguments.take_while(|argument| argument != typed);
+    path.fold(root, |command, argument| command.find_subcommand(&argument).unwrap_or(command))
+}
+
+fn suggestions(typed: &str, parent: &Command) -> Vec<String> {
+    let meant = SYNONYMS.iter().find(|(verbs, _)| verbs.contains(&typed)).map_or(&[][..], |(_, meant)| meant);
+    let known = meant.iter().filter(|name| parent.get_subcommands().any(|of| of.get_name() == **name));
+    known.map(|name| (*name).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program() -> Command {
+        Command::new("thalweg")
+            .subcommand(Command::new("put").about("Set the value of a key").visible_alias("assign"))
+            .subcommand(Command::new("scan").about("List the pairs of a keyspace"))
+            .subcommand(Command::new("streams").subcommand(Command::new("list")).subcommand(Command::new("drop")))
+    }
+
+    #[test]
+    fn verbs_of_other_programs_lead_to_the_commands_that_exist() {
+        let suggested = |typed: &[&str]| -> Vec<String> {
+            let command = program();
+            let error = program().try_get_matches_from([&["thalweg"], typed].concat()).unwrap_err();
+            let arguments = typed.iter().map(|argument| (*argument).to_owned());
+            match suggest(error, &command, arguments).get(ContextKind::SuggestedSubcommand) {
+                Some(ContextValue::Strings(suggested)) => suggested.clone(),
+                _ => Vec::new(),
+            }
+        };
+        assert_eq!(suggested(&["set", "a", "b"]), ["put"]);
+        assert_eq!(suggested(&["ls"]), ["scan", "streams"]);
+        assert_eq!(suggested(&["streams", "ls"]), ["list"]);
+        assert_eq!(suggested(&["streams", "rm", "a"]), ["drop"]);
+        assert_eq!(suggested(&["strems"]), ["streams"], "a slip of the keyboard is found by its spelling");
+        assert_eq!(suggested(&["bogus"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_verb_is_listed_twice() {
+        let mut verbs: Vec<_> = SYNONYMS.iter().flat_map(|(verbs, _)| *verbs).collect();
+        let all = verbs.len();
+        verbs.sort_unstable();
+        verbs.dedup();
+        assert_eq!(verbs.len(), all);
+    }
+
+    #[test]
+    fn the_help_lists_commands_under_their_purpose() {
+        let help = grouped(program()).render_help().to_string();
+        assert!(help.contains("Keys and values:\n  put      Set the value of a key [also: assign]\n  scan"), "{help}");
+        assert!(!help.contains("Commands:"), "{help}");
+    }
+}

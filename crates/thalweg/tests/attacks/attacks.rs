@@ -1,0 +1,315 @@
+//! The attacks: each fills one bound of the server, or makes one command as expensive as it can.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use thalweg_wire::Frame as _;
+
+use crate::{Progress, Server, connect, redis::encode};
+
+const MIB: usize = 1 << 20;
+
+/// An attack by one client.
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    /// Threads of the attacker.
+    pub(crate) threads: usize,
+    /// Writes the data that the attack needs.
+    pub(crate) prepare: fn(&Server),
+    /// Attacks from an address until [`Progress::stop`].
+    pub(crate) run: fn(&Server, Ipv4Addr, usize, &Progress),
+}
+
+impl Attack {
+    /// Describes how the attacker fared.
+    pub(crate) fn outcome(progress: &Progress) -> String {
+        let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        format!("attacker: {} served, {} refused", of(&progress.served), of(&progress.refused))
+    }
+}
+
+impl Progress {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts a reply. Refusals have an error status or begin with `-`.
+    fn count(&self, reply: std::io::Result<Vec<u8>>) {
+        let is_served = reply.is_ok_and(|reply| {
+            !reply.is_empty()
+                && !reply.starts_with(b"-")
+                && !reply.starts_with(b"HTTP/1.1 4")
+                && !reply.starts_with(b"HTTP/1.1 5")
+        });
+        (if is_served { &self.served } else { &self.refused }).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads at least one byte of a reply, at most until the server has sent nothing for 300 ms after it.
+fn reply(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let (mut reply, mut page) = (Vec::new(), vec![0; 64 * 1024]);
+    let read = stream.read(&mut page)?;
+    reply.extend_from_slice(&page[..read]);
+    stream.set_nonblocking(true)?;
+    while let Ok(read @ 1..) = stream.read(&mut page) {
+        reply.truncate(64);
+        reply.extend_from_slice(&page[..read]);
+    }
+    stream.set_nonblocking(false)?;
+    Ok(reply)
+}
+
+fn call(from: Ipv4Addr, to: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = connect(from, to)?;
+    stream.write_all(request)?;
+    reply(&mut stream)
+}
+
+fn post(path: &str, body: &str) -> Vec<u8> {
+    let len = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// Writes this many keys of database 0 over RESP.
+fn fill(server: &Server, count: usize) {
+    let mut stream = connect(crate::OWN, server.resp).unwrap();
+    for first in (0..count).step_by(1000) {
+        let pairs: Vec<String> = (first..first + 1000).map(|key| format!("{}{key} v", "a".repeat(200))).collect();
+        stream.write_all(&encode(&format!("MSET {}", pairs.join(" ")))).unwrap();
+        assert_eq!(reply(&mut stream).unwrap(), b"+OK\r\n");
+    }
+}
+
+/// `KEYS` with a pattern of 4 KB that backtracks, in the log because a write precedes it.
+pub(crate) fn patterns_behind_a_write() -> Attack {
+    Attack {
+        name: "KEYS with a 4 KB pattern behind a write",
+        threads: 2,
+        prepare: |server| fill(server, 20_000),
+        run: |server, from, _, progress| {
+            let pattern = "a*".repeat(2000) + "b";
+            let burst: Vec<u8> = ["MULTI", "SET x y", &format!("KEYS {pattern}"), "EXEC"]
+                .iter()
+                .flat_map(|command| encode(command))
+                .collect();
+            while !progress.is_over() {
+                progress.count(call(from, server.resp, &burst).map(|reply| {
+                    let is_refused = reply.windows(2).any(|pair| pair == b"\n-");
+                    if is_refused { b"-".to_vec() } else { reply }
+                }));
+            }
+        },
+    }
+}
+
+/// A transaction of 20,000 scans with a limit of one pair over rows that were deleted.
+pub(crate) fn scans_over_deleted_rows() -> Attack {
+    Attack {
+        name: "20,000 scans over deleted rows in one /v1/txn",
+        threads: 2,
+        prepare: |server| {
+            fill(server, 20_000);
+            let mut stream = connect(crate::OWN, server.resp).unwrap();
+            for first in (0..20_000).step_by(1000) {
+                let keys: Vec<String> = (first..first + 1000).map(|key| format!("{}{key}", "a".repeat(200))).collect();
+                stream.write_all(&encode(&format!("DEL {}", keys.join(" ")))).unwrap();
+                assert_eq!(reply(&mut stream).unwrap(), b":1000\r\n");
+            }
+        },
+        run: |server, from, _, progress| {
+            let scans = vec![r#"{"op":"scan","keyspace":"redis","limit":1}"#; 20_000].join(",");
+            let body = format!(r#"{{"then":[{{"op":"put","keyspace":"redis","key":"zz","value":"v"}},{scans}]}}"#);
+            let request = post("/v1/txn", &body);
+            while !progress.is_over() {
+                progress.count(call(from, server.http, &request));
+            }
+        },
+    }
+}
+
+/// `APPEND` and `SETRANGE` to a value of nearly 8 MiB, hundreds of times in one transaction.
+pub(crate) fn growing_values_in_one_transaction() -> Attack {
+    Attack {
+        name: "SETRANGE/APPEND chains on an 8 MiB value",
+        threads: 2,
+        prepare: |_| {},
+        run: |server, from, number, progress| {
+            let mut burst = encode("MULTI");
+            burst.extend(encode(&format!("SETRANGE big{number} {} x", 8 * MIB - 2000)));
+            for _ in 0..500 {
+                burst.extend(encode(&format!("APPEND big{number} y")));
+                burst.extend(encode(&format!("SETRANGE big{number} 5 z")));
+            }
+            burst.extend(encode("EXEC"));
+            while !progress.is_over() {
+                progress.count(call(from, server.resp, &burst).map(|reply| {
+                    let is_refused = reply.windows(2).any(|pair| pair == b"\n-");
+                    if is_refused { b"-".to_vec() } else { reply }
+                }));
+            }
+        },
+    }
+}
+
+/// Heads of `PUT` that announce a body of 16 MiB and send none of it.
+pub(crate) fn announced_bodies_over_http() -> Attack {
+    Attack {
+        name: "PUT heads that announce 16 MiB",
+        threads: 1,
+        prepare: |_| {},
+        run: |server, from, _, progress| {
+            let head = b"PUT /v1/kv/bad/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8388608\r\n\r\n";
+            hold(server.http, from, 64, head, progress);
+        },
+    }
+}
+
+/// Handshakes on the native port, each followed by the header of a frame of 16 MiB and nothing else.
+pub(crate) fn announced_frames_over_native() -> Attack {
+    Attack {
+        name: "native headers that announce 16 MiB",
+        threads: 1,
+        prepare: |_| {},
+        run: |server, from, _, progress| {
+            let mut bytes = Vec::new();
+            thalweg_wire::handshake::hello("attacker", 1 << 20, Duration::ZERO, &[]).encode(&mut bytes, 0).unwrap();
+            // len u32, kind u16 (a write), fields u16, id u32
+            bytes.extend([&(16_u32 << 20).to_le_bytes()[..], &[0, 1, 0, 0], &[1, 0, 0, 0]].concat());
+            hold(server.native, from, 64, &bytes, progress);
+        },
+    }
+}
+
+/// Opens connections, sends each the same bytes, and keeps them open until the end; opens a closed one again.
+fn hold(to: SocketAddr, from: Ipv4Addr, count: usize, bytes: &[u8], progress: &Progress) {
+    let mut streams: Vec<TcpStream> = Vec::new();
+    while !progress.is_over() {
+        while streams.len() < count {
+            match connect(from, to) {
+                Ok(mut stream) => {
+                    progress.served.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.write_all(bytes);
+                    let _ = stream.set_nonblocking(true);
+                    streams.push(stream);
+                }
+                Err(_) => break,
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        // A server that closes a connection, or answers with an error, refuses it.
+        let mut page = [0; 4096];
+        streams.retain_mut(|stream| {
+            let is_open = match stream.read(&mut page) {
+                Ok(0) => false,
+                Ok(read) => !page[..read].starts_with(b"HTTP/1.1 "),
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            };
+            if !is_open {
+                progress.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            is_open
+        });
+    }
+}
+
+/// Connections that send nothing, on all ports, more than the server accepts.
+pub(crate) fn idle_connections() -> Attack {
+    Attack {
+        name: "idle connections on all ports",
+        threads: 3,
+        prepare: |_| {},
+        run: |server, from, number, progress| {
+            hold([server.http, server.resp, server.native][number], from, 6000, b"", progress);
+        },
+    }
+}
+
+/// Streams that an attacker requests many times and never reads.
+fn never_read(server: &Server, from: Ipv4Addr, count: usize, target: &str, accept: &str, progress: &Progress) {
+    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
+    let mut streams = Vec::new();
+    while !progress.is_over() {
+        if streams.len() >= count {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        if let Ok(mut stream) = connect(from, server.http) {
+            let is_sent = stream.write_all(request.as_bytes()).is_ok();
+            (if is_sent { &progress.served } else { &progress.refused }).fetch_add(1, Ordering::Relaxed);
+            streams.push(stream);
+        }
+    }
+}
+
+/// Scans of a large keyspace whose replies are never read.
+pub(crate) fn unread_scans() -> Attack {
+    Attack {
+        name: "scans that are never read",
+        threads: 1,
+        prepare: |server| fill(server, 100_000),
+        run: |server, from, _, progress| {
+            never_read(server, from, 500, "/v1/kv/redis", "application/x-ndjson", progress);
+        },
+    }
+}
+
+/// Tails of a stream that are never read.
+pub(crate) fn unread_tails() -> Attack {
+    Attack {
+        name: "tails that are never read",
+        threads: 1,
+        prepare: |server| {
+            let record = format!(r#"[{{"payload":"{}"}}]"#, "x".repeat(MIB));
+            let reply = call(crate::OWN, server.http, &post("/v1/streams/long/records", &record)).unwrap();
+            assert!(reply.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&reply));
+        },
+        run: |server, from, _, progress| {
+            never_read(server, from, 2000, "/v1/streams/long/records?from=0", "text/event-stream", progress);
+        },
+    }
+}
+
+/// Subscribers of a Redis channel that never read, and a publisher of long messages to them.
+pub(crate) fn unread_subscriptions() -> Attack {
+    Attack {
+        name: "subscribers that are never read",
+        threads: 2,
+        prepare: |_| {},
+        run: |server, from, number, progress| {
+            if number == 0 {
+                return hold(server.resp, from, 200, &encode("SUBSCRIBE flood"), progress);
+            }
+            let message = encode(&format!("PUBLISH flood {}", "m".repeat(64 * 1024)));
+            let mut stream = connect(from, server.resp).unwrap();
+            while !progress.is_over() {
+                if stream.write_all(&message).is_err() || reply(&mut stream).is_err() {
+                    progress.refused.fetch_add(1, Ordering::Relaxed);
+                    match connect(from, server.resp) {
+                        Ok(next) => stream = next,
+                        Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                    }
+                }
+            }
+        },
+    }
+}
+
+/// Passwords that are tried one after the other. The server has none, so each is refused.
+pub(crate) fn wrong_passwords() -> Attack {
+    Attack {
+        name: "passwords tried without pause",
+        threads: 2,
+        prepare: |_| {},
+        run: |server, from, _, progress| {
+            let attempts = encode("AUTH wrong").repeat(100);
+            while !progress.is_over() {
+                progress.count(call(from, server.resp, &attempts));
+            }
+        },
+    }
+}

@@ -1,0 +1,138 @@
+//! The good client: 100 requests per second on schedule, over HTTP and RESP, with response times from the moment that a
+//! request was due.
+
+use std::{
+    fmt,
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use crate::{HANG, OWN, Server, connect, redis::encode};
+
+/// Time between two requests.
+const PACE: Duration = Duration::from_millis(10);
+
+/// Service that the good client got.
+pub(crate) struct Service {
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) max: Duration,
+    /// Answers that a good client must not get, at most the first three.
+    pub(crate) refused: Vec<String>,
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+        let Self { p50, p99, max, refused } = self;
+        write!(f, "p50 {:7.2} ms  p99 {:7.2} ms  max {:7.2} ms", millis(*p50), millis(*p99), millis(*max))?;
+        if refused.is_empty() { Ok(()) } else { write!(f, "  REFUSED {refused:?}") }
+    }
+}
+
+/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes.
+pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
+    let mut client = Client::default();
+    let begun = Instant::now();
+    let (mut times, mut refused) = (Vec::new(), Vec::new());
+    for number in 0_u32.. {
+        let due = PACE * number;
+        // A server that hangs is not asked for ever.
+        if due >= duration || begun.elapsed() >= duration + HANG {
+            break;
+        }
+        if let Some(early) = due.checked_sub(begun.elapsed()) {
+            std::thread::sleep(early);
+        }
+        if let Err(error) = client.request(server, number) {
+            // The next request connects again, as a client would.
+            client = Client::default();
+            if refused.len() < 3 {
+                refused.push(format!("request {number}: {error}"));
+            }
+        }
+        times.push(begun.elapsed().saturating_sub(due));
+        if number.is_multiple_of(10) {
+            peak.fetch_max(server.memory(), Ordering::Relaxed);
+        }
+    }
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    Service { p50: at(0.5), p99: at(0.99), max: at(1.0), refused }
+}
+
+/// Connections of the good client, made with its first request.
+#[derive(Default)]
+struct Client {
+    http: Option<TcpStream>,
+    resp: Option<TcpStream>,
+}
+
+impl Client {
+    /// Sends the request of this number and checks its reply. Writes and reads of both protocols take turns.
+    fn request(&mut self, server: &Server, number: u32) -> Result<(), String> {
+        let key = number / 4 % 10;
+        match number % 4 {
+            0 => self.http(
+                server,
+                &format!("PUT /v1/kv/good/k{key} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nvalue"),
+                "HTTP/1.1 20",
+            ),
+            1 => self.http(
+                server,
+                &format!("GET /v1/kv/good/k{key} HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+                "HTTP/1.1 200",
+            ),
+            2 => self.resp(server, &format!("SET good{key} value"), "+OK"),
+            _ => self.resp(server, &format!("GET good{key}"), "$5"),
+        }
+    }
+
+    fn http(&mut self, server: &Server, request: &str, expected: &str) -> Result<(), String> {
+        let stream = opened(&mut self.http, server.http)?;
+        let reply = exchange(stream, request.as_bytes(), |reply| {
+            let text = String::from_utf8_lossy(reply).to_ascii_lowercase();
+            let Some(head) = text.find("\r\n\r\n") else { return false };
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            reply.len() >= head + 4 + length.unwrap_or(0)
+        })?;
+        expect(&reply, expected)
+    }
+
+    fn resp(&mut self, server: &Server, command: &str, expected: &str) -> Result<(), String> {
+        let stream = opened(&mut self.resp, server.resp)?;
+        let lines = if expected.starts_with('$') { 2 } else { 1 };
+        let reply = exchange(stream, &encode(command), |reply| {
+            reply.starts_with(b"-") && reply.ends_with(b"\r\n")
+                || reply.windows(2).filter(|pair| *pair == b"\r\n").count() >= lines
+        })?;
+        expect(&reply, expected)
+    }
+}
+
+fn opened(stream: &mut Option<TcpStream>, to: std::net::SocketAddr) -> Result<&mut TcpStream, String> {
+    if stream.is_none() {
+        *stream = Some(connect(OWN, to).map_err(|error| format!("connect: {error}"))?);
+    }
+    Ok(stream.as_mut().expect("just connected"))
+}
+
+fn exchange(stream: &mut TcpStream, request: &[u8], is_whole: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, String> {
+    stream.write_all(request).map_err(|error| format!("write: {error}"))?;
+    let (mut reply, mut page) = (Vec::new(), [0; 4096]);
+    while !is_whole(&reply) {
+        match stream.read(&mut page) {
+            Ok(0) => return Err(format!("closed after {:?}", String::from_utf8_lossy(&reply))),
+            Ok(read) => reply.extend_from_slice(&page[..read]),
+            Err(error) => return Err(format!("no reply within {HANG:?}: {error}")),
+        }
+    }
+    Ok(reply)
+}
+
+fn expect(reply: &[u8], expected: &str) -> Result<(), String> {
+    let text = String::from_utf8_lossy(reply);
+    if text.starts_with(expected) { Ok(()) } else { Err(text.lines().next().unwrap_or_default().to_owned()) }
+}

@@ -1,0 +1,174 @@
+//! Attacks by one client, and the service that another client gets in the meantime.
+//!
+//! Each attack runs twice: from the good client's own address and from another loopback address. The good client sends
+//! 100 requests per second on schedule, over HTTP and RESP, and measures response times from when a request was due.
+//! In a normal run the bound on these times only catches a server that stops serving. Measure on an idle machine:
+//!
+//! ```text
+//! THALWEG_ATTACK_SECONDS=10 cargo test --release -p thalweg --test attacks -- --nocapture
+//! ```
+//!
+//! With `THALWEG_ATTACK_SECONDS` the bounds are those that the server promises: p99 below 50 ms and no request of the
+//! good client refused.
+//!
+//! Owns: the good client and its bounds ([`good`]), the attacks ([`attacks`]), and the table of results. Does not own:
+//! tests of each limit itself, which are in `server/tests`.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+mod attacks;
+mod good;
+#[path = "../node/mod.rs"]
+mod node;
+#[path = "../redis/mod.rs"]
+mod redis;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    time::Duration,
+};
+
+use attacks::Attack;
+use good::Service;
+use node::Node;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Address of the good client, and of an attacker behind the same address.
+const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+/// Address of an attacker elsewhere.
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Longest 99th percentile that the server promises to a good client, on an idle machine.
+const PROMISED_P99: Duration = Duration::from_millis(50);
+/// Longest response time in a normal run, on a machine that may be busy.
+const HANG: Duration = Duration::from_secs(15);
+
+/// A server under attack.
+pub(crate) struct Server {
+    node: Node,
+    http: SocketAddr,
+    resp: SocketAddr,
+    native: SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start_with(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
+        let of = |scheme: &str| -> SocketAddr {
+            let address = node.line.split_whitespace().find_map(|word| word.strip_prefix(scheme));
+            address.expect("the startup line names all addresses").trim_end_matches(',').parse().unwrap()
+        };
+        Self { http: of("http://"), resp: of("redis://"), native: of("thalweg://"), node, _dir: dir }
+    }
+
+    /// Resident memory in bytes without mapped files: now (`RssAnon:`).
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.node.pid())).expect("the process runs");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+    }
+}
+
+/// Sum in bytes of the memory that `serve --explain` states.
+fn explained() -> u64 {
+    let text = node::run(node::command().args(["serve", "--explain"]), b"").ok();
+    let sum = text.lines().find(|line| line.trim_end().ends_with(" sum")).expect("a sum");
+    let mib: f64 = sum.split_whitespace().next().and_then(|mib| mib.parse().ok()).expect("MiB");
+    (mib * f64::from(1 << 20)) as u64
+}
+
+/// Connects from a loopback address.
+pub(crate) fn connect(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.connect(&to.into())?;
+    socket.set_tcp_nodelay(true)?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(HANG))?;
+    stream.set_write_timeout(Some(HANG))?;
+    Ok(stream)
+}
+
+/// State that an attack shares with the test.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) stop: AtomicBool,
+    /// Requests of the attacker that the server carried out.
+    pub(crate) served: AtomicU64,
+    /// Requests and connections of the attacker that the server refused or closed.
+    pub(crate) refused: AtomicU64,
+}
+
+/// Duration of each attack, and whether the promised bounds hold. The suite's other tests use short attacks.
+fn seconds() -> (Duration, bool) {
+    match std::env::var("THALWEG_ATTACK_SECONDS") {
+        Ok(text) => (Duration::from_secs_f64(text.parse().expect("a number of seconds")), true),
+        Err(_) => (Duration::from_secs(2), false),
+    }
+}
+
+/// One attack at a time: they share the machine.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn withstand(attack: &Attack) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (duration, is_strict) = seconds();
+    let server = Server::start();
+    let bound = explained();
+    (attack.prepare)(&server);
+    let without = good::measure(&server, duration, &AtomicU64::new(0));
+    println!("{:<44} {:<9} {without}", attack.name, "without");
+    for from in [OWN, OTHER] {
+        let progress = Progress::default();
+        let peak = AtomicU64::new(0);
+        let service: Service = std::thread::scope(|scope| {
+            for number in 0..attack.threads {
+                let (server, progress) = (&server, &progress);
+                scope.spawn(move || (attack.run)(server, from, number, progress));
+            }
+            let service = good::measure(&server, duration, &peak);
+            progress.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            service
+        });
+        let place = if from == OWN { "own" } else { "other" };
+        println!(
+            "{:<44} {place:<9} {service} peak {} MiB, {}",
+            attack.name,
+            peak.into_inner() >> 20,
+            Attack::outcome(&progress)
+        );
+        assert_eq!(service.refused, Vec::<String>::new(), "{}: requests of the good client failed", attack.name);
+        let (limit, time) = if is_strict { (PROMISED_P99, service.p99) } else { (HANG, service.max) };
+        assert!(time < limit, "{} from {place}: {time:?} is not below {limit:?}", attack.name);
+        assert!(server.memory() < bound, "{}: {} MiB of {}", attack.name, server.memory() >> 20, bound >> 20);
+    }
+    // The server stops in order, at once.
+    server.node.stop();
+}
+
+macro_rules! attacks {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            withstand(&attacks::$name());
+        }
+    )* };
+}
+
+attacks! {
+    patterns_behind_a_write
+    scans_over_deleted_rows
+    growing_values_in_one_transaction
+    announced_bodies_over_http
+    announced_frames_over_native
+    idle_connections
+    unread_scans
+    unread_tails
+    unread_subscriptions
+    wrong_passwords
+}

@@ -1,0 +1,329 @@
+//! Bounds on the steps that a command can take, computed from its bytes alone.
+//!
+//! Owns: the upper bound ([`max_steps`]), by which the proposer of log entries decides how many commands an entry gets.
+//! So an entry takes at most about the time and memory of one command, whatever its commands are. Does not own the
+//! bound on a single command ([`MAX_COMMAND_STEPS`]): the state machine enforces that one by the work that the command
+//! actually causes, independently of the other commands in the entry.
+//!
+//! Invariants:
+//! * The bound of a command that scans is the maximum. Such a command is alone in its entry, so its scans never pass
+//!   rows that earlier commands of the entry have removed.
+//! * A bound that is too low never affects an outcome, only the time that an entry takes.
+
+use crate::{
+    codec::{Malformed, Reader},
+    command::{
+        commit::{BlindPut, Commit},
+        condition::Expect,
+        kinds::Command,
+        redis::{HEAD_BYTES, REDIS, argument},
+        time::TimeCommand,
+        transaction::Transaction,
+        versions::unwrap,
+        write::Write,
+    },
+    limits::{MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    steps::{OPERATION, READ, ROW, SCAN, WRITE, items, read_bytes, written_bytes},
+};
+
+/// Steps of a read of the longest value.
+const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
+/// Steps of a change of the longest value.
+const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
+/// Steps of a write besides its bytes: the row, the row that it replaces, and the rows of both deadlines and leases.
+const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
+/// Steps by which the history of a keyspace raises those of a write: the versions of the key are read and some of them
+/// are removed. The bytes of the former value are not part of it: in most cases they stay in the log.
+const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
+/// Steps of a command about a stream, a group or a lease, besides its bytes.
+const FLAT: u64 = 1000;
+/// Steps of a command on a Redis stream, besides its bytes: it also removes some rows of destroyed groups.
+const STREAM: u64 = 6000;
+
+/// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`
+/// is true if a keyspace of the space keeps former values, which makes writes more expensive.
+#[must_use]
+pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
+    let command = unwrap(command).bytes;
+    let write = WRITE_KEY + if keeps_history { KEEP_VERSION } else { 0 };
+    let steps = if let Some(put) = BlindPut::decode(command) {
+        Some(write + read_bytes(put.value.len()))
+    } else if command.first() == Some(&REDIS) {
+        of_redis(command, write).ok()
+    } else {
+        match Command::decode(command) {
+            Ok(Command::Commit(commit)) => of_commit(&commit, write).ok().flatten(),
+            Ok(Command::Transaction(transaction)) => of_transaction(&transaction, write).ok().flatten(),
+            Ok(
+                Command::Sweep { .. }
+                | Command::PruneVersions { .. }
+                | Command::ForgetProducers { .. }
+                | Command::DropKeyspace { .. }
+                | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
+            ) => None,
+            Ok(_) => Some(FLAT),
+            // A malformed command costs its bytes.
+            Err(_) => Some(0),
+        }
+    };
+    let all = steps.map_or(MAX_COMMAND_STEPS, |steps| steps.saturating_add(read_bytes(command.len())));
+    all.min(MAX_COMMAND_STEPS)
+}
+
+/// Returns the maximum number of steps of a commit; `None` if its conditions scan.
+fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> {
+    let mut steps: u64 = 0;
+    for condition in commit.conditions() {
+        match condition?.expect {
+            Expect::Unchanged(_) => return Ok(None),
+            Expect::Value(value) => steps += OPERATION + 2 * READ + 2 * read_bytes(value.len()),
+            _ => steps += OPERATION + 2 * READ,
+        }
+    }
+    // Appends of producers read and write a few rows more than puts.
+    Ok(Some(steps + u64::from(commit.write_count()) * (write + 8 * WRITE)))
+}
+
+/// Returns the maximum number of steps of a transaction; `None` if it scans.
+fn of_transaction(transaction: &Transaction<'_>, write: u64) -> Result<Option<u64>, Malformed> {
+    let mut steps: u64 = 0;
+    for condition in transaction.conditions() {
+        match condition?.expect {
+            Expect::Unchanged(_) => return Ok(None),
+            Expect::Value(value) => steps += OPERATION + 2 * READ + 2 * read_bytes(value.len()),
+            _ => steps += OPERATION + 2 * READ,
+        }
+    }
+    for operation in transaction.branches()?.into_iter().flatten() {
+        match operation? {
+            Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
+            Write::Get { .. } => steps += OPERATION + READ_VALUE,
+            // A touch rewrites a value of any length.
+            Write::Touch { .. } => steps += write + CHANGE_VALUE,
+            _ => steps += write,
+        }
+    }
+    Ok(Some(steps))
+}
+
+/// Returns the maximum number of steps of a batch of Redis commands.
+fn of_redis(command: &[u8], write: u64) -> Result<u64, Malformed> {
+    let mut reader = Reader::at(command, HEAD_BYTES - 8);
+    let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
+    for _ in 0..watched {
+        argument(&mut reader)?;
+        reader.u64("version")?;
+    }
+    let mut steps = u64::from(watched) * 2 * READ;
+    for _ in 0..commands {
+        if steps >= MAX_COMMAND_STEPS {
+            return Ok(MAX_COMMAND_STEPS);
+        }
+        let arguments = reader.u32("argument count")?.saturating_sub(1);
+        let bound = Bound::of(argument(&mut reader)?);
+        steps = steps.saturating_add(bound.steps(&mut reader, arguments, write)?);
+    }
+    Ok(steps)
+}
+
+/// Rule by which the maximum number of steps of a Redis command is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// The command reads at most this number of values of maximum size, whatever its arguments are.
+    Values(u64),
+    /// The command reads a value of maximum size and writes one.
+    Change,
+    /// Each argument may make the command read one value, so the number of arguments determines the bound.
+    Arguments,
+    /// The option `COUNT` determines the bound. It can follow after this number of arguments. The command reads at most
+    /// that many values of each stream named after `STREAMS`, or of its one key. Without the option the number of
+    /// values is unlimited.
+    CountBehind(u32),
+    /// The options after the first two arguments determine the bound: a value if one of these options is present,
+    /// otherwise none.
+    Options(&'static [&'static [u8]]),
+    /// The command changes a stream, and scans only to remove a few rows that a destroyed group has left. One of these
+    /// options after the first argument makes it scan entries, without a bound of its own.
+    Stream(&'static [&'static [u8]]),
+    /// No special bound: only [`MAX_COMMAND_STEPS`] applies.
+    Any,
+}
+
+/// Length in bytes of the longest name of a Redis command that has a bound of its own.
+const MAX_NAME_BYTES: usize = 16;
+
+impl Bound {
+    fn of(name: &[u8]) -> Self {
+        let mut lower = [0; MAX_NAME_BYTES];
+        let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        match &*lower {
+            b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
+            | b"incrbyfloat" | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime"
+            | b"pexpiretime" | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen"
+            | b"hexists" | b"xlen" | b"ping" | b"select" | b"multi" | b"exec" => Self::Values(0),
+            b"get" | b"getdel" | b"getset" | b"getrange" | b"substr" | b"hget" | b"hstrlen" | b"hincrby"
+            | b"hincrbyfloat" => Self::Values(1),
+            b"append" | b"setrange" | b"rename" | b"renamenx" | b"getex" | b"expire" | b"pexpire" | b"expireat"
+            | b"pexpireat" | b"persist" => Self::Change,
+            b"mget" | b"hmget" => Self::Arguments,
+            b"xread" => Self::CountBehind(0),
+            b"xrange" | b"xrevrange" => Self::CountBehind(3),
+            b"set" => Self::Options(&[b"get"]),
+            // Trimming scans entries and returns none of them.
+            b"xadd" => Self::Stream(&[b"maxlen", b"minid"]),
+            b"xack" | b"xdel" => Self::Stream(&[]),
+            _ => Self::Any,
+        }
+    }
+
+    /// Returns the maximum number of steps of the command. Reads its arguments, of which there are `arguments` after
+    /// the command's name, from `reader`. `write` is the price of a write of a key.
+    fn steps(self, reader: &mut Reader<'_>, arguments: u32, write: u64) -> Result<u64, Malformed> {
+        let (mut options, mut bytes) = (Options::default(), 0);
+        for number in 0..arguments {
+            let argument = argument(reader)?;
+            bytes += argument.len();
+            match self {
+                Self::Options(names) | Self::Stream(names) if number > 0 => {
+                    options.is_found |= names.iter().any(|name| argument.eq_ignore_ascii_case(name));
+                }
+                Self::CountBehind(first) if number >= first => options.visit(argument, arguments - number - 1),
+                _ => {}
+            }
+        }
+        let values = |values: u64| Some(values.saturating_mul(READ_VALUE));
+        let beyond = match self {
+            Self::Values(count) => values(count),
+            Self::Change => Some(CHANGE_VALUE),
+            Self::Arguments => values(u64::from(arguments)),
+            Self::CountBehind(_) => options.count.and_then(|count| {
+                let streams = options.streams.unwrap_or(1) as u64;
+                values((count as u64).saturating_mul(streams)).map(|steps| steps.saturating_add(streams * SCAN))
+            }),
+            Self::Options(_) => values(u64::from(options.is_found)),
+            Self::Stream(_) => (!options.is_found).then_some(STREAM),
+            Self::Any => None,
+        };
+        let Some(beyond) = beyond else { return Ok(MAX_COMMAND_STEPS) };
+        let own = u64::from(arguments) * write + items(arguments as usize) + written_bytes(bytes);
+        Ok(beyond.saturating_add(OPERATION + READ + own))
+    }
+}
+
+/// Options found in the arguments of a Redis command.
+#[derive(Debug, Default)]
+struct Options {
+    is_found: bool,
+    count: Option<usize>,
+    /// True if the next argument is the value of the option `COUNT`.
+    is_count_next: bool,
+    /// Number of streams that the command names; `None` until the option `STREAMS` has been read, which ends the
+    /// options.
+    streams: Option<usize>,
+}
+
+impl Options {
+    /// Evaluates one argument of the command; `left` is the number of arguments after it.
+    fn visit(&mut self, argument: &[u8], left: u32) {
+        if self.streams.is_some() {
+            return;
+        }
+        if std::mem::take(&mut self.is_count_next) {
+            self.count = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
+        } else if argument.eq_ignore_ascii_case(b"count") {
+            self.is_count_next = true;
+        } else if argument.eq_ignore_ascii_case(b"streams") {
+            // The names are followed by as many ids.
+            self.streams = Some(left as usize / 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        command::{
+            CommitBuilder, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep, encode_versioned,
+        },
+        ids::KeyspaceId,
+    };
+
+    const KS: KeyspaceId = KeyspaceId(1);
+
+    fn command(commands: &[&[&[u8]]]) -> Vec<u8> {
+        let mut builder = RedisBuilder::new(KS);
+        commands.iter().for_each(|args| _ = builder.push(args).unwrap());
+        builder.finish()
+    }
+
+    /// Returns how many values of maximum size a Redis command may read, by its bound; `None` for no bound.
+    fn values(args: &[&[u8]]) -> Option<u64> {
+        let steps = max_steps(&command(&[args]), false);
+        (steps < MAX_COMMAND_STEPS).then_some(steps / READ_VALUE)
+    }
+
+    #[test]
+    fn reads_and_writes_of_redis_commands_are_bounded_by_their_bytes() {
+        assert_eq!(values(&[b"SET", b"get", b"v"]), Some(0), "a key is not an option");
+        assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
+        assert_eq!(values(&[b"incr", b"get"]), Some(0));
+        assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
+        assert_eq!(values(&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]), None);
+        assert_eq!(values(&[b"append", b"k", b"v"]), Some(6), "a change costs as much as six reads");
+        assert_eq!(values(&[b"MGET", b"a", b"b", b"c"]), Some(3));
+        assert_eq!(values(&[b"XREAD", b"COUNT", b"3", b"STREAMS", b"s", b"0"]), Some(3));
+        assert_eq!(values(&[b"XREAD", b"COUNT", b"2", b"STREAMS", b"s", b"t", b"0", b"0"]), Some(4));
+        for unlimited in [
+            &[&b"XRANGE"[..], b"s", b"-", b"+", b"COUNT", b"-1"][..],
+            &[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"99999999999999999"],
+            &[b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"s", b">"],
+            &[b"KEYS", b"*"],
+            &[b"FLUSHALL"],
+            &[b"nobody-knows-a-command-of-this-name"],
+        ] {
+            assert_eq!(values(unlimited), None, "{unlimited:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_add_up_to_at_most_the_steps_of_one_command() {
+        let get: &[&[u8]] = &[b"Get", b"k"];
+        let [one, two] = [&[get][..], &[get, get]].map(|commands| max_steps(&command(commands), false));
+        assert_eq!(2 * one, two);
+        assert_eq!(max_steps(&command(&[&[b"KEYS", b"*"], &[b"SCAN", b"0"]]), false), MAX_COMMAND_STEPS);
+        assert!(max_steps(b"", false) < 10 && max_steps(b"\x40\0", false) <= MAX_COMMAND_STEPS);
+        assert!(max_steps(&command(&[get]), true) > one, "a write would keep a version");
+    }
+
+    #[test]
+    fn commits_and_transactions_are_bounded_by_their_parts_and_scans_are_not_bounded() {
+        let encoded = |build: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            build(&mut out);
+            max_steps(&out, false)
+        };
+        let put = encoded(&|out| encode_put(out, KS, b"k", b"v").unwrap());
+        assert!(put < 200, "{put}");
+        let mut commit = CommitBuilder::new();
+        (0..10).for_each(|_| _ = commit.put(KS, b"k", b"v").unwrap());
+        let puts = encoded(&|out| commit.encode(out));
+        assert!(puts > 5 * put && puts < 20 * put, "{puts}");
+        let mut reads = TransactionBuilder::new();
+        reads.then().get(KS, b"k").unwrap().get(KS, b"l").unwrap();
+        let gets = encoded(&|out| reads.encode(out).unwrap());
+        assert!(gets > 2 * READ_VALUE && gets < 3 * READ_VALUE);
+        reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
+        assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
+        assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
+    }
+
+    #[test]
+    fn a_command_of_a_later_version_counts_as_its_inner_command() {
+        let (mut wrapped, get) = (Vec::new(), command(&[&[b"get", b"k"]]));
+        encode_versioned(&mut wrapped, 2, |out| out.extend_from_slice(&get));
+        assert_eq!(max_steps(&wrapped, false), max_steps(&get, false));
+    }
+}

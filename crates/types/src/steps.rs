@@ -1,0 +1,71 @@
+//! Steps: the measure of the work that a command causes when the state machine applies it, and the price of each kind
+//! of work.
+//!
+//! Owns: the prices, which belong to version 1 of the state machine. Every node charges the same steps for the same
+//! command, so every node rejects the same commands. A change of a price, or of
+//! [`MAX_COMMAND_STEPS`], needs another version. Does not own: charging (`crates/state/src/machine/meter.rs`), or the
+//! bound that a proposer computes before it knows the state ([`max_steps`](crate::command::max_steps)).
+//!
+//! A step is about 100 ns of work on rows in memory. Prices count logical work only: rows and bytes of the replicated
+//! state, including rows of deleted prefixes and of expired keys until a command removes them. They never count
+//! what differs between nodes: tombstones of a backend, and the form in which a node stores a value.
+
+use crate::limits::MAX_COMMAND_STEPS;
+
+/// Price of looking up a row by its key.
+pub const READ: u64 = 8;
+/// Price of opening a scan, also if it finds no row.
+pub const SCAN: u64 = 100;
+/// Price of a row that a scan examines, hidden or not. Also the price of a row that the command itself has removed,
+/// when a scan passes it.
+pub const ROW: u64 = 2;
+/// Price of writing or removing a row.
+pub const WRITE: u64 = 4;
+/// Price of starting an operation, a condition, or a Redis command.
+pub const OPERATION: u64 = 1;
+/// Maximum bytes of a value that count when a scan examines its row without reading the value.
+pub const MAX_PASSED_BYTES: usize = 64 * 1024;
+/// Number of bytes read or compared for one step.
+const BYTES_READ: usize = 256;
+/// Number of bytes computed and written for one step.
+const BYTES_WRITTEN: usize = 48;
+/// Number of comparisons of a pattern with a byte for one step.
+const COMPARISONS: u64 = 32;
+/// Number of arguments of a Redis command, or of values in its reply that cost no read, for one step.
+const ITEMS: usize = 8;
+
+/// Returns the price of reading or comparing bytes.
+#[inline]
+#[must_use]
+pub const fn read_bytes(bytes: usize) -> u64 {
+    (bytes / BYTES_READ) as u64
+}
+
+/// Returns the price of computing bytes and writing them as rows.
+#[inline]
+#[must_use]
+pub const fn written_bytes(bytes: usize) -> u64 {
+    (bytes / BYTES_WRITTEN) as u64
+}
+
+/// Returns the price of comparing parts of a pattern with bytes of a text.
+#[inline]
+#[must_use]
+pub const fn comparisons(count: u64) -> u64 {
+    count / COMPARISONS
+}
+
+/// Returns the price of processing arguments, or of producing values that cost no read.
+#[inline]
+#[must_use]
+pub const fn items(count: usize) -> u64 {
+    (count / ITEMS) as u64
+}
+
+// A command may change a value of the maximum size.
+const _: () = assert!(
+    read_bytes(crate::limits::MAX_VALUE_BYTES) + written_bytes(crate::limits::MAX_VALUE_BYTES) + 10_000
+        < MAX_COMMAND_STEPS
+);
+// As many deletes as a commit can have are never rejected, with the row that each of them replaces.
+const _: () = assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);
