@@ -119,7 +119,7 @@ pub fn steadiness(what: impl Into<String>, rounds: &[f64], unit: &str) -> Option
     let is_steady = mad <= MAX_DEVIATION * median;
     Some(Check {
         what: what.into(),
-        required: format!("rounds within {:.0} % of their median", 100.0 * MAX_DEVIATION),
+        required: format!("± at most {:.0} %", 100.0 * MAX_DEVIATION),
         measured: format!("{} ± {}{unit}", number(median), number(mad)),
         verdict: if is_steady { Verdict::Met } else { Verdict::Void },
         is_goal: false,

@@ -179,7 +179,7 @@ fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
             Route::Reply(Waiter::Reply(waiter)) => drop(waiter.send(Ok(frame))),
             Route::Reply(Waiter::Subscription(mailbox)) => {
                 let failed: Failed<'_> = body_of(&frame)?;
-                mailbox.push(Item::Ended(Box::new(Failure::of_reply(&failed))));
+                mailbox.push(Item::Ended(Box::new(Failure::of_reply(&failed, None))));
             }
             Route::Begun(Waiter::Subscription(mailbox)) => mailbox.push(Item::Begun(frame)),
             Route::Ended(Waiter::Subscription(mailbox)) => {

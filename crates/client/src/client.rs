@@ -50,6 +50,8 @@ pub struct Client {
     inner: Arc<Inner>,
     timeout: Option<Duration>,
     level: Level,
+    /// Name of the requests in the server's logs.
+    trace: Option<Arc<str>>,
 }
 
 struct Inner {
@@ -105,7 +107,8 @@ impl Client {
         let options = Arc::new(options.bounded());
         let pool = Pool::connect(endpoint, options.clone()).await?;
         let timeout = options.timeout;
-        Ok(Self { inner: Arc::new(Inner { pool, options, names: Names::default() }), timeout, level: Level(None) })
+        let inner = Arc::new(Inner { pool, options, names: Names::default() });
+        Ok(Self { inner, timeout, level: Level(None), trace: None })
     }
 
     /// Returns the same client with another timeout for each request, retries included; `None` waits forever.
@@ -121,6 +124,15 @@ impl Client {
     #[must_use]
     pub fn durability(&self, level: Durability) -> Self {
         Self { level: Level(Some(level)), ..self.clone() }
+    }
+
+    /// Returns the same client whose requests carry a name, such as the id of the job or the web request that causes
+    /// them. The server writes the name to its log lines about them, and their failures state it. Names longer than 64
+    /// bytes are truncated; an empty name is none. Subscriptions and publishers send no names. Each request gets as many
+    /// bytes longer as the name has, and 4 more.
+    #[must_use]
+    pub fn trace(&self, name: &str) -> Self {
+        Self { trace: (!name.is_empty()).then(|| name.into()), ..self.clone() }
     }
 
     /// Returns the facts about the server that its last welcome (the reply to the client's hello) stated; `None` before
@@ -241,7 +253,7 @@ impl Client {
         let link = self.inner.pool.next_link();
         let mut stage = || {
             let timeout_micros = if how.send_timeout { clock.left_micros() } else { None };
-            let fields = Fields { timeout_micros, ..Fields::default() };
+            let fields = Fields { timeout_micros, trace: self.trace.as_deref(), ..Fields::default() };
             link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
         };
         let staged = match stage() {

@@ -64,7 +64,7 @@ fn unknown(effect: Effect) -> &'static str {
 
 /// Failure that the server reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message} ({code})")]
+#[error("{message} ({code}{})", .trace.as_ref().map_or(String::new(), |trace| format!(", request {trace}")))]
 pub struct Failure {
     /// Next step for the caller: retry, fix the request, or stop.
     pub action: Action,
@@ -79,6 +79,9 @@ pub struct Failure {
     pub message: String,
     /// Named figures that help the caller to recover, such as `next` or `revision`.
     pub details: Vec<(String, u64)>,
+    /// Name of the request in the server's logs, if the server states one: the name that
+    /// [`Client::trace`](crate::Client::trace) set, or the server's own if the server failed.
+    pub trace: Option<String>,
 }
 
 impl Failure {
@@ -88,7 +91,7 @@ impl Failure {
         self.details.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
     }
 
-    pub(crate) fn of_reply(failed: &Failed<'_>) -> Self {
+    pub(crate) fn of_reply(failed: &Failed<'_>, trace: Option<&str>) -> Self {
         Self {
             action: failed.class,
             effect: failed.effect,
@@ -96,6 +99,7 @@ impl Failure {
             code: failed.code.to_owned(),
             message: failed.message.to_owned(),
             details: failed.details.iter().map(|detail| (detail.name.to_owned(), detail.value)).collect(),
+            trace: trace.map(str::to_owned),
         }
     }
 
@@ -107,6 +111,7 @@ impl Failure {
             code: ended.code.to_owned(),
             message: ended.message.to_owned(),
             details: ended.details.iter().map(|detail| (detail.name.to_owned(), detail.value)).collect(),
+            trace: None,
         }
     }
 }

@@ -42,7 +42,12 @@ pub(crate) fn answer_of(came: Result<SharedFrame, Lost>) -> Result<SharedFrame, 
 
 fn failure_of(frame: &SharedFrame) -> Error {
     match body_of::<Failed<'_>>(frame) {
-        Ok(failed) => Error::Failed(Box::new(Failure::of_reply(&failed))),
+        Ok(failed) => {
+            // The body was decoded, so the fields are there and well-formed.
+            let fields = frame.payload.get(..usize::from(frame.header.fields)).unwrap_or_default();
+            let trace = Fields::decode(fields).ok().and_then(|fields| fields.trace);
+            Error::Failed(Box::new(Failure::of_reply(&failed, trace)))
+        }
         Err(error) => error.into(),
     }
 }

@@ -32,6 +32,17 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
+    /// The directory does not exist as a data directory, and has files of others.
+    #[error(
+        "{path} is not a Thalweg data directory, and not empty: it contains {}; choose an empty directory or a new path",
+        shown(.found)
+    )]
+    NotEmpty {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Names of the files and directories found there, in order.
+        found: Vec<String>,
+    },
     /// The directory is the destination of a restore that has not finished.
     #[error("a restore into {path} did not finish: run it again, or remove the directory")]
     Unfinished {
@@ -101,11 +112,24 @@ pub enum OpenError {
     Replica(#[from] thalweg_replica::OpenError),
 }
 
+/// Names the first few of these files.
+fn shown(found: &[String]) -> String {
+    const FEW: usize = 3;
+    let names: Vec<_> = found.iter().take(FEW).map(|name| format!("{name:?}")).collect();
+    let more = match found.len().saturating_sub(FEW) {
+        0 => String::new(),
+        1 => " and 1 more entry".to_owned(),
+        more => format!(" and {more} more entries"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
 impl Classified for OpenError {
     fn code(&self) -> &'static str {
         match self {
             Self::Locked { .. } => "locked",
             Self::Missing { .. } => "missing_directory",
+            Self::NotEmpty { .. } => "directory_not_empty",
             Self::Unfinished { .. } => "unfinished_restore",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
@@ -124,6 +148,7 @@ impl Classified for OpenError {
         match self {
             Self::Locked { .. } => Action::Retry,
             Self::Missing { .. }
+            | Self::NotEmpty { .. }
             | Self::Unfinished { .. }
             | Self::OtherBackend { .. }
             | Self::NoOsPath { .. }
@@ -275,8 +300,8 @@ pub enum WriteError {
         /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// The queue of commands that wait for the disk is full. Nothing happened.
-    #[error("{queued_bytes} bytes wait for the disk: retry later")]
+    /// The queue of commands is full, or its commands will take long and this one is expensive too. Nothing happened.
+    #[error("commands of {queued_bytes} bytes are queued: retry later")]
     Overloaded {
         /// Bytes of the commands in the queue.
         queued_bytes: usize,

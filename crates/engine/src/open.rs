@@ -109,9 +109,29 @@ pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) 
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
+    if !there {
+        let found = foreign_files(path);
+        if !found.is_empty() {
+            return Err(OpenError::NotEmpty { path: path.to_owned(), found });
+        }
+    }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     on(Arc::new(disk), &clock, random_seed(), options, progress)
+}
+
+/// Names of files that a directory without an identity may have: those that an open creates before the identity, those
+/// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
+const KNOWN_FILES: [&str; 8] =
+    [LOCK, "IDENTITY.tmp", LOG_DIR, "state", "native-certificate.pem", "native-key.pem", "lost+found", ".snapshot"];
+
+/// Returns the names of all other files in a directory; none if the directory does not exist.
+fn foreign_files(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<_> = names.filter(|name| !KNOWN_FILES.contains(&name.as_str())).collect();
+    found.sort();
+    found
 }
 
 /// Function that is called after each log record that an open replays. If it returns `Break`, the open ends with an

@@ -17,8 +17,8 @@ use std::{
 };
 
 use thalweg_serving::{
-    admission::Reservation,
     config::Config,
+    half_open::Slot,
     limits::STATUS_HEADER_TIMEOUT,
     pace::{MinRate, Pace},
 };
@@ -50,11 +50,6 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Returns true if the client has sent a whole head of a request.
-    pub(crate) fn has_requested(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) > 0 || self.read_at_last_end.load(Ordering::Relaxed) > 0
-    }
-
     /// Returns true if the connection speaks HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
@@ -204,15 +199,15 @@ pub(crate) struct MonitoredSocket {
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Slot of the connection in the limit `max_connections`, if it has one, held until the socket is closed completely.
-    held: Option<Reservation>,
+    /// Slot of the connection, with its share of `max_connections`, held until the socket is closed completely.
+    held: Option<Arc<Slot>>,
 }
 
 impl MonitoredSocket {
     /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
-    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Option<Reservation>) -> Self {
-        Self { inner: Some(inner), activity, peer_closed: false, held }
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Arc<Slot>) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
     }
 
     fn socket(&mut self) -> Pin<&mut TcpStream> {
@@ -243,7 +238,7 @@ impl Drop for MonitoredSocket {
 /// Closes a connection without losing its last reply. Closing a socket that holds unread bytes resets the connection,
 /// and the client may lose a reply that it has not read. So this function sends the end of the stream, and reads on for
 /// [`LINGER`].
-async fn linger(mut stream: TcpStream, _held: Option<Reservation>) {
+async fn linger(mut stream: TcpStream, _held: Option<Arc<Slot>>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
         stream.shutdown().await?;

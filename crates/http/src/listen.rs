@@ -23,7 +23,7 @@ use hyper_util::{
 use pin_project_lite::pin_project;
 use thalweg_serving::{
     accepting::accept_until,
-    admission::{AddressKey, Reservation, Resource},
+    admission::{AddressKey, Resource},
     app::App,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
@@ -63,15 +63,15 @@ pub async fn serve_until(
 /// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
 fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
     let account = app.admission.account(AddressKey::of(peer.ip()));
-    let held = app.admission.connect(&account);
+    let held = app.slots.connect(&account);
     let (slots, service) = match &held {
-        Some(_) => (&app.admission.silent, Service::Full),
-        None => (&app.admission.status_connections, Service::StatusOnly),
+        Some(_) => (&app.slots.silent, Service::Full),
+        None => (&app.slots.status, Service::StatusOnly),
     };
-    let slot = slots.enter(account.address());
+    let slot = Arc::new(slots.enter(account.address(), held));
     let _ = stream.set_nodelay(true);
     let caller = Caller { account, service };
-    connections.spawn(serve(stream, Arc::clone(app), router.clone(), (held, slot), caller));
+    connections.spawn(serve(stream, Arc::clone(app), router.clone(), slot, caller));
 }
 
 fn builder(service: Service) -> Builder<TokioExecutor> {
@@ -98,24 +98,23 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Serves one connection. It has one of `max_connections`, unless it is above them, and a slot that it may lose to a newer
-/// connection: until its first request, or always if it is above `max_connections`.
-async fn serve(
-    stream: TcpStream,
-    app: Arc<App>,
-    router: Router,
-    (held, slot): (Option<Reservation>, Slot),
-    caller: Caller,
-) {
+/// Serves one connection. It may lose `slot` to a newer connection: until its first request, or always if it is above
+/// `max_connections`.
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>, caller: Caller) {
     let activity = Arc::new(Activity::default());
     let local = stream.local_addr().ok().map(|address| address.ip());
     let policy = OriginPolicy::new(&app.config.allowed_hosts, local);
     let Caller { account, service } = caller.clone();
     let patience = ConnectionTimeouts::new(&app.config, service);
-    let mut slot = Some(slot);
-    let handler =
-        PerConnection { router, policy, caller, activity: Arc::clone(&activity), write_timeout: patience.write.window };
-    let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), held));
+    let handler = PerConnection {
+        router,
+        policy,
+        caller,
+        slot: Arc::clone(&slot),
+        activity: Arc::clone(&activity),
+        write_timeout: patience.write.window,
+    };
+    let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), Arc::clone(&slot)));
     let builder = builder(service);
     let mut connection = std::pin::pin!(builder.serve_connection(io, handler));
     let mut watch = ActivityMonitor::new(patience, Instant::now());
@@ -136,20 +135,12 @@ async fn serve(
                 }
                 return;
             }
-            () = lost(slot.as_ref()), if slot.is_some() => {
-                if service == Service::StatusOnly || !activity.has_requested() {
-                    return;
-                }
-                slot = None;
-            }
+            () = slot.lost(), if !slot.is_released() => return,
             _ = stopping.changed(), if !closing => {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
             }
             _ = tick.tick() => {
-                if service == Service::Full && activity.has_requested() {
-                    slot = None;
-                }
                 match watch.verdict(&activity, Instant::now(), account.is_over_share(Resource::Connections)) {
                     ConnectionStatus::Active => idle_ticks = 0,
                     ConnectionStatus::Idle if idle_ticks == 0 => {
@@ -168,20 +159,13 @@ async fn serve(
     }
 }
 
-/// Waits until the connection has lost its slot to a newer one.
-async fn lost(slot: Option<&Slot>) {
-    match slot {
-        Some(slot) => slot.lost().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Service of one connection: the router, the check of the requests' origins, and the connection's account and activity
 /// counters.
 struct PerConnection {
     router: Router,
     policy: OriginPolicy,
     caller: Caller,
+    slot: Arc<Slot>,
     activity: Arc<Activity>,
     write_timeout: Duration,
 }
@@ -193,6 +177,9 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
 
     fn call(&self, mut request: Request<Incoming>) -> Handling {
         self.policy.mark(&mut request);
+        if self.caller.service == Service::Full {
+            self.slot.release();
+        }
         Handling {
             busy: Busy::new(&self.activity),
             write_timeout: self.write_timeout,

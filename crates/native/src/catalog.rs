@@ -121,6 +121,7 @@ pub(crate) fn find_lease(
         let durability = app.db.blocking().visible_durability();
         Ok(move |out: &mut Replies, id: u32| {
             let keys: Vec<_> = found.iter().map(shown_key).collect();
+            out.states(durability);
             out.reply(id, &LeaseFound { durability, lease: shown_lease(&info), more, keys: List::Items(&keys) })
         })
     })
@@ -149,6 +150,7 @@ pub(crate) fn list_leases(
         let durability = app.db.blocking().visible_durability();
         Ok(move |out: &mut Replies, id: u32| {
             let leases: Vec<_> = found.iter().map(shown_lease).collect();
+            out.states(durability);
             out.reply(id, &LeaseList { durability, more, leases: List::Items(&leases) })
         })
     })

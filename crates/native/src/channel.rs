@@ -62,6 +62,23 @@ enum ChannelPhase {
     Closing,
 }
 
+/// Name of a request in log lines.
+struct RequestId<'w> {
+    trace: Option<&'w str>,
+    channel: u64,
+    id: u32,
+}
+
+impl std::fmt::Display for RequestId<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.trace {
+            // The client chooses the name; quotes and escapes keep it on one line.
+            Some(trace) => write!(f, "{}", trace.escape_debug()),
+            None => write!(f, "{:016x}-{}", self.channel, self.id),
+        }
+    }
+}
+
 /// A channel with its pending requests and subscriptions.
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
@@ -320,13 +337,15 @@ impl ChannelTask {
             return false;
         }
         let permit = dispatch::permit_of(&frame);
+        // Frames of subscriptions may have stated a level since the last reply.
+        self.out.take_level();
         let handled = self.check(request, permit.is_some()).and_then(|tail| {
             let Self { session, out, subjects, is_sole_client, .. } = self;
             let mut turn =
                 Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
-        let waiting = PendingRequest { id, kind, received };
+        let waiting = PendingRequest { id, kind, received, trace: request.fields.trace.map(Box::from) };
         let timeout = request.timeout();
         let account = &self.session.account;
         match handled {
@@ -334,7 +353,7 @@ impl ChannelTask {
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
             Ok((Handled::Write(write), _)) => match timeout {
                 None => {
-                    if let Some(reply) = self.requests.write(waiting, write, account) {
+                    if let Some((waiting, reply)) = self.requests.write(waiting, write, account) {
                         self.reply(&waiting, reply);
                     }
                 }
@@ -403,6 +422,7 @@ impl ChannelTask {
     }
 
     fn reply(&mut self, waiting: &PendingRequest, reply: Result<Reply, Failure>) {
+        self.out.take_level();
         match reply.and_then(|reply| reply.put(&mut self.out, waiting.id)) {
             Ok(()) => self.count(waiting, true),
             Err(failure) => self.refuse(waiting, &failure),
@@ -410,12 +430,33 @@ impl ChannelTask {
     }
 
     fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
-        self.out.fail(waiting.id, failure);
+        if failure.is_of_server() {
+            let (peer, request_id, kind) = (self.socket.peer(), self.request_id(waiting), waiting.kind.name());
+            tracing::warn!(%peer, %request_id, kind, code = failure.code(), "{}", failure.message());
+            // So the client can name the request to an operator, who finds it in the log.
+            let name = waiting.trace.clone().unwrap_or_else(|| request_id.to_string().into());
+            self.out.fail_traced(waiting.id, Some(&name), failure);
+        } else {
+            self.out.fail_traced(waiting.id, waiting.trace.as_deref(), failure);
+        }
         self.count(waiting, false);
     }
 
-    fn count(&self, waiting: &PendingRequest, good: bool) {
-        self.session.native.metrics.request(waiting.kind, good, waiting.received.elapsed());
+    fn count(&mut self, waiting: &PendingRequest, good: bool) {
+        let (level, took) = (self.out.take_level(), waiting.received.elapsed());
+        self.session.native.metrics.request(waiting.kind, good, level, took);
+        tracing::debug!(
+            kind = waiting.kind.name(),
+            good,
+            micros = took.as_micros() as u64,
+            request_id = %self.request_id(waiting),
+            "native request"
+        );
+    }
+
+    /// Returns the name of a request in log lines: the client's, or the channel's number and the request's id.
+    fn request_id<'w>(&self, waiting: &'w PendingRequest) -> RequestId<'w> {
+        RequestId { trace: waiting.trace.as_deref(), channel: self.number, id: waiting.id }
     }
 
     fn cancel(&mut self, id: u32, mode: CancelMode) {

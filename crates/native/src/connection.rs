@@ -46,7 +46,7 @@ pub(crate) async fn serve(
             tracing::debug!(peer = %channel.peer(), "a newer connection took the place of one that sent no hello");
             return;
         }
-        shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters)) => shaken,
+        shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters, &place)) => shaken,
     };
     let agreed = match shaken {
         Ok(Ok(agreed)) => agreed,
@@ -62,7 +62,6 @@ pub(crate) async fn serve(
             return;
         }
     };
-    drop(place);
     connection.permit(MAX_CONNECTION_CHANNELS);
     let session = Session::new(&native, &account, &agreed, &parameters);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);
@@ -142,10 +141,12 @@ enum NoHandshake {
     Refused(String),
 }
 
+/// Completes the handshake. The slot `place` is released before the client can see the welcome.
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,
     parameters: &ServerParameters<'_>,
+    place: &Slot,
 ) -> Result<Agreed, NoHandshake> {
     let mut out = Outbox::new();
     loop {
@@ -164,6 +165,7 @@ async fn handshake(
         };
         match greeted {
             Some(Ok(agreed)) => {
+                place.release();
                 parameters.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
                 write(channel, &mut out).await?;
                 decoder.set_max_bytes(parameters.max_frame_bytes);

@@ -49,6 +49,7 @@ impl DeliveryFrame {
             return Ok(());
         }
         let parts_bytes: usize = self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum();
+        out.states(self.durability);
         out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, room, |parts| {
             let head = parts.bytes();
             head.push(self.durability as u8);

@@ -73,11 +73,22 @@ impl Failure {
         self.0.details.iter().any(|(known, _)| *known == name)
     }
 
+    /// Returns true if the server failed, not the request, so that an operator should know of it.
+    #[must_use]
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.0.class == Action::Stop
+    }
+
     /// Returns the error code of the failure, by which programs recognise it.
-    #[cfg(test)]
     #[must_use]
     pub(crate) fn code(&self) -> &'static str {
         self.0.code
+    }
+
+    /// Returns the message of the failure for people.
+    #[must_use]
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
     }
 
     /// Calls `then` with the failure as a `failed` frame, which answers a request.

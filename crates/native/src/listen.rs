@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use thalweg_serving::{
     accepting::{accept_until, drain},
-    admission::{Account, AddressKey, Reservation, Resource},
+    admission::{Account, AddressKey, Resource},
     half_open::Slot,
     limits::QUIC_FAREWELL,
     threads::Threads,
@@ -51,23 +51,22 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
 }
 
 fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
-    let admission = &native.app.admission;
-    let crowded = admission.half_open.used() * 2 >= admission.half_open.limit();
+    let (admission, slots) = (&native.app.admission, &native.app.slots);
+    let crowded = slots.half_open.used() * 2 >= slots.half_open.limit();
     let incoming = if crowded { incoming.validate_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
     let account = admission.account(AddressKey::of(incoming.peer().ip()));
-    let held = admission.connect(&account);
-    let place = admission.half_open.enter(account.address());
+    let place = slots.half_open.enter(account.address(), slots.connect(&account));
     if incoming.kind() != Kind::Tcp {
-        connections.spawn(begin(Arc::clone(native), account, incoming, place, held));
+        connections.spawn(begin(Arc::clone(native), account, incoming, place));
         return;
     }
     // Plain TCP has no handshake, so the rejection can be sent immediately.
-    if held.is_none() {
+    if !place.has_share() {
         return incoming.reject(&connection::no_room());
     }
     let (runtime, seat) = threads.place();
-    let connection = begin(Arc::clone(native), account, incoming, place, held);
+    let connection = begin(Arc::clone(native), account, incoming, place);
     let task = async move {
         connection.await;
         drop(seat);
@@ -75,9 +74,9 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection. `place` is its slot among the connections without a finished handshake. `held` is its
-/// slot among all connections; `None` if no slot was free, so that the connection is rejected.
-async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, held: Option<Reservation>) {
+/// Serves one native connection. `place` is its slot among the connections without a finished handshake. If the slot has
+/// no share of `max_connections`, the connection is rejected.
+async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
     let established = tokio::select! {
@@ -97,7 +96,7 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
             return;
         }
     };
-    if held.is_none() || matches!(quic, Some(None)) {
+    if !place.has_share() || matches!(quic, Some(None)) {
         return connection::reject_channel(channel).await;
     }
     native.metrics.connections.open();

@@ -20,12 +20,14 @@ use prometheus_client::{
 };
 use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 use thalweg_transport::Identity;
+use thalweg_types::Durability;
 use thalweg_wire::{Kind, Role};
 
 /// Counters of all native connections, for metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histograms of the time of requests, by kind; counters of requests, by kind and result.
+    /// Histograms of the time of requests, by kind and durability of the reply; counters of requests, by kind and
+    /// result.
     requests: Shards,
     /// Index of each frame kind among the counted kinds, by the number of the frame kind.
     places: Box<[u8]>,
@@ -41,6 +43,9 @@ pub struct Metrics {
     identity: OnceLock<Identity>,
 }
 
+/// Number of values that the durability label of a request can have: all levels, and one for replies without a level.
+const LEVELS: usize = Durability::ALL.len() + 1;
+
 /// Exclusive upper bound on the numbers of frame kinds.
 const MAX_KIND: usize = 0x0800;
 
@@ -55,7 +60,7 @@ impl Metrics {
             places[*kind as usize] = u8::try_from(at).expect("fewer than 256 kinds");
         }
         Self {
-            requests: Shards::new(kinds.len(), kinds.len() * 2),
+            requests: Shards::new(kinds.len() * LEVELS, kinds.len() * 2),
             places,
             kinds,
             connections: Arc::clone(connections),
@@ -74,10 +79,12 @@ impl Metrics {
         let _ = self.identity.set(identity.clone());
     }
 
-    /// Counts a request that was answered or a subscription that has begun, with its result and the time that it took.
-    pub(crate) fn request(&self, kind: Kind, good: bool, took: Duration) {
+    /// Counts a request that was answered or a subscription that has begun, with its result, the durability level that
+    /// the reply states, and the time that it took.
+    pub(crate) fn request(&self, kind: Kind, good: bool, level: Option<Durability>, took: Duration) {
         let place = usize::from(self.places[kind as usize]);
-        self.requests.record(place, place * 2 + usize::from(!good), took);
+        let level = level.map_or(0, |level| level as usize + 1);
+        self.requests.record(place * LEVELS + level, place * 2 + usize::from(!good), took);
     }
 
     /// Counts a channel of a native connection that was opened.
@@ -145,14 +152,17 @@ fn requests(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             }
         }
     }
-    let help = "Time from the arrival of a native request to its reply, by kind";
+    let help = "Time from the arrival of a native request to its reply, by kind and durability of the reply";
     let mut metric =
         encoder.encode_descriptor("native_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (place, kind) in metrics.kinds.iter().enumerate() {
-        let Some(all) = metrics.requests.histogram(place) else { continue };
-        let labels = vec![("kind", kind.name())];
-        let mut encoder = metric.encode_family(&labels)?;
-        encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+        let names = std::iter::once("").chain(Durability::ALL.map(Durability::name));
+        for (level, durability) in names.enumerate() {
+            let Some(all) = metrics.requests.histogram(place * LEVELS + level) else { continue };
+            let labels = vec![("kind", kind.name()), ("durability", durability)];
+            let mut encoder = metric.encode_family(&labels)?;
+            encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+        }
     }
     Ok(())
 }

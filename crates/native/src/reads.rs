@@ -32,6 +32,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
     let found = read_key(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
     // The durability is read after the value, so that it covers the value.
     let durability = turn.app.db.blocking().visible_durability();
+    turn.out.states(durability);
     let LookupResult { revision, remaining, lease, value_bytes, value } = found;
     let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: RemainingBytes(b"") };
     if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
@@ -117,6 +118,7 @@ struct LookupResults {
 fn put_entries(app: &App, out: &mut Replies, id: u32, found: LookupResults) -> Result<(), Failure> {
     let durability = app.db.blocking().visible_durability();
     let entries: Vec<_> = found.all.iter().map(LookupResult::entry).collect();
+    out.states(durability);
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 

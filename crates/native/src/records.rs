@@ -74,6 +74,7 @@ impl RecordsFrame {
             return Ok(());
         }
         let len = RECORDS_HEAD_BYTES + runs_bytes(&self.runs);
+        out.states(self.durability);
         out.shared(kind, id, len, room, |parts| {
             let head = parts.bytes();
             head.push(self.durability as u8);

@@ -16,8 +16,8 @@ use thalweg_serving::{
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
 };
 use thalweg_transport::{Outbox, SHARED_FROM_BYTES};
-use thalweg_types::Action;
-use thalweg_wire::{EncodeError, Frame, HEADER_BYTES, Header, Kind};
+use thalweg_types::{Action, Durability};
+use thalweg_wire::{EncodeError, Fields, Frame, HEADER_BYTES, Header, Kind};
 
 use super::failure::Failure;
 
@@ -29,6 +29,8 @@ pub(crate) struct Replies {
     account: Arc<Account>,
     /// Size in bytes from which a frame is counted against the server's limit on replies.
     counted_from: usize,
+    /// Durability level that the last reply states.
+    level: Option<Durability>,
 }
 
 /// Way in which a large frame gets its memory reservation from the server's limit on replies.
@@ -51,7 +53,7 @@ impl Replies {
     #[must_use]
     pub(crate) fn new(max_frame_bytes: u32, account: Arc<Account>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
-        Self { outbox: Outbox::new(), max_frame_bytes, account, counted_from: COUNTED_REPLY_BYTES }
+        Self { outbox: Outbox::new(), max_frame_bytes, account, counted_from: COUNTED_REPLY_BYTES, level: None }
     }
 
     /// Returns a handle by which other threads can encode frames that the channel later appends to this outbox.
@@ -62,7 +64,18 @@ impl Replies {
 
     /// Appends frames that another thread has encoded with a handle from [`factory`](Self::factory).
     pub(crate) fn append(&mut self, aside: Self) {
+        self.level = aside.level.or(self.level);
         self.outbox.append(aside.outbox);
+    }
+
+    /// Records the durability level that the next reply states, for metrics.
+    pub(crate) fn states(&mut self, level: Durability) {
+        self.level = Some(level);
+    }
+
+    /// Returns the level that a reply has stated since the previous call.
+    pub(crate) fn take_level(&mut self) -> Option<Durability> {
+        self.level.take()
     }
 
     /// Returns the buffers with the encoded bytes, which the channel writes to the socket.
@@ -248,8 +261,16 @@ impl Replies {
 
     /// Puts a failure into the outbox, even for a request without an id.
     pub(crate) fn fail(&mut self, id: u32, failure: &Failure) {
+        self.fail_traced(id, None, failure);
+    }
+
+    /// Puts a failure into the outbox like [`fail`](Self::fail), with the name that the request has in logs.
+    pub(crate) fn fail_traced(&mut self, id: u32, trace: Option<&str>, failure: &Failure) {
         // All fields are bounded far below any client's maximum frame size.
-        let encoded = failure.failed(|failed| self.push(id, failed));
+        let fields = Fields { trace, ..Fields::default() };
+        let encoded = failure.failed(|failed| {
+            self.put(FrameMemory::Exceed, |out| failed.encode_with(out, id, &fields).map(|()| true)).map(drop)
+        });
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
@@ -274,7 +295,8 @@ impl ReplyFactory {
     #[must_use]
     pub(crate) fn replies(self) -> Replies {
         let Self { max_frame_bytes, account } = self;
-        Replies { outbox: Outbox::new(), max_frame_bytes, account, counted_from: REQUEST_BYTES as usize }
+        let counted_from = REQUEST_BYTES as usize;
+        Replies { outbox: Outbox::new(), max_frame_bytes, account, counted_from, level: None }
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum IdUse {
 }
 
 /// A request whose reply is pending.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
     /// Id that the client has given to the request.
     pub id: u32,
@@ -54,6 +54,8 @@ pub(crate) struct PendingRequest {
     pub kind: Kind,
     /// Time at which the server received the request.
     pub received: Instant,
+    /// Name that the client has given to the request for logs and errors.
+    pub trace: Option<Box<str>>,
 }
 
 /// Result of a future in the channel's set that has completed.
@@ -90,7 +92,7 @@ impl Future for Task {
                     }),
                     PendingWork::Later(later) => later.as_mut().poll(context),
                 };
-                reply.map(|reply| Finished::Request(*waiting, reply))
+                reply.map(|reply| Finished::Request(waiting.clone(), reply))
             }
             Self::Step { id, step } => {
                 step.as_mut().poll(context).map(|(source, found)| Finished::Step(*id, source, found))
@@ -176,17 +178,17 @@ impl Requests {
         self.subscriptions
     }
 
-    /// Adds a pending command of a request. Returns its reply if the command is already done, as is common without an
-    /// fsync.
+    /// Adds a pending command of a request. Returns the request and its reply if the command is already done, as is
+    /// common without an fsync.
     pub(crate) fn write(
         &mut self,
         waiting: PendingRequest,
         mut write: PendingCommand,
         account: &Arc<Account>,
-    ) -> Option<Result<Reply, Failure>> {
+    ) -> Option<(PendingRequest, Result<Reply, Failure>)> {
         // Polled with a waker that does nothing; an unfinished write is polled again with the set.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
-            return Some(carried.map(Reply::Outcome).map_err(Failure::from));
+            return Some((waiting, carried.map(Reply::Outcome).map_err(Failure::from)));
         }
         self.begin(waiting, PendingWork::Write(write), None, account.count(Resource::Requests));
         None

@@ -65,6 +65,7 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
             let bytes = HEADER_BYTES + PAGE_HEAD_BYTES + cursor.len() + pairs.iter().map(pair_bytes).sum::<usize>();
             let pairs: Vec<_> = pairs.iter().map(pair).collect();
             let page = Pairs { durability, revision, cursor: &cursor, pairs: List::Items(&pairs) };
+            out.states(durability);
             out.reply_sized(id, &page, bytes, FrameMemory::Reserve)
         })
     })
@@ -154,6 +155,7 @@ pub(crate) fn versions(
                 _ => found.next.unwrap_or(Revision::ZERO),
             };
             let versions: Vec<_> = shown.iter().map(version).collect();
+            out.states(durability);
             out.reply(
                 id,
                 &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },

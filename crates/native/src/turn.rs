@@ -99,6 +99,7 @@ impl Reply {
                 Ok(())
             }
             Self::Outcome((durability, outcome)) => {
+                out.states(durability);
                 let told = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
                 debug_assert!(told, "clients send no commands whose outcome is not told: {outcome:?}");
                 Ok(())

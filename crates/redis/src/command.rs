@@ -135,6 +135,9 @@ pub struct Command {
     pub run: Run,
     /// Subcommands, if the command is a container such as `XGROUP`; empty for other commands.
     pub subcommands: &'static [Subcommand],
+    /// Number of the command; [`table`](crate::table) assigns it. The command's subcommands have the numbers that
+    /// follow.
+    pub(crate) number: u16,
 }
 
 impl Command {
@@ -146,7 +149,7 @@ impl Command {
         keys: Keys,
         run: fn(&dyn Read, &[&[u8]]) -> Answer,
     ) -> Self {
-        Self { name, arity, flags, keys, run: Run::Read(run), subcommands: &[] }
+        Self { name, arity, flags, keys, run: Run::Read(run), subcommands: &[], number: 0 }
     }
 
     /// Creates a command that may write.
@@ -157,7 +160,7 @@ impl Command {
         keys: Keys,
         run: for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer,
     ) -> Self {
-        Self { name, arity, flags, keys, run: Run::Write(run), subcommands: &[] }
+        Self { name, arity, flags, keys, run: Run::Write(run), subcommands: &[], number: 0 }
     }
 
     /// Creates a command that the client's session implements, because the command needs more than the store.
@@ -168,7 +171,7 @@ impl Command {
         keys: Keys,
         subcommands: &'static [Subcommand],
     ) -> Self {
-        Self { name, arity, flags, keys, run: Run::Session, subcommands }
+        Self { name, arity, flags, keys, run: Run::Session, subcommands, number: 0 }
     }
 
     /// Turns the command into a container: a command whose first argument selects one of these subcommands.
@@ -195,6 +198,22 @@ impl Command {
             return Err(unknown_subcommand(&self.name.to_ascii_uppercase(), given));
         };
         if fits(found.arity, args.len()) { Ok(Some(found)) } else { Err(wrong_arity(found.name)) }
+    }
+
+    /// Number of this command, or of its subcommand that the arguments select: an index into
+    /// [`table::full_names`](crate::table::full_names). The caller has checked the arguments.
+    #[inline]
+    #[must_use]
+    pub fn number_of(&self, args: &[&[u8]]) -> usize {
+        if self.subcommands.is_empty() { self.number.into() } else { self.number_of_subcommand(args) }
+    }
+
+    fn number_of_subcommand(&self, args: &[&[u8]]) -> usize {
+        let named = |known: &Subcommand| {
+            args.get(1).is_some_and(|given| given.eq_ignore_ascii_case(known.own_name().as_bytes()))
+        };
+        let at = self.subcommands.iter().position(named);
+        usize::from(self.number) + at.map_or(0, |at| at + 1)
     }
 
     /// Returns the keys among the command's arguments. The caller has checked the number of arguments.

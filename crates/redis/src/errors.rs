@@ -148,7 +148,8 @@ pub fn hello_option(option: &[u8]) -> Reply {
 
 /// Converts bytes of a client to text for an error reply. Line breaks become spaces, because a line break would end
 /// the error.
-pub(crate) fn printable(text: &[u8]) -> String {
+#[must_use]
+pub fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
 }
 

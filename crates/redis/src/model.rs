@@ -1,4 +1,5 @@
-//! An in-memory store: the model with which tests compare other stores, and on which they run commands.
+//! An in-memory store: the model with which tests compare other stores, and on which they run commands. A server uses
+//! an empty one for a database that has no data yet.
 //!
 //! Deliberately simple: cloneable maps, and a clock that the test sets.
 
@@ -14,7 +15,7 @@ use crate::store::{
     Collection, CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
 };
 
-/// A store that keeps all keys in memory, for tests.
+/// A store that keeps all keys in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     /// Current time in milliseconds since the Unix epoch, as [`Read::now`] returns it.

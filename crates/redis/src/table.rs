@@ -15,9 +15,38 @@ use crate::{
 const TABLES: [&[Command]; 6] =
     [channels::COMMANDS, connection::COMMANDS, hashes::COMMANDS, keys::COMMANDS, streams::COMMANDS, strings::COMMANDS];
 
+/// All commands with their numbers. The compiler may store a constant such as [`TABLES`] several times, so only a
+/// number identifies a command, not its address in memory.
+static ALL: LazyLock<Box<[Command]>> = LazyLock::new(|| {
+    let mut number = 0;
+    let mut numbered = |command: &Command| {
+        let numbered = Command { number, ..*command };
+        // The command, and its subcommands.
+        number += 1 + command.subcommands.len() as u16;
+        numbered
+    };
+    TABLES.iter().flat_map(|table| table.iter()).map(&mut numbered).collect()
+});
+
+/// Names of all commands and subcommands (`get`, `xgroup|create`) at the index that is their
+/// [number](Command::number_of).
+static FULL_NAMES: LazyLock<Box<[&'static str]>> = LazyLock::new(|| {
+    let names = |command: &'static Command| {
+        std::iter::once(command.name).chain(command.subcommands.iter().map(|subcommand| subcommand.name))
+    };
+    all().flat_map(names).collect()
+});
+
 /// Iterates over all commands, family by family.
 pub fn all() -> impl Iterator<Item = &'static Command> {
-    TABLES.iter().flat_map(|table| table.iter())
+    ALL.iter()
+}
+
+/// Returns the names of all commands and subcommands (`get`, `xgroup|create`). The index of a name is the
+/// [number](Command::number_of) of its command.
+#[must_use]
+pub fn full_names() -> &'static [&'static str] {
+    &FULL_NAMES
 }
 
 /// Number of slots in the hash table of commands; a power of two, several times the number of commands.
@@ -94,12 +123,31 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_a_command_leads_to_its_name() {
+        let number = |line: &'static str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            // A copy has another address; the number must not depend on it.
+            let copied: Command = *find(args[0]).unwrap();
+            copied.number_of(&args)
+        };
+        for command in all() {
+            assert_eq!(full_names()[number(command.name)], command.name);
+            for of in command.subcommands {
+                let line: &'static str = Box::leak(of.name.to_uppercase().replace('|', " ").into_boxed_str());
+                assert_eq!(full_names()[number(line)], of.name);
+            }
+        }
+        assert_eq!(full_names().len(), all().map(|command| 1 + command.subcommands.len()).sum::<usize>());
+        assert_eq!(full_names()[number("client nope")], "client");
+    }
+
+    #[test]
     fn every_command_is_found_by_its_name_in_any_case_and_no_two_have_the_same() {
         for command in all() {
             assert!(command.name.len() <= 24 && command.name.bytes().all(|byte| !byte.is_ascii_uppercase()));
-            let found = |name: String| find(name.as_bytes()).map(std::ptr::from_ref);
-            assert_eq!(found(command.name.to_owned()), Some(std::ptr::from_ref(command)), "{}", command.name);
-            assert_eq!(found(command.name.to_uppercase()), Some(std::ptr::from_ref(command)), "{}", command.name);
+            let found = |name: String| find(name.as_bytes()).map(|found| (found.name, found.number));
+            assert_eq!(found(command.name.to_owned()), Some((command.name, command.number)));
+            assert_eq!(found(command.name.to_uppercase()), Some((command.name, command.number)));
         }
         for (command, subcommand) in all().flat_map(|command| command.subcommands.iter().map(move |of| (command, of))) {
             assert_eq!(subcommand.name, format!("{}|{}", command.name, subcommand.own_name()));

@@ -114,8 +114,9 @@ classified!(OpenError {
 /// Error returned when a proposed command was not committed, or when its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue of proposals is full. Only async callers get this error; blocking callers wait for room.
-    #[error("the queue is full with {queued_bytes} bytes: retry later")]
+    /// The queue of proposals is full, or its commands will take long and this one is expensive too. Only async callers
+    /// get this error; blocking callers wait for room.
+    #[error("the queue is full with commands of {queued_bytes} bytes: retry later")]
     Overloaded {
         /// Total size in bytes of the queued commands.
         queued_bytes: usize,

@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -33,11 +33,13 @@ pub(crate) struct Pending {
     pub(crate) slot: Option<Arc<Slot>>,
     /// Cached result of [`max_steps`] for the command; `None` before the first use.
     steps: Option<u64>,
+    /// Part of [`Inner::steps`] that this command has added.
+    counted_steps: u64,
 }
 
 impl Pending {
     pub(crate) fn new(command: Framed, level: Durability, purpose: Purpose, slot: Option<Arc<Slot>>) -> Self {
-        Self { command, level, purpose, slot, steps: None }
+        Self { command, level, purpose, slot, steps: None, counted_steps: 0 }
     }
 
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
@@ -71,6 +73,8 @@ impl Drop for Pending {
 struct Inner {
     pending: VecDeque<Pending>,
     bytes: usize,
+    /// Sum of the estimated steps of the queued commands whose steps are known.
+    steps: u64,
     /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
@@ -83,10 +87,20 @@ pub(crate) struct Queue {
     max_bytes: usize,
     /// True if a keyspace keeps former values, which makes writes more expensive.
     keeps_history: AtomicBool,
+    /// Measured steps of recent commands per [`COST_UNIT`] estimated steps.
+    cost: AtomicU64,
     /// Copy of `inner.pending.len()`, which the holder of the writer role can read without the lock to detect an empty
     /// queue.
     len: AtomicUsize,
 }
+
+/// Estimated steps to which [`Queue::cost`] relates.
+const COST_UNIT: u64 = 1024;
+/// Estimated steps above which a command counts as expensive: about 0.4 ms of work.
+const EXPENSIVE_STEPS: u64 = 4_000;
+/// Maximum number of steps that queued commands will probably take while expensive ones are accepted: about 20 ms of
+/// work. Beyond it, expensive commands are rejected, so that other commands do not wait behind them for long.
+const MAX_QUEUED_STEPS: u64 = 200_000;
 
 /// Behaviour of a push when the queue is full: wait, or return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +116,23 @@ impl Queue {
             room: Condvar::new(),
             max_bytes,
             keeps_history: AtomicBool::new(false),
+            cost: AtomicU64::new(COST_UNIT / 8),
             len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the number of steps that commands with this estimate will probably take. The estimate assumes the largest
+    /// values and collections; recent commands show how much of it is used.
+    fn probable(&self, estimated_steps: u64) -> u64 {
+        estimated_steps.saturating_mul(self.cost.load(Ordering::Relaxed)) / COST_UNIT
+    }
+
+    /// Records how many steps commands with this estimate took. The mean of recent groups decays by a quarter each time.
+    pub(crate) fn learn(&self, estimated_steps: u64, steps: u64) {
+        if estimated_steps > 0 {
+            let sample = steps.saturating_mul(COST_UNIT) / estimated_steps;
+            let before = self.cost.load(Ordering::Relaxed);
+            self.cost.store(((3 * before + sample.min(COST_UNIT)) / 4).max(1), Ordering::Relaxed);
         }
     }
 
@@ -112,9 +142,13 @@ impl Queue {
         if !self.is_empty() {
             pending.steps(self.keeps_history.load(Ordering::Relaxed));
         }
-        let bytes = pending.command.bytes().len();
+        let (bytes, steps) = (pending.command.bytes().len(), pending.steps.unwrap_or(0));
         let mut inner = self.lock();
-        while !inner.closed && !inner.pending.is_empty() && inner.bytes + bytes > self.max_bytes {
+        let is_full = |inner: &Inner| {
+            inner.bytes + bytes > self.max_bytes
+                || steps > EXPENSIVE_STEPS && self.probable(inner.steps + steps) > MAX_QUEUED_STEPS
+        };
+        while !inner.closed && !inner.pending.is_empty() && is_full(&inner) {
             match when_full {
                 WhenFull::Refuse => return Err(ProposeError::Overloaded { queued_bytes: inner.bytes }),
                 WhenFull::Wait => {
@@ -128,6 +162,8 @@ impl Queue {
             return Err(ProposeError::Closed);
         }
         inner.bytes += bytes;
+        inner.steps += steps;
+        pending.counted_steps = steps;
         inner.pending.push_back(pending);
         self.len.store(inner.pending.len(), Ordering::SeqCst);
         Ok(())
@@ -136,17 +172,18 @@ impl Queue {
     /// Moves the queued proposals of the next log entries into `into`: all queued ones, up to the limits of what is
     /// written with one fsync. Adds to `ends` the number of proposals at which each of these entries ends: an entry ends
     /// before a command with which it could take too many steps. `keeps_history` is true if a keyspace of the space
-    /// keeps former values.
-    pub(crate) fn take_entries(&self, into: &mut Vec<Pending>, ends: &mut Vec<usize>, keeps_history: bool) {
+    /// keeps former values. Returns the estimated steps of the taken commands; 0 for a command that was queued alone.
+    pub(crate) fn take_entries(&self, into: &mut Vec<Pending>, ends: &mut Vec<usize>, keeps_history: bool) -> u64 {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut inner = self.lock();
-        let (mut bytes, mut entry_steps, mut group_steps) = (0, 0, 0);
+        let (mut bytes, mut entry_steps, mut group_steps, mut counted) = (0, 0, 0, 0);
         let is_alone = inner.pending.len() == 1;
         while let Some(next) = inner.pending.front_mut() {
             let steps = if is_alone { 0 } else { next.steps(keeps_history) };
             let fits = into.len() < MAX_ENTRY_COMMANDS
                 && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES
-                && group_steps + steps <= MAX_GROUP_STEPS;
+                && group_steps + steps <= MAX_GROUP_STEPS
+                && self.probable(group_steps + steps) <= MAX_ENTRY_STEPS / 2;
             if !fits && !into.is_empty() {
                 break;
             }
@@ -156,6 +193,7 @@ impl Queue {
             }
             entry_steps += steps;
             group_steps += steps;
+            counted += next.counted_steps;
             bytes += next.command.bytes().len();
             into.extend(inner.pending.pop_front());
         }
@@ -163,10 +201,12 @@ impl Queue {
             ends.push(into.len());
         }
         inner.bytes -= bytes;
+        inner.steps -= counted;
         self.len.store(inner.pending.len(), Ordering::SeqCst);
         if inner.waiting > 0 {
             self.room.notify_all();
         }
+        group_steps
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -248,7 +288,8 @@ mod tests {
     /// Returns the numbers of commands in the entries that are written together, out of a full queue.
     fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
-        (0..2_000).for_each(|_| queue.push(proposal(), WhenFull::Refuse).unwrap());
+        (0..50).for_each(|_| queue.learn(1_000_000, 100));
+        let _ = (0..2_000).try_for_each(|_| queue.push(proposal(), WhenFull::Refuse));
         let (mut taken, mut ends) = (Vec::new(), Vec::new());
         queue.take_entries(&mut taken, &mut ends, false);
         assert_eq!(ends.last(), Some(&taken.len()));
@@ -266,6 +307,35 @@ mod tests {
         assert!(gets.len() >= 4 && gets[..4] == [each; 4], "{gets:?}");
         let writes = group(|| burst(&[b"del", b"k"]));
         assert!(writes.iter().sum::<usize>() == 2_000 && writes[0] > 500, "{writes:?}");
+    }
+
+    #[test]
+    fn expensive_commands_are_rejected_while_the_queued_ones_take_long() {
+        let queue = Queue::new(usize::MAX);
+        let fill = || (0..1_000).take_while(|_| queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).is_ok()).count();
+        let cheap = |count: usize| (0..count).for_each(|_| queue.push(pending(1), WhenFull::Refuse).unwrap());
+        let drain = || {
+            while !queue.is_empty() {
+                queue.take_entries(&mut Vec::new(), &mut Vec::new(), false);
+            }
+        };
+        cheap(1);
+        let assumed = fill();
+        assert!((2..20).contains(&assumed), "{assumed}");
+        cheap(100);
+        drain();
+        // Such commands have taken all steps that were estimated.
+        (0..20).for_each(|_| queue.learn(1_000_000, 2_000_000));
+        cheap(1);
+        assert_eq!(fill(), 0);
+        cheap(100);
+        drain();
+        // Such commands have taken few steps, as reads of short values do.
+        (0..50).for_each(|_| queue.learn(1_000_000, 100));
+        cheap(1);
+        assert!(fill() > 100);
+        drain();
+        assert_eq!(queue.lock().steps, 0);
     }
 
     #[test]

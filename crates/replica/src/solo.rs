@@ -530,11 +530,15 @@ impl Shared {
     /// next holder of the role can write while the proposers' threads wake up.
     fn commit_queued(&self, mut role: RoleGuard<'_>) {
         let (mut taken, mut ends) = (std::mem::take(&mut role.taken), std::mem::take(&mut role.ends));
-        self.queue.take_entries(&mut taken, &mut ends, self.machine.keeps_history());
+        let estimated = self.queue.take_entries(&mut taken, &mut ends, self.machine.keeps_history());
+        let before = self.machine.steps();
         let answers = match &ends[..] {
             [] | [_] => self.commit_many(&mut role, &taken),
             ends => self.commit_group(&mut role, &taken, ends),
         };
+        if let (Ok(before), Ok(after)) = (before, self.machine.steps()) {
+            self.queue.learn(estimated, after - before);
+        }
         ends.clear();
         role.ends = ends;
         drop(role);

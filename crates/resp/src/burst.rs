@@ -32,6 +32,8 @@ pub(crate) enum Slot {
         is_scan: bool,
         /// True if the client wants no reply.
         muted: bool,
+        /// [Number](thalweg_redis::Command::number_of) of the command.
+        command: u16,
     },
     /// Replies that are already encoded: the next bytes of [`Burst::held`], as many as this number.
     Held(u32),
@@ -115,7 +117,7 @@ mod tests {
         for at in 0..commands {
             let share = bytes / commands + usize::from(at < bytes % commands);
             burst.commands.push(append, [&vec![b'x'; share][..]].into_iter());
-            burst.slots.push(Slot::Outcome { is_scan: false, muted: false });
+            burst.slots.push(Slot::Outcome { is_scan: false, muted: false, command: 0 });
         }
         burst
     }

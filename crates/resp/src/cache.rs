@@ -90,6 +90,12 @@ impl CacheDatabase {
         CacheView { cached: self, now: (self.now)(), began: OnceCell::new() }
     }
 
+    /// Size in bytes at which the cache evicts keys.
+    #[must_use]
+    pub fn max_bytes(&self) -> u64 {
+        self.cache.stats().max_bytes
+    }
+
     /// Calls `act` with a view of the cache for reading.
     pub fn read<R>(&self, act: impl FnOnce(&dyn Read) -> R) -> R {
         act(&self.view())

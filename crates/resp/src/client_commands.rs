@@ -3,8 +3,11 @@
 use std::{sync::Arc, time::Instant};
 
 use thalweg_redis::{
+    Command,
     command::help,
     errors::{NOT_AN_INTEGER, SYNTAX, wrong_subcommand},
+    number::parse_integer,
+    table::full_names,
 };
 use thalweg_transport::Outbox;
 
@@ -48,7 +51,15 @@ const HELP: &[&str] = &[
 ];
 
 /// Handles `CLIENT`: reads and changes the state of connections.
-pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
+pub(crate) fn client(
+    session: &mut Session,
+    command: &Command,
+    arguments: &[&[u8]],
+    out: &mut Outbox,
+) -> CommandProgress {
+    // `LIST` and `INFO` show the current command, too.
+    let name = full_names()[command.number_of(arguments)];
+    session.client().record_command(Instant::now(), name);
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "help" => session.answer(&help(HELP), out),
         "unblock" => unblock(session, arguments, out),
@@ -99,7 +110,7 @@ fn unblock(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
         _ => return session.answer(&wrong_subcommand("CLIENT", arguments[1]), out),
     };
     let Some(how) = how else { return session.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR", out) };
-    let Some(id) = number(arguments[2]) else { return session.error(NOT_AN_INTEGER, out) };
+    let Some(id) = parse_integer(arguments[2]) else { return session.error(NOT_AN_INTEGER, out) };
     let client = u64::try_from(id).ok().and_then(|id| session.resp.clients.of(id));
     let was_blocked = client.is_some_and(|client| client.unblock(how));
     session.write_reply(out, |writer| writer.integer(was_blocked.into()));
@@ -151,10 +162,6 @@ fn reply(session: &mut Session, mode: &[u8], out: &mut Outbox) {
     }
 }
 
-fn number(text: &[u8]) -> Option<i64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
 /// Type of client that `CLIENT LIST` or `CLIENT KILL` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
@@ -197,7 +204,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
             }
         },
         [option, ids @ ..] if option.eq_ignore_ascii_case(b"id") && !ids.is_empty() => {
-            let ids: Option<Vec<i64>> = ids.iter().map(|id| number(id)).collect();
+            let ids: Option<Vec<i64>> = ids.iter().map(|id| parse_integer(id)).collect();
             match ids {
                 Some(ids) => wanted = Box::new(move |client| ids.contains(&(client.id as i64))),
                 None => return session.error("ERR Invalid client ID", out),
@@ -239,10 +246,9 @@ fn filter(options: &[&[u8]]) -> Result<Filter, String> {
     for pair in options.chunks_exact(2) {
         let (option, value) = (pair[0].to_ascii_lowercase(), pair[1]);
         match &option[..] {
-            b"id" => match number(value) {
+            b"id" => match parse_integer(value) {
                 Some(id) if id > 0 => filter.id = Some(id as u64),
-                Some(_) => return Err("ERR client-id should be greater than 0".to_owned()),
-                None => return Err(NOT_AN_INTEGER.to_owned()),
+                _ => return Err("ERR client-id should be greater than 0".to_owned()),
             },
             b"type" => match Type::parse(value) {
                 Some(of) => filter.of_type = Some(of),

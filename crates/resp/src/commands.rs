@@ -12,7 +12,7 @@ pub(crate) fn is_mark(command: &Command) -> bool {
 }
 
 /// List of commands with their arguments, in one buffer. Clearing the list keeps some of its memory for reuse.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     bytes: Vec<u8>,
     /// Position in `bytes` at which each argument ends.

@@ -1,6 +1,11 @@
 //! `CONFIG GET`: the parameters of Redis's configuration that tools read and that have a meaning here.
 
-use thalweg_redis::{Reply, command::help, errors::wrong_subcommand};
+use thalweg_redis::{
+    Reply,
+    command::help,
+    errors::{SYNTAX, printable, wrong_subcommand},
+};
+use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
 
@@ -14,7 +19,7 @@ const HELP: &[&str] = &[
     "SET <directive> <value>",
     "    Not supported: clients cannot change the server's configuration.",
     "RESETSTAT",
-    "    Not supported: counters begin with the start of the server.",
+    "    Reset the statistics reported by the INFO command. /metrics keeps its counters.",
     "REWRITE",
     "    Not supported, like SET.",
 ];
@@ -35,8 +40,9 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
         ("bind", session.client().local.ip().to_string()),
         ("databases", (last + 1).to_string()),
         ("maxclients", config.max_connections.to_string()),
-        ("maxmemory", text("0")),
-        ("maxmemory-policy", text("noeviction")),
+        // Of the selected database: keyspaces evict nothing, caches have a limit each.
+        ("maxmemory", session.store().max_bytes().unwrap_or(0).to_string()),
+        ("maxmemory-policy", text(session.store().eviction_policy())),
         ("max-transaction-commands", MAX_TRANSACTION_COMMANDS.to_string()),
         ("notify-keyspace-events", String::new()),
         ("port", session.client().local.port().to_string()),
@@ -52,20 +58,47 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "get" => get(session, &arguments[2..], out),
         "set" => {
-            let name = String::from_utf8_lossy(arguments[2]).into_owned();
-            let known = parameters(session).iter().any(|(known, _)| name.eq_ignore_ascii_case(known));
-            let text = if known {
-                format!("ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config")
-            } else {
-                format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
-            };
+            let text = refusal(&parameters(session), &arguments[2..]);
             session.error(&text, out);
         }
-        "resetstat" => session.error("ERR counters begin with the start of the server: see /metrics", out),
+        "resetstat" => {
+            let resp = &session.resp;
+            resp.metrics.reset(resp.app.admission.bound(Resource::Connections).rejections());
+            session.write_reply(out, |writer| writer.ok());
+        }
         "rewrite" => session.error("ERR The server is running without a config file", out),
         "help" => session.answer(&help(HELP), out),
         _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),
     }
+}
+
+/// Parameters that a running redis-server cannot change. Thalweg changes none, but an error of Redis comes first.
+const IMMUTABLE_IN_REDIS: [&str; 1] = ["databases"];
+
+/// Returns the error reply to `CONFIG SET` with these names and values. It reports the first mistake that Redis would
+/// find. Without one, it refuses the first parameter.
+fn refusal(parameters: &[(&str, String)], pairs: &[&[u8]]) -> String {
+    if !pairs.len().is_multiple_of(2) {
+        return SYNTAX.to_owned();
+    }
+    let immutable = |name: &str| {
+        format!("ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config")
+    };
+    let mut seen: Vec<&str> = Vec::new();
+    for pair in pairs.chunks_exact(2) {
+        let name = printable(pair[0]);
+        let Some((known, _)) = parameters.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {
+            return format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'");
+        };
+        if IMMUTABLE_IN_REDIS.contains(known) {
+            return immutable(&name);
+        }
+        if seen.contains(known) {
+            return format!("ERR CONFIG SET failed (possibly related to argument '{name}') - duplicate parameter");
+        }
+        seen.push(known);
+    }
+    immutable(&printable(pairs.first().copied().unwrap_or_default()))
 }
 
 fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {

@@ -54,11 +54,14 @@ pub(crate) struct Connection {
     out: Outbox,
     /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
-    /// Slot of a client that has not authenticated, or has sent no command if it need not; `None` afterwards.
-    place: Option<Slot>,
+    /// Slot that the connection may lose until it has authenticated and sent a command.
+    place: Slot,
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
+    /// Time at which the task was last woken in a blocking read; `None` if there was none in this turn. The time
+    /// before does not count as latency of the commands.
+    blocked_until: Option<Instant>,
 }
 
 impl Connection {
@@ -76,9 +79,10 @@ impl Connection {
             input: Input::new(),
             out: Outbox::new(),
             arriving: None,
-            place: Some(place),
+            place,
             phase: ConnectionPhase::Open,
             turn_since: None,
+            blocked_until: None,
         }
     }
 
@@ -87,13 +91,16 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        if self.place.as_ref().is_some_and(|place| place.poll_lost(cx).is_ready()) {
+        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() {
             if self.session.trust == Trust::Unknown {
                 self.session.resp.metrics.not_authenticated();
             }
             return Poll::Ready(());
         }
         self.socket.begin();
+        if self.session.blocked.is_some() {
+            self.blocked_until = Some(Instant::now());
+        }
         for _ in 0..MAX_TURNS {
             let mut moved = self.check_timeouts(cx);
             moved |= self.session.settle(cx, &mut self.out);
@@ -133,7 +140,10 @@ impl Connection {
             && self.out.is_empty()
             && !self.session.is_busy()
         {
-            resp.metrics.turn(since.elapsed());
+            let now = Instant::now();
+            resp.metrics.turn(now - since);
+            let begun = self.blocked_until.take().unwrap_or(since);
+            self.session.tally.end_turn(&resp.metrics, now.saturating_duration_since(begun));
             self.turn_since = None;
         }
     }
@@ -185,7 +195,7 @@ impl Connection {
         }
         let moved = self.session.run_received(&mut self.input, &mut self.out);
         if moved && self.session.trust == Trust::Known {
-            self.place = None;
+            self.place.release();
         }
         if self.session.is_ending {
             self.phase = ConnectionPhase::Finishing;
@@ -254,7 +264,7 @@ impl Connection {
         if self.phase == ConnectionPhase::Open && is_late {
             self.close_with_error("ERR Protocol error: the request was incomplete for too long");
         }
-        let must_authenticate = self.place.is_some() && self.session.trust == Trust::Unknown;
+        let must_authenticate = self.session.trust == Trust::Unknown;
         if self.phase == ConnectionPhase::Open && must_authenticate && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
             self.close_with_error("NOAUTH Authentication required: no AUTH within the time limit");
@@ -279,7 +289,8 @@ impl Connection {
 
     /// Ends the connection. The client gets an error with the text `why` as its last reply.
     fn close_with_error(&mut self, why: &str) {
-        tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
+        let (peer, request_id) = (self.socket.peer(), self.session.request_id());
+        tracing::debug!(%peer, %request_id, why, "closing the connection of a Redis client");
         self.session.end_with_reply(why, &mut self.out);
         self.phase = ConnectionPhase::Finishing;
     }

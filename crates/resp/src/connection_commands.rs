@@ -22,6 +22,7 @@ use super::{
     session::{CommandProgress, ReplyMode, Session},
 };
 
+const NOT_AN_INT: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure \
                            your configuration is correct?";
@@ -80,7 +81,7 @@ impl Session {
             "sunsubscribe" => return self.unsubscribe(Kind::Shard, &arguments[1..], out),
             "publish" | "spublish" => return self.publish_alone(arguments, out),
             "pubsub" => self.pubsub(arguments, out),
-            "client" => return client_commands::client(self, arguments, out),
+            "client" => return client_commands::client(self, command, arguments, out),
             "config" => config_commands::config(self, arguments, out),
             "command" => introspection::command(self, arguments, out),
             "info" => introspection::info(self, arguments, out),
@@ -125,24 +126,20 @@ impl Session {
 
     // ----- databases
 
-    /// Returns the index of the database with this number; `None` if there is no such database, and an error if the
-    /// argument is no number.
-    pub(super) fn index_of(&self, number: &[u8]) -> Result<Option<usize>, ()> {
-        let text = std::str::from_utf8(number).map_err(|_| ())?;
-        let number: i32 = text.parse().map_err(|_| ())?;
-        // Redis accepts numbers only without plus sign and leading zeros.
-        if number.to_string() != text {
-            return Err(());
-        }
+    /// Returns the index of the database with this number, or the text of the error reply if there is none.
+    pub(super) fn index_of(&self, number: &[u8]) -> Result<usize, &'static str> {
+        let number = parse_integer(number).ok_or(NOT_AN_INTEGER)?;
+        let number = i32::try_from(number).map_err(|_| NOT_AN_INT)?;
         let list = &self.resp.databases.list;
-        Ok(u32::try_from(number).ok().and_then(|number| list.iter().position(|database| database.number == number)))
+        let found =
+            u32::try_from(number).ok().and_then(|number| list.iter().position(|database| database.number == number));
+        found.ok_or("ERR DB index is out of range")
     }
 
     fn select(&mut self, number: &[u8], out: &mut Outbox) {
         match self.index_of(number) {
-            Err(()) => self.error(NOT_AN_INTEGER, out),
-            Ok(None) => self.error("ERR DB index is out of range", out),
-            Ok(Some(index)) => {
+            Err(text) => self.error(text, out),
+            Ok(index) => {
                 self.enter_database(index);
                 self.write_reply(out, |writer| writer.ok());
             }
@@ -212,14 +209,13 @@ impl Session {
     }
 
     fn hello(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
-        let protocol =
-            match arguments.get(1).map(|text| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok())) {
-                None => None,
-                Some(Some(2_i64)) => Some(Protocol::Resp2),
-                Some(Some(3)) => Some(Protocol::Resp3),
-                Some(Some(_)) => return self.error("NOPROTO unsupported protocol version", out),
-                Some(None) => return self.error("ERR Protocol version is not an integer or out of range", out),
-            };
+        let protocol = match arguments.get(1).map(|text| parse_integer(text)) {
+            None => None,
+            Some(Some(2)) => Some(Protocol::Resp2),
+            Some(Some(3)) => Some(Protocol::Resp3),
+            Some(Some(_)) => return self.error("NOPROTO unsupported protocol version", out),
+            Some(None) => return self.error("ERR Protocol version is not an integer or out of range", out),
+        };
         let mut options = arguments.get(2..).unwrap_or_default();
         while let Some((option, rest)) = options.split_first() {
             options = match rest {

@@ -60,6 +60,22 @@ pub(crate) enum Database {
 }
 
 impl Database {
+    /// Returns the size in bytes at which the database evicts keys; `None` if it never does.
+    pub(crate) fn max_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Immediate(cache) => Some(cache.max_bytes()),
+            Self::Batched(_) => None,
+        }
+    }
+
+    /// Returns Redis's name of the policy by which the database evicts keys.
+    pub(crate) fn eviction_policy(&self) -> &'static str {
+        match self {
+            Self::Immediate(_) => "allkeys-lru",
+            Self::Batched(_) => "noeviction",
+        }
+    }
+
     /// Calls `act` with a view of the database. May call `act` again with a newer view.
     pub(crate) fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
         match self {

@@ -7,7 +7,10 @@ use thalweg_engine::WriteError;
 use thalweg_serving::{app::App, config::RespDatabase};
 use thalweg_types::classified;
 
-use super::{cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabase, native_streams::NativeStreams};
+use super::{
+    cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabase, native_streams::NativeStreams,
+    uncreated_keyspace::UncreatedKeyspace,
+};
 
 /// A database with its number.
 #[derive(Clone, Debug)]
@@ -57,7 +60,8 @@ classified!(DatabaseError {
 });
 
 impl Databases {
-    /// Opens the configured databases, and creates missing keyspaces and caches.
+    /// Opens the configured databases, and creates the keyspace of database 0 and the caches if they are missing. The
+    /// first write to another database creates its keyspace.
     pub async fn open(app: &Arc<App>) -> Result<Self, DatabaseError> {
         let mut list = Vec::new();
         for (number, wanted) in &app.config.resp_databases.0 {
@@ -66,7 +70,13 @@ impl Databases {
                 RespDatabase::Keyspace(name) => {
                     // An existing keyspace needs no command of the log, which a full disk would reject: so the server
                     // can still start.
-                    let keyspace = match app.db.blocking().find_keyspace(name) {
+                    let found = app.db.blocking().find_keyspace(name);
+                    if found.is_none() && number > 0 {
+                        let uncreated = UncreatedKeyspace::new(&app.db, name, app.config.durability);
+                        list.push(Numbered { number, database: Database::Batched(Arc::new(uncreated)) });
+                        continue;
+                    }
+                    let keyspace = match found {
                         Some(found) => found,
                         None => {
                             let created = app.db.create_keyspace(name, &KeyspaceDatabase::config()).await;

@@ -24,6 +24,11 @@ impl Failure {
         };
         Self(format!("{first} {error}").into())
     }
+
+    /// Returns true if the server failed, not the client's request, so that an operator should know of it.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.0.starts_with("MISCONF")
+    }
 }
 
 impl From<StoreError> for Failure {

@@ -15,7 +15,7 @@ use thalweg_redis::{
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
 
-use super::{out::ReplyTarget, pubsub::Kind, session::Session};
+use super::{metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
 
 /// Version of Redis that the server reports. Clients use the version to decide which commands they can send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -203,17 +203,16 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
 /// Function that writes the fields of an `INFO` section.
 type Section = fn(&Session, &mut String);
 
+/// Sections that `INFO` shows only by name, or for `all` and `everything`.
+const UNUSUAL_SECTIONS: [&str; 2] = ["Commandstats", "Latencystats"];
+
 /// Handles `INFO`: reports the state of the server in sections.
 pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
-    let wants = |section: &str| {
-        let named = &arguments[1..];
-        let all = [&b"all"[..], b"everything", b"default"];
-        named.is_empty()
-            || named.iter().any(|name| {
-                name.eq_ignore_ascii_case(section.as_bytes()) || all.iter().any(|all| name.eq_ignore_ascii_case(all))
-            })
-    };
-    let sections: [(&str, Section); 9] = [
+    let named = &arguments[1..];
+    let names = |name: &str| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_bytes()));
+    let (all, default) = (names("all") || names("everything"), named.is_empty() || names("default"));
+    let wants = |section: &str| all || names(section) || default && !UNUSUAL_SECTIONS.contains(&section);
+    let sections: [(&str, Section); 12] = [
         ("Server", server),
         ("Clients", clients),
         ("Memory", memory),
@@ -221,6 +220,9 @@ pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox)
         ("Stats", stats),
         ("Replication", replication),
         ("Modules", |_, _| ()),
+        ("Commandstats", |session, text| totals(session).figures.command_stats(text)),
+        ("Errorstats", |session, text| totals(session).figures.error_stats(text)),
+        ("Latencystats", |session, text| totals(session).figures.latency_stats(text)),
         ("Cluster", |_, text| text.push_str("cluster_enabled:0\r\n")),
         ("Keyspace", keyspace),
     ];
@@ -273,15 +275,16 @@ fn clients(session: &Session, text: &mut String) {
     );
 }
 
-fn memory(_session: &Session, text: &mut String) {
+fn memory(session: &Session, text: &mut String) {
     let resident = resident_bytes();
+    let max = session.store().max_bytes().unwrap_or(0);
     fields!(text,
         "used_memory": resident,
         "used_memory_human": format_args!("{:.2}M", resident as f64 / 1048576.0),
         "used_memory_rss": resident,
-        "maxmemory": 0,
-        "maxmemory_human": "0B",
-        "maxmemory_policy": "noeviction",
+        "maxmemory": max,
+        "maxmemory_human": if max == 0 { "0B".to_owned() } else { format!("{:.2}M", max as f64 / 1048576.0) },
+        "maxmemory_policy": session.store().eviction_policy(),
     );
 }
 
@@ -306,15 +309,20 @@ fn persistence(session: &Session, text: &mut String) {
     );
 }
 
+/// Returns the totals since the start or the last `CONFIG RESETSTAT`.
+fn totals(session: &Session) -> Totals {
+    session.resp.metrics.totals(session.resp.app.admission.bound(Resource::Connections).rejections())
+}
+
 fn stats(session: &Session, text: &mut String) {
-    let metrics = &session.resp.metrics;
+    let totals = totals(session);
     fields!(text,
-        "total_connections_received": metrics.connections.opened(),
-        "total_commands_processed": metrics.all_commands(),
-        "total_net_input_bytes": metrics.bytes().0,
-        "total_net_output_bytes": metrics.bytes().1,
-        "rejected_connections": session.resp.app.admission.bound(Resource::Connections).rejections(),
-        "total_error_replies": metrics.errors(),
+        "total_connections_received": totals.connections,
+        "total_commands_processed": totals.figures.calls(),
+        "total_net_input_bytes": totals.received,
+        "total_net_output_bytes": totals.sent,
+        "rejected_connections": totals.rejected_connections,
+        "total_error_replies": totals.figures.error_replies,
         "pubsub_channels": session.resp.subscriptions.count(Kind::Channel),
         "pubsub_patterns": session.resp.subscriptions.count(Kind::Pattern),
         "pubsubshard_channels": session.resp.subscriptions.count(Kind::Shard),

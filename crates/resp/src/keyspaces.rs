@@ -85,6 +85,14 @@ struct Split {
     parts: usize,
 }
 
+/// Number of bytes of replies from which a burst is not continued with another batch. The replies of a burst stay in
+/// memory until all of them are known, and those of one batch are bounded by its steps, at about 100 MiB.
+const MAX_BURST_REPLY_BYTES: usize = 32 * 1024 * 1024;
+
+/// Error reply to a command that is not executed, because its burst has too many bytes of replies already.
+const REPLIES_TOO_LARGE: &str = "ERR the replies of these commands would be too large together, so this one was not \
+     executed: send fewer of them at a time";
+
 /// Maximum number of keys, fields or entries that a part of a command deletes.
 const MAX_DELETED: usize = 5_000;
 
@@ -158,13 +166,19 @@ impl Batched for KeyspaceDatabase {
             // batch. They follow as another one. Each batch runs at least one command.
             let mut command = command;
             let mut ran = replies.len();
+            let bytes_of = |replies: &[Reply]| replies.iter().map(Reply::content_bytes).sum::<usize>();
+            let mut bytes = bytes_of(&replies);
             while replies.len() < expected {
+                if bytes > MAX_BURST_REPLY_BYTES {
+                    replies.resize_with(expected, || Reply::error(REPLIES_TOO_LARGE));
+                    break;
+                }
                 command = rest(&command, ran);
                 let under_way = db.propose_command(&command, purpose, level, Wake::Later);
                 gathering::commit_soon(&db);
                 match redis_outcome(under_way.await) {
                     Ok(Some(more)) if !more.is_empty() => {
-                        ran = more.len();
+                        (ran, bytes) = (more.len(), bytes + bytes_of(&more));
                         replies.extend(more);
                     }
                     Ok(_) => break,

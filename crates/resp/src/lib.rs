@@ -60,8 +60,10 @@ mod pubsub;
 mod queued;
 mod session;
 mod shared;
+mod statistics;
 mod subscribe_commands;
 mod transaction;
+mod uncreated_keyspace;
 mod wait;
 mod waiting;
 

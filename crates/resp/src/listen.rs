@@ -41,11 +41,11 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
     let admission = &resp.app.admission;
     let must_authenticate = resp.first_trust() == Trust::Unknown;
     let account = admission.account(AddressKey::of(peer.ip()));
-    let Some(held) = admission.connect(&account) else {
+    let Some(held) = resp.app.slots.connect(&account) else {
         return reject_connection(stream, b"-ERR max number of clients reached\r\n");
     };
-    let slots = if must_authenticate { &admission.half_open } else { &admission.silent };
-    let place = slots.enter(account.address());
+    let slots = if must_authenticate { &resp.app.slots.half_open } else { &resp.app.slots.silent };
+    let place = slots.enter(account.address(), Some(held));
     // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
@@ -61,7 +61,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
         // The client leaves the table before the connection counts as closed.
         drop(connection);
         resp.metrics.connections.close();
-        drop((held, seat));
+        drop(seat);
     };
     connections.spawn_on(task, runtime);
 }

@@ -6,7 +6,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, LazyLock,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -18,61 +18,71 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter},
     registry::Unit,
 };
-use thalweg_redis::{Command, table::all};
+use thalweg_redis::table::full_names;
 use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
+
+use super::statistics::{Figures, Statistics};
 
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
     /// Histogram of the time from a read with commands of a client to the last reply to these commands.
     turns: Shards,
-    commands: Box<[AtomicU64]>,
-    errors: AtomicU64,
+    /// Counters of commands and error replies.
+    pub(crate) statistics: Statistics,
     /// Counters of connections.
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     auth_failures: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    /// Totals at the last `CONFIG RESETSTAT`.
+    reset: Mutex<Totals>,
 }
 
-/// Address of each command's description in memory, with the index of the command's counter; sorted by address.
-static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
-    let mut places: Vec<_> =
-        all().enumerate().map(|(place, command)| (std::ptr::from_ref(command).addr(), place)).collect();
-    places.sort_unstable();
-    places
-});
+/// Figures that `INFO` shows and `CONFIG RESETSTAT` sets to zero.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    /// Figures of commands and error replies.
+    pub figures: Figures,
+    /// Number of connections accepted.
+    pub connections: u64,
+    /// Number of connections rejected because there were too many.
+    pub rejected_connections: u64,
+    /// Number of bytes received from clients.
+    pub received: u64,
+    /// Number of bytes sent to clients.
+    pub sent: u64,
+}
 
-/// Returns the index of the counter that counts a command.
-fn place(command: &'static Command) -> usize {
-    let address = std::ptr::from_ref(command).addr();
-    let found = PLACES.binary_search_by_key(&address, |(address, _)| *address);
-    found.map_or(usize::MAX, |found| PLACES[found].1)
+impl Totals {
+    fn since(self, earlier: &Self) -> Self {
+        Self {
+            figures: self.figures.since(&earlier.figures),
+            connections: self.connections.saturating_sub(earlier.connections),
+            rejected_connections: self.rejected_connections.saturating_sub(earlier.rejected_connections),
+            received: self.received.saturating_sub(earlier.received),
+            sent: self.sent.saturating_sub(earlier.sent),
+        }
+    }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         Self {
             turns: Shards::new(1, 1),
-            commands: all().map(|_| AtomicU64::new(0)).collect(),
-            errors: AtomicU64::new(0),
+            statistics: Statistics::default(),
             connections: Connections::default(),
             not_authenticated: AtomicU64::new(0),
             auth_failures: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
+            reset: Mutex::default(),
         }
     }
 }
 
 impl Metrics {
-    fn commands(&self, place: usize, count: u64) {
-        if let Some(counter) = self.commands.get(place) {
-            counter.fetch_add(count, Relaxed);
-        }
-    }
-
     /// Records the time from a read with commands of a client to the last reply to these commands.
     pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, 0, took);
@@ -88,16 +98,6 @@ impl Metrics {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
-    /// Number of commands run, over all clients.
-    pub(crate) fn all_commands(&self) -> u64 {
-        self.commands.iter().map(|count| count.load(Relaxed)).sum()
-    }
-
-    /// Number of error replies, over all clients.
-    pub(crate) fn errors(&self) -> u64 {
-        self.errors.load(Relaxed)
-    }
-
     /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Relaxed);
@@ -108,60 +108,98 @@ impl Metrics {
         self.sent_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Returns the number of received bytes and of sent bytes.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.received_bytes.load(Relaxed), self.sent_bytes.load(Relaxed))
+    /// Returns the totals since the last [`reset`](Self::reset). The number of rejected connections since the start
+    /// comes from the caller, because a limit that all protocols share counts them.
+    pub(crate) fn totals(&self, rejected_connections: u64) -> Totals {
+        let reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.since_start(rejected_connections).since(&reset)
+    }
+
+    /// Makes the current totals the zero of later [`totals`](Self::totals). The metrics are unchanged.
+    pub(crate) fn reset(&self, rejected_connections: u64) {
+        let totals = self.since_start(rejected_connections);
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = totals;
+    }
+
+    fn since_start(&self, rejected_connections: u64) -> Totals {
+        Totals {
+            figures: self.statistics.figures(),
+            connections: self.connections.opened(),
+            rejected_connections,
+            received: self.received_bytes.load(Relaxed),
+            sent: self.sent_bytes.load(Relaxed),
+        }
     }
 }
 
-/// Counts of one session that are not added to the server's metrics yet.
+/// Counts of one session that are not added to the server's metrics yet. Commands are identified by their
+/// [number](thalweg_redis::Command::number_of).
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Command that the session has counted last, and the index of the command's counter.
-    last: Option<(&'static Command, usize)>,
+    /// Command that the session has counted last.
+    last: Option<usize>,
     /// Number of times that the last command was counted since its counter was updated.
     count: u64,
+    /// Commands before the last one that are not added to their counters yet.
     told: Vec<(usize, u64)>,
-    errors: u64,
+    /// Commands since the turn began, whose latency is known when the turn ends.
+    turn: Vec<(usize, u64)>,
+    /// Number of error replies of the session.
+    pub errors: u64,
+}
+
+/// Number of different commands for which an idle session keeps memory.
+const IDLE_COMMANDS: usize = 16;
+
+/// Adds to the count of a command in a list, which has one item for each command.
+fn add(list: &mut Vec<(usize, u64)>, command: usize, count: u64) {
+    match list.iter_mut().find(|(known, _)| *known == command) {
+        Some((_, known)) => *known += count,
+        None => list.push((command, count)),
+    }
 }
 
 impl Tally {
     /// Counts a command that the session has run or proposed.
     #[inline]
-    pub(crate) fn command(&mut self, command: &'static Command) {
+    pub(crate) fn command(&mut self, command: usize) {
         match self.last {
-            Some((last, _)) if std::ptr::eq(last, command) => self.count += 1,
+            Some(last) if last == command => self.count += 1,
             _ => self.count_command(command),
         }
     }
 
-    fn count_command(&mut self, command: &'static Command) {
-        if let Some((_, place)) = self.last.replace((command, place(command)))
+    fn count_command(&mut self, command: usize) {
+        if let Some(last) = self.last.replace(command)
             && self.count > 0
         {
-            self.told.push((place, self.count));
+            add(&mut self.told, last, self.count);
         }
         self.count = 1;
-    }
-
-    /// Counts an error reply.
-    pub(crate) fn error(&mut self) {
-        self.errors += 1;
     }
 
     /// Adds the session's counts to the metrics. Returns the name of the last command, if a command was counted
     /// since the previous call.
     pub(crate) fn report(&mut self, metrics: &Metrics) -> Option<&'static str> {
-        for (place, count) in self.told.drain(..) {
-            metrics.commands(place, count);
+        let last = self.last.filter(|_| self.count > 0)?;
+        let count = std::mem::take(&mut self.count);
+        for (command, count) in self.told.drain(..).chain([(last, count)]) {
+            metrics.statistics.called(command, count);
+            add(&mut self.turn, command, count);
         }
-        if self.errors > 0 {
-            metrics.errors.fetch_add(std::mem::take(&mut self.errors), Relaxed);
+        self.told.shrink_to(IDLE_COMMANDS);
+        Some(full_names()[last])
+    }
+
+    /// Ends a turn: all commands counted since the last one are answered, `latency` after they arrived.
+    pub(crate) fn end_turn(&mut self, metrics: &Metrics, latency: Duration) {
+        let all: u64 = self.turn.iter().map(|(_, count)| count).sum();
+        for (command, count) in self.turn.drain(..) {
+            // The sum is at least this count, so the share is at most the latency.
+            let share = Duration::from_nanos((latency.as_nanos() * u128::from(count) / u128::from(all)) as u64);
+            metrics.statistics.answered(command, latency, share, count);
         }
-        let (last, place) = self.last.filter(|_| self.count > 0)?;
-        metrics.commands(place, std::mem::take(&mut self.count));
-        self.told.shrink_to(16);
-        Some(last.name)
+        self.turn.shrink_to(IDLE_COMMANDS);
     }
 }
 
@@ -179,19 +217,17 @@ impl Collector for RespCollector {
         counter(to, "resp_not_authenticated", late, metrics.not_authenticated.load(Relaxed))?;
         let wrong = "Attempts of Redis clients to authenticate with a wrong password";
         counter(to, "resp_auth_failures", wrong, metrics.auth_failures.load(Relaxed))?;
-        counter(to, "resp_errors", "Error replies to Redis clients", metrics.errors.load(Relaxed))?;
+        let figures = metrics.statistics.figures();
+        counter(to, "resp_errors", "Error replies to Redis clients", figures.error_replies)?;
         let received = "Bytes received of Redis clients";
         counter(to, "resp_received_bytes", received, metrics.received_bytes.load(Relaxed))?;
         counter(to, "resp_sent_bytes", "Bytes sent to Redis clients", metrics.sent_bytes.load(Relaxed))?;
         gauge(to, "resp_connections", "Connections of Redis clients open", metrics.connections.count())?;
-        let help = "Commands of Redis clients by name";
+        let help = "Commands of Redis clients by name, with the subcommand";
         let mut metric = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;
-        for (command, count) in all().zip(&metrics.commands) {
-            let count = count.load(Relaxed);
-            if count > 0 {
-                let labels = vec![("command", command.name)];
-                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
-            }
+        for (command, figures) in figures.commands.iter().filter(|(_, figures)| figures.calls > 0) {
+            let labels = vec![("command", full_names()[*command])];
+            ConstCounter::new(figures.calls).encode(metric.encode_family(&labels)?)?;
         }
         let help = "Time from what a Redis client sent at once to the last of its replies";
         let mut metric =

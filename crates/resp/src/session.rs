@@ -19,6 +19,7 @@ use std::{
 
 use thalweg_redis::{
     Command, Reply, Run,
+    table::full_names,
     wire::{Input, Protocol, Request, Trust, Writer},
 };
 use thalweg_serving::{
@@ -108,7 +109,23 @@ pub(crate) struct Session {
     scratch: Vec<u8>,
     /// Memory reservation for large replies that the client has not read.
     replies: Option<Reservation>,
+    /// Number of requests that the session has handled, including the current one.
+    requests: u64,
     pub(super) tally: Tally,
+}
+
+/// Id of a request in log lines, such as `7-1234`: the id of the client, as in `CLIENT LIST`, and the number of the
+/// request on its connection, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestId {
+    client: u64,
+    request: u64,
+}
+
+impl std::fmt::Display for RequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.client, self.request)
+    }
 }
 
 struct PendingBurst {
@@ -148,6 +165,7 @@ impl Session {
             is_ending: false,
             scratch: Vec::new(),
             replies: None,
+            requests: 0,
             tally: Tally::default(),
         }
     }
@@ -211,7 +229,7 @@ impl Session {
                     self.flush_published(out);
                     let mut text = b"ERR ".to_vec();
                     text.extend_from_slice(&error.text());
-                    self.tally.error();
+                    self.count_error("ERR");
                     self.muted = self.reply_mode == ReplyMode::Off;
                     self.write_reply(out, |writer| writer.error(&text));
                     CommandProgress::End
@@ -235,7 +253,12 @@ impl Session {
     fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> CommandProgress {
         let was = self.reply_mode;
         self.muted = was != ReplyMode::No;
+        self.requests += 1;
         let flow = request.with(|arguments| self.dispatch(arguments, out));
+        if flow == CommandProgress::Again {
+            // The request will be passed to this function again.
+            self.requests -= 1;
+        }
         if flow != CommandProgress::Again && was == ReplyMode::Next && self.reply_mode == ReplyMode::Next {
             self.reply_mode = ReplyMode::No;
         }
@@ -255,16 +278,25 @@ impl Session {
             Ok(command) => command,
             Err(reply) => return self.not_admitted(arguments, &reply, out),
         };
+        let number = command.number_of(arguments);
+        tracing::debug!(command = full_names()[number], request_id = %self.request_id(), "request of a Redis client");
+        let errors = self.tally.errors;
         if self.trust == Trust::Unknown && !matches!(command.name, "auth" | "hello" | "quit" | "reset") {
+            self.resp.metrics.statistics.rejected(number);
             return self.refuse("NOAUTH Authentication required.", out);
         }
         if self.is_subscriber_only()
             && let Some(flow) = self.refuse_subscriber(command, arguments, out)
         {
+            self.resp.metrics.statistics.rejected(number);
             return flow;
         }
         if self.transaction.is_some() && !ends_queueing(command.name) {
-            return self.queue(command, arguments, out);
+            let flow = self.queue(command, arguments, out);
+            if self.tally.errors != errors {
+                self.resp.metrics.statistics.rejected(number);
+            }
+            return flow;
         }
         let flow = match command.run {
             Run::Session if is_publish(arguments[0]) => self.publish(arguments, out),
@@ -272,7 +304,10 @@ impl Session {
             Run::Read(_) | Run::Write(_) => self.data_command(command, arguments, out),
         };
         if flow != CommandProgress::Again {
-            self.tally.command(command);
+            self.tally.command(number);
+            if self.tally.errors != errors {
+                self.resp.metrics.statistics.failed(number);
+            }
         }
         flow
     }
@@ -282,8 +317,17 @@ impl Session {
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> CommandProgress {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
-            tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the Redis port");
+            let (peer, request_id) = (self.client().peer, self.request_id());
+            tracing::warn!(%peer, %request_id, "closing a connection that sent an HTTP request to the Redis port");
             return CommandProgress::End;
+        }
+        if let Some(command) = thalweg_redis::find(arguments[0]) {
+            // As in Redis, an unknown subcommand is an unknown command, which has no counter.
+            let number = command.number_of(arguments);
+            let names_no_command = number == command.number_of(&[]) && arguments.len() > 1;
+            if command.subcommands.is_empty() || !names_no_command {
+                self.resp.metrics.statistics.rejected(number);
+            }
         }
         if arguments[0].eq_ignore_ascii_case(b"exec")
             && let Reply::Error(text) = reply
@@ -355,7 +399,10 @@ impl Session {
                 self.answer(&reply, out);
             }
             Ok(reply) => self.answer(&reply, out),
-            Err(failure) => self.error(&failure.0, out),
+            Err(failure) => {
+                self.log_failure(&failure);
+                self.error(&failure.0, out);
+            }
         }
         CommandProgress::Done
     }
@@ -413,7 +460,8 @@ impl Session {
         let is_first = self.burst.commands.is_empty();
         self.resp.waiting.touch(&mut self.burst.touched, is_first, command, arguments);
         self.burst.commands.push(command, arguments.iter().copied());
-        self.burst.slots.push(Slot::Outcome { is_scan, muted: self.muted });
+        let command = command.number_of(arguments) as u16;
+        self.burst.slots.push(Slot::Outcome { is_scan, muted: self.muted, command });
     }
 
     // ----- bursts
@@ -473,8 +521,9 @@ impl Session {
     }
 
     fn settled(&mut self, outcome: Outcome, out: &mut Outbox) {
-        if outcome.is_ok() {
-            self.resp.waiting.changed(self.burst.database, &self.burst.touched);
+        match &outcome {
+            Ok(_) => self.resp.waiting.changed(self.burst.database, &self.burst.touched),
+            Err(failure) => self.log_failure(failure),
         }
         self.burst.touched = super::waiting::TouchedKeys::default();
         if let Some(wait) = self.may_block.take()
@@ -501,24 +550,41 @@ impl Session {
             Err(failure) => (Vec::new().into_iter(), Some(Reply::Error(failure.0))),
         };
         let (mut at, mut held_at) = (0, 0);
+        // Number of following slots that belong to an `EXEC`.
+        let mut queued = 0_u32;
+        let errors = self.tally.errors;
         while let Some(slot) = slots.get(at) {
             at += 1;
+            let is_queued = queued > 0;
+            queued = queued.saturating_sub(1);
+            let before = self.tally.errors;
             match slot {
                 Slot::Held(bytes) => {
                     let end = held_at + *bytes as usize;
                     out.buffer().extend_from_slice(&held[held_at..end]);
                     held_at = end;
                 }
-                Slot::Outcome { is_scan, muted } => {
+                Slot::Outcome { is_scan, muted, command } => {
                     self.muted = *muted;
                     let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(missing_reply);
                     let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
                     self.answer(&reply, out);
+                    let command = usize::from(*command);
+                    if is_queued {
+                        // A command outside of a transaction was counted when it joined the burst.
+                        self.tally.command(command);
+                    }
+                    if self.tally.errors != before {
+                        self.resp.metrics.statistics.failed(command);
+                    }
                 }
                 Slot::Group { len, muted } => {
                     self.muted = *muted;
                     match &instead {
-                        None => self.write_reply(out, |writer| writer.array(*len as usize)),
+                        None => {
+                            queued = *len;
+                            self.write_reply(out, |writer| writer.array(*len as usize));
+                        }
                         Some(reply) => {
                             self.answer(reply, out);
                             at += *len as usize;
@@ -536,11 +602,17 @@ impl Session {
                         if self.session_command(command, &arguments, out) == CommandProgress::End {
                             self.is_ending = true;
                         }
+                        let command = command.number_of(&arguments);
                         self.tally.command(command);
+                        if self.tally.errors != before {
+                            self.resp.metrics.statistics.failed(command);
+                        }
                     }
                 }
             }
         }
+        // These errors are counted for their own commands, not for the `EXEC` that may be running now.
+        self.tally.errors = errors;
     }
 
     // ----- replies
@@ -565,8 +637,8 @@ impl Session {
     /// Writes the complete reply to the current command.
     #[inline]
     pub(super) fn answer(&mut self, reply: &Reply, out: &mut Outbox) {
-        if matches!(reply, Reply::Error(_)) {
-            self.tally.error();
+        if let Reply::Error(text) = reply {
+            self.count_error(text);
         }
         self.write_reply(out, |writer| writer.reply(reply));
     }
@@ -587,8 +659,29 @@ impl Session {
 
     /// Writes an error reply to the current command.
     pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
-        self.tally.error();
+        self.count_error(text);
         self.write_reply(out, |writer| writer.error(text.as_bytes()));
+    }
+
+    #[cold]
+    fn count_error(&mut self, text: &str) {
+        self.tally.errors += 1;
+        self.resp.metrics.statistics.error(text);
+    }
+
+    // ----- logs
+
+    /// Returns the id of the current request in log lines.
+    pub(crate) fn request_id(&self) -> RequestId {
+        RequestId { client: self.client().id, request: self.requests }
+    }
+
+    /// Writes a failure of the server to the log; errors of clients are not logged.
+    #[cold]
+    pub(super) fn log_failure(&self, failure: &Failure) {
+        if failure.is_of_server() {
+            tracing::warn!(peer = %self.client().peer, request_id = %self.request_id(), "{}", failure.0);
+        }
     }
 
     pub(super) fn set_blocked(&mut self, wait: Option<Box<Wait>>) {

@@ -77,7 +77,7 @@ impl Session {
         arguments: &[&[u8]],
         out: &mut Outbox,
     ) -> CommandProgress {
-        if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
+        if command.name == "select" && self.index_of(arguments[1]) != Ok(self.database) {
             return self.refuse("ERR a transaction uses one database: SELECT it before MULTI", out);
         }
         let Some(transaction) = &mut self.transaction else { return CommandProgress::Done };
@@ -234,9 +234,10 @@ impl Session {
                 slots.push(Slot::Session { arguments, muted });
                 return;
             }
+            let number = command.number_of(arguments) as u16;
             let Some(at) = cursor_argument(command.name) else {
                 keys.push(command, arguments.iter().copied());
-                slots.push(Slot::Outcome { is_scan: false, muted });
+                slots.push(Slot::Outcome { is_scan: false, muted, command: number });
                 return;
             };
             let Some(position) = self.resp.cursors.position(arguments[at]) else {
@@ -246,7 +247,7 @@ impl Session {
             let mut translated = arguments.to_vec();
             translated[at] = &position;
             keys.push(command, translated.iter().copied());
-            slots.push(Slot::Outcome { is_scan: true, muted });
+            slots.push(Slot::Outcome { is_scan: true, muted, command: number });
         });
         Plan { keys, slots }
     }

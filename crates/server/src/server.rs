@@ -135,7 +135,7 @@ impl Server {
         let http = config.http;
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
         let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
-        let native = match config.native.resolve(http) {
+        let native = match config.native_address() {
             Some(at) => Some(bind_native(&config, at).await?),
             None => None,
         };

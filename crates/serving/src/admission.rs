@@ -41,8 +41,7 @@ use thalweg_types::limits::{MAX_KEYSPACES, MAX_OPEN_SNAPSHOTS, MAX_REDIS_REPLY_B
 
 use crate::{
     config::Config,
-    half_open::HalfOpen,
-    limits::{COUNTED_REPLY_BYTES, MAX_STATUS_CONNECTIONS, OWN_BODY_BYTES},
+    limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
 };
 
 /// A resource of the server that clients share.
@@ -469,13 +468,6 @@ impl Drop for Reservation {
 pub struct Admission {
     bounds: [Bound; Resource::COUNT],
     addresses: Mutex<HashMap<AddressKey, Weak<AddressAccount>>>,
-    /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
-    /// that have not authenticated.
-    pub half_open: Arc<HalfOpen>,
-    /// HTTP connections and connections of Redis clients without a password that have not sent a request.
-    pub silent: Arc<HalfOpen>,
-    /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
-    pub status_connections: Arc<HalfOpen>,
 }
 
 impl Admission {
@@ -504,9 +496,6 @@ impl Admission {
         Arc::new(Self {
             bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
             addresses: Mutex::default(),
-            half_open: HalfOpen::new(config.max_handshakes as usize),
-            silent: HalfOpen::new(usize::MAX),
-            status_connections: HalfOpen::new(MAX_STATUS_CONNECTIONS),
         })
     }
 
@@ -529,18 +518,6 @@ impl Admission {
         });
         drop(addresses);
         Arc::new(Account { address, held: Default::default(), is_cut: AtomicBool::new(false) })
-    }
-
-    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
-    /// address that has not sent a request makes room: its task ends, and both connections count until then.
-    pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
-        if let Some(held) = account.take_quietly(Resource::Connections, 1) {
-            return Some(held);
-        }
-        if self.silent.replace_of(account.address()) || self.half_open.replace_of(account.address()) {
-            return Some(account.count(Resource::Connections));
-        }
-        account.take(Resource::Connections, 1)
     }
 
     /// Returns the number of client addresses that have connections or hold a resource.

@@ -22,6 +22,7 @@ use crate::{
     admission::{Account, AddressKey, Admission, Reservation, Resource},
     config::Config,
     error::{self, ApiError},
+    half_open::ConnectionSlots,
     held_log::HeldLog,
     limits::MAX_READING_BYTES,
     metrics::Connections,
@@ -38,6 +39,8 @@ pub struct App {
     pub config: Config,
     /// Bounds on requests, connections and bytes, and the shares of clients in them.
     pub admission: Arc<Admission>,
+    /// Slots of connections that have not proved themselves.
+    pub slots: ConnectionSlots,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
     /// Shares of the keyspaces that clients have created, by name.
@@ -66,6 +69,7 @@ impl App {
     pub fn new(config: Config, db: &Database, stopping: watch::Receiver<bool>) -> Arc<Self> {
         let admission = Admission::new(&config);
         Arc::new(Self {
+            slots: ConnectionSlots::new(&config),
             local: admission.account(AddressKey::LOCAL),
             created: Mutex::default(),
             held_log: HeldLog::default(),

@@ -9,7 +9,8 @@
 //! promptly loses its slot only if as many newer connections are accepted in that time as there are slots.
 //!
 //! The same holds for connections that have not sent a request: they have slots without a limit, and lose them when their
-//! address has its share of connections and opens another one ([`HalfOpen::replace_of`]).
+//! address has its share of connections and opens another one ([`HalfOpen::replace_of`]). A slot keeps the connection's
+//! share of `max_connections`, so the newer connection takes over the share together with the slot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,7 +24,46 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::admission::AddressKey;
+use crate::{
+    admission::{Account, AddressKey, Reservation, Resource},
+    config::Config,
+    limits::MAX_STATUS_CONNECTIONS,
+};
+
+/// The slots of a server's connections that have not proved themselves.
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
+    /// that have not authenticated.
+    pub half_open: Arc<HalfOpen>,
+    /// HTTP connections and connections of Redis clients without a password that have not sent a request.
+    pub silent: Arc<HalfOpen>,
+    /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
+    pub status: Arc<HalfOpen>,
+}
+
+impl ConnectionSlots {
+    /// Creates the slots of a configuration.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            half_open: HalfOpen::new(config.max_handshakes as usize),
+            silent: HalfOpen::new(usize::MAX),
+            status: HalfOpen::new(MAX_STATUS_CONNECTIONS),
+        }
+    }
+
+    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
+    /// address that has not sent a request makes room.
+    pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
+        if let Some(held) = account.take_quietly(Resource::Connections, 1) {
+            return Some(held);
+        }
+        let address = account.address();
+        let replaced = self.silent.replace_of(address).or_else(|| self.half_open.replace_of(address));
+        replaced.or_else(|| account.take(Resource::Connections, 1))
+    }
+}
 
 /// A bounded number of slots; see the module's documentation.
 #[derive(Debug)]
@@ -44,6 +84,10 @@ struct Table {
 #[derive(Debug, Default)]
 struct Seat {
     is_lost: AtomicBool,
+    /// True once the connection has proved itself, so that it cannot lose the slot any more.
+    is_released: AtomicBool,
+    /// Share of the connection in `max_connections`, unless the connection is above that limit or has lost its slot.
+    share: Mutex<Option<Reservation>>,
     waker: AtomicWaker,
 }
 
@@ -80,9 +124,10 @@ impl HalfOpen {
         Arc::new(Self { max_slots: max_slots.max(1), table: Mutex::default(), replaced: AtomicU64::new(0) })
     }
 
-    /// Takes a slot for a connection from `address`. If no slot is free, another connection loses its slot.
-    pub fn enter(self: &Arc<Self>, address: AddressKey) -> Slot {
-        let seat = Arc::<Seat>::default();
+    /// Takes a slot for a connection from `address`. If no slot is free, another connection loses its slot. The slot
+    /// keeps `share`, the connection's share of `max_connections`.
+    pub fn enter(self: &Arc<Self>, address: AddressKey, share: Option<Reservation>) -> Slot {
+        let seat = Arc::new(Seat { share: Mutex::new(share), ..Seat::default() });
         let mut table = self.table();
         let lost = if table.count >= self.max_slots { table.replace(address) } else { None };
         table.by_address.entry(address).or_default().push_back(Arc::clone(&seat));
@@ -94,15 +139,15 @@ impl HalfOpen {
         Slot { owner: Arc::clone(self), address, seat }
     }
 
-    /// Takes the slot from the oldest connection of `address`. Returns false if it has none.
-    pub fn replace_of(&self, address: AddressKey) -> bool {
+    /// Takes the slot from the oldest connection of `address`, and returns its share of `max_connections`. Returns `None`
+    /// if no connection of the address has a slot.
+    pub fn replace_of(&self, address: AddressKey) -> Option<Reservation> {
         let mut table = self.table();
-        let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone);
-        let Some(oldest) = oldest else { return false };
+        let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone)?;
         table.remove(address, &oldest);
         drop(table);
         self.take_from(&oldest);
-        true
+        oldest.share.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn take_from(&self, seat: &Seat) {
@@ -134,7 +179,7 @@ impl HalfOpen {
     }
 }
 
-/// Slot of a connection. Dropping it frees the slot.
+/// Slot of a connection. It is dropped with the connection, and frees its share of `max_connections`.
 #[derive(Debug)]
 pub struct Slot {
     owner: Arc<HalfOpen>,
@@ -143,6 +188,27 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Frees the slot because the connection has proved itself. The connection keeps its share of `max_connections`.
+    #[inline]
+    pub fn release(&self) {
+        if !self.is_released() && !self.seat.is_released.swap(true, Relaxed) {
+            self.owner.table().remove(self.address, &self.seat);
+        }
+    }
+
+    /// Returns true if the connection has proved itself, so that it cannot lose the slot any more.
+    #[inline]
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        self.seat.is_released.load(Relaxed)
+    }
+
+    /// Returns true if the connection has a share of `max_connections`.
+    #[must_use]
+    pub fn has_share(&self) -> bool {
+        self.seat.share.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Ready once the connection has lost its slot to a newer one. Its task must then end.
     pub fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.seat.waker.register(cx.waker());
@@ -158,7 +224,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if !self.seat.is_lost.load(Relaxed) {
-            self.owner.table().remove(self.address, &self.seat);
+            self.release();
         }
     }
 }
@@ -168,6 +234,7 @@ mod tests {
     use std::{net::Ipv4Addr, task::Waker};
 
     use super::*;
+    use crate::admission::Admission;
 
     fn address(last: u8) -> AddressKey {
         AddressKey::of(Ipv4Addr::new(127, 0, 0, last).into())
@@ -180,16 +247,16 @@ mod tests {
     #[test]
     fn the_oldest_of_the_address_with_most_slots_makes_room() {
         let slots = HalfOpen::new(4);
-        let good = slots.enter(address(2));
-        let mut waiting: Vec<_> = (0..3).map(|_| slots.enter(address(1))).collect();
+        let good = slots.enter(address(2), None);
+        let mut waiting: Vec<_> = (0..3).map(|_| slots.enter(address(1), None)).collect();
         for _ in 0..10 {
-            waiting.push(slots.enter(address(1)));
+            waiting.push(slots.enter(address(1), None));
         }
         assert!(!is_lost(&good));
         let lost: Vec<_> = waiting.iter().map(is_lost).collect();
         assert_eq!(lost, [[true; 10].as_slice(), &[false; 3]].concat());
         // A client of the flooding address gets a slot too, and so does another address.
-        let (same, other) = (slots.enter(address(1)), slots.enter(address(3)));
+        let (same, other) = (slots.enter(address(1), None), slots.enter(address(3), None));
         assert!(!is_lost(&same) && !is_lost(&other) && !is_lost(&good));
         assert_eq!((slots.used(), slots.replaced()), (4, 12));
         drop((waiting, same, other, good));
@@ -198,24 +265,34 @@ mod tests {
     }
 
     #[test]
-    fn an_address_replaces_its_own_oldest_slot_and_no_other() {
-        let slots = HalfOpen::new(usize::MAX);
-        let (good, greedy) = (slots.enter(address(2)), [slots.enter(address(1)), slots.enter(address(1))]);
-        assert!(slots.replace_of(address(1)));
+    fn an_address_replaces_its_own_oldest_slot_and_takes_its_share() {
+        let admission = Admission::new(&Config::default());
+        let (slots, account) = (HalfOpen::new(usize::MAX), admission.account(address(1)));
+        let share = || account.take(Resource::Connections, 1);
+        let used = || admission.bound(Resource::Connections).used();
+        let good = slots.enter(address(2), None);
+        let greedy = [slots.enter(address(1), share()), slots.enter(address(1), share())];
+        let taken = slots.replace_of(address(1));
         assert_eq!((is_lost(&greedy[0]), is_lost(&greedy[1]), is_lost(&good)), (true, false, false));
-        assert!(slots.replace_of(address(1)) && !slots.replace_of(address(1)) && !slots.replace_of(address(3)));
-        assert!(!is_lost(&good));
+        assert!(taken.is_some() && !greedy[0].has_share() && greedy[1].has_share());
+        assert_eq!(used(), 2, "the share has another owner");
+        // A connection that has proved itself keeps its slot and its share.
+        greedy[1].release();
+        assert!(slots.replace_of(address(1)).is_none() && slots.replace_of(address(3)).is_none());
+        assert!(!is_lost(&greedy[1]) && greedy[1].has_share());
         drop((greedy, good));
-        assert_eq!((slots.used(), slots.replaced()), (0, 2));
+        assert_eq!((slots.used(), slots.replaced(), used()), (0, 1, 1));
+        drop(taken);
+        assert_eq!(used(), 0);
     }
 
     #[tokio::test]
     async fn a_connection_that_waits_is_woken_when_it_loses_its_slot() {
         let slots = HalfOpen::new(1);
-        let first = slots.enter(address(1));
+        let first = slots.enter(address(1), None);
         let waits = tokio::spawn(async move { first.lost().await });
         tokio::task::yield_now().await;
-        let _second = slots.enter(address(2));
+        let _second = slots.enter(address(2), None);
         waits.await.unwrap();
         assert_eq!(slots.used(), 1);
     }

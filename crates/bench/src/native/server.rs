@@ -7,13 +7,13 @@ use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
     BenchError, Progress, Scratch,
-    server::{NativePort, Target, resolve},
+    server::{NativePort, Target, authority, resolve},
 };
 
 /// Command-line options that select the measured server, or describe how to start one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
-    /// Address of a running server's native port, as host:port. Without it the benchmark starts a server of its own.
+    /// Address of a running server's native port, as thalweg://host:port. Without it the benchmark starts a server of its own.
     #[arg(long)]
     pub target: Option<String>,
     /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.
@@ -85,7 +85,7 @@ impl Server {
 
     fn running(options: &ServerOptions, target: &str) -> Result<Self, BenchError> {
         let fail = BenchError::target(target);
-        let address = resolve(target).map_err(&fail)?;
+        let address = authority(target, "thalweg").and_then(resolve).map_err(&fail)?;
         let trust = options.fingerprint.map(Trust::fingerprint);
         if trust.is_none() && options.transport.iter().any(|carrier| *carrier != TransportKind::Tcp) {
             return Err(fail("TLS and QUIC need --fingerprint, the SHA-256 of the server's certificate".to_owned()));
@@ -135,5 +135,29 @@ impl Server {
     /// the server, because then the server's HTTP port is not known.
     pub fn metric(&self, name: &str) -> f64 {
         self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_given_as_the_server_prints_it() {
+        let options = ServerOptions {
+            target: None,
+            server_process: None,
+            fingerprint: None,
+            server_binary: None,
+            server_arg: Vec::new(),
+            dir: None,
+            transport: vec![TransportKind::Tcp],
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], 7071));
+        for target in ["thalweg://127.0.0.1:7071", "thalweg://127.0.0.1:7071,", "127.0.0.1:7071"] {
+            assert_eq!(Server::running(&options, target).unwrap().address, address, "{target}");
+        }
+        let error = Server::running(&options, "http://127.0.0.1:7070").unwrap_err().to_string();
+        assert!(error.contains("thalweg://host:port"), "{error}");
     }
 }

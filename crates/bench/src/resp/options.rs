@@ -213,7 +213,7 @@ impl FromStr for ServerSpec {
             "redis-none" => ServerChoice::RedisNone,
             "redis-always" => ServerChoice::RedisAlways,
             "bare" => ServerChoice::Bare,
-            address => ServerChoice::At(address.parse()?),
+            address => ServerChoice::At(address.strip_prefix("redis://").unwrap_or(address).parse()?),
         };
         Ok(Self { choice, database })
     }
@@ -252,6 +252,8 @@ mod tests {
         for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
             assert_eq!(text.parse::<ServerSpec>().unwrap().name(), text);
         }
+        // As a server prints it.
+        assert_eq!("redis://127.0.0.1:7379".parse::<ServerSpec>().unwrap().name(), "127.0.0.1:7379");
         assert!("redis@x".parse::<ServerSpec>().is_err());
         assert!("mongo".parse::<ServerSpec>().is_err());
     }

@@ -51,7 +51,8 @@ impl Server {
         let (address, process, own) = match choice {
             ServerChoice::Thalweg => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let mut arguments = vec![format!("--resp={address}")];
+                let databases = "--resp-databases=0=keyspace:redis,1=cache:redis";
+                let mut arguments = vec![format!("--resp={address}"), databases.to_owned()];
                 arguments.extend(options.server_arg.iter().cloned());
                 let data = scratch.fresh("thalweg")?.join("data");
                 let target =

@@ -10,5 +10,5 @@ mod target;
 pub use self::{
     process::{ServerProcess, free_port},
     reply::{Body, Incomplete, Reply, parse},
-    target::{NativePort, Target, resolve},
+    target::{NativePort, Target, authority, resolve},
 };

@@ -44,7 +44,7 @@ impl Target {
         if url.starts_with("https://") {
             return Err(fail("the load generator speaks plain HTTP only: give an http:// address".to_owned()));
         }
-        let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/').to_owned();
+        let host = authority(url, "http").map_err(&fail)?.to_owned();
         if host.contains('/') {
             return Err(fail("give only host and port; --api chooses the path".to_owned()));
         }
@@ -119,6 +119,19 @@ impl Target {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
         let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
         lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+/// Returns `host:port` of an address as a server prints it, with the protocol's scheme or without one. The error
+/// describes what is wrong with the text.
+pub fn authority<'a>(text: &'a str, scheme: &str) -> Result<&'a str, String> {
+    let text = text.trim_end_matches([',', '/']);
+    match text.split_once("://") {
+        None => Ok(text),
+        Some((found, rest)) if found == scheme => Ok(rest),
+        Some((found, _)) => {
+            Err(format!("{found}:// is the address of another protocol: give {scheme}://host:port or host:port"))
+        }
     }
 }
 

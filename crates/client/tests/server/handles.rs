@@ -225,3 +225,20 @@ async fn subscriptions_are_streams() {
     assert!(error.is("no_such_group") || error.is("no_such_stream"), "{error}");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn failures_state_the_name_of_their_request() {
+    let node = Node::start().await;
+    let client = node.client().await;
+    client.keyspace("users").create_if_missing(&KeyspaceConfig::default()).await.unwrap();
+    let failure = async |client: &thalweg_client::Client| {
+        let error = client.keyspace("users").delete_if(b"a", Expect::Value(b"other")).await.unwrap_err();
+        let thalweg_client::Error::Failed(failure) = error else { panic!("{error}") };
+        *failure
+    };
+    let named = failure(&client.trace("job-7")).await;
+    assert_eq!((named.code.as_str(), named.trace.as_deref()), ("condition_failed", Some("job-7")));
+    assert!(named.to_string().contains("request job-7"), "{named}");
+    assert_eq!(failure(&client).await.trace, None);
+    assert_eq!(failure(&client.trace("job-7").trace("")).await.trace, None, "an empty name is none");
+}

@@ -88,6 +88,24 @@ fn a_directory_keeps_its_backend_and_is_only_created_if_asked() {
 }
 
 #[test]
+fn a_directory_with_files_of_others_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["passwd", "hosts", "log"] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+    }
+    let error = Database::open(dir.path(), small(BackendKind::Memory)).unwrap_err();
+    let OpenError::NotEmpty { found, .. } = &error else { panic!("{error}") };
+    assert_eq!(found, &["hosts", "passwd"]);
+    assert!(error.to_string().contains("\"hosts\", \"passwd\""), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing was written");
+    // The top of a file system, and the certificate of a directory that was deleted, are no files of others.
+    let own = tempfile::tempdir().unwrap();
+    std::fs::create_dir(own.path().join("lost+found")).unwrap();
+    std::fs::write(own.path().join("native-key.pem"), "").unwrap();
+    Database::open(own.path(), small(BackendKind::Memory)).unwrap();
+}
+
+#[test]
 fn a_state_ahead_of_its_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let options = small(BackendKind::Memory);

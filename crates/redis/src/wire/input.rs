@@ -26,6 +26,10 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
 /// Maximum bytes of a request, the same as for a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
+/// Maximum number of arguments, and of bytes of an argument, that redis-server 7.0 accepts in its default
+/// configuration. Before authentication, numbers up to these get the error about authentication.
+const REDIS_MAX_ARGUMENTS: i64 = i32::MAX as i64;
+const REDIS_MAX_BULK_BYTES: i64 = 512 * 1024 * 1024;
 /// Number of argument positions for which the parser keeps memory between requests.
 const IDLE_PARTS: usize = 1024;
 
@@ -39,17 +43,24 @@ pub enum Trust {
 }
 
 impl Trust {
-    fn max_arguments(self) -> i64 {
+    /// Checks the number of arguments of a request.
+    fn check_arguments(self, number: i64) -> Result<(), ProtocolError> {
         match self {
-            Self::Known => MAX_ARGUMENTS,
-            Self::Unknown => 10,
+            Self::Known if number > MAX_ARGUMENTS => Err(ProtocolError::BadCount),
+            Self::Unknown if number > REDIS_MAX_ARGUMENTS => Err(ProtocolError::BadCount),
+            Self::Unknown if number > 10 => Err(ProtocolError::UnknownCount),
+            _ => Ok(()),
         }
     }
 
-    fn max_bulk_bytes(self) -> i64 {
+    /// Checks the number of bytes of an argument.
+    #[inline]
+    fn check_bulk(self, number: i64) -> Result<(), ProtocolError> {
         match self {
-            Self::Known => MAX_REQUEST_BYTES as i64,
-            Self::Unknown => 16 * 1024,
+            Self::Known if !(0..=MAX_REQUEST_BYTES as i64).contains(&number) => Err(ProtocolError::BadLength),
+            Self::Unknown if !(0..=REDIS_MAX_BULK_BYTES).contains(&number) => Err(ProtocolError::BadLength),
+            Self::Unknown if number > 16 * 1024 => Err(ProtocolError::UnknownLength),
+            _ => Ok(()),
         }
     }
 }
@@ -283,9 +294,8 @@ impl Input {
             Line::Partial if self.buffer.len() - self.at > MAX_LINE_BYTES => Err(ProtocolError::CountTooLong),
             Line::Partial => Ok(None),
             Line::NoNumber => Err(ProtocolError::BadCount),
-            Line::Number { number, .. } if number > MAX_ARGUMENTS => Err(ProtocolError::BadCount),
-            Line::Number { number, .. } if number > trust.max_arguments() => Err(ProtocolError::UnknownCount),
             Line::Number { number, end } => {
+                trust.check_arguments(number)?;
                 self.at = end;
                 Ok(Some(usize::try_from(number).unwrap_or(0)))
             }
@@ -323,11 +333,8 @@ impl Input {
             Line::Partial => Ok(None),
             _ if self.buffer[self.at] != b'$' => Err(ProtocolError::NotBulk { got: self.buffer[self.at] }),
             Line::NoNumber => Err(ProtocolError::BadLength),
-            Line::Number { number, .. } if !(0..=MAX_REQUEST_BYTES as i64).contains(&number) => {
-                Err(ProtocolError::BadLength)
-            }
-            Line::Number { number, .. } if number > trust.max_bulk_bytes() => Err(ProtocolError::UnknownLength),
             Line::Number { number, end } => {
+                trust.check_bulk(number)?;
                 let len = usize::try_from(number).map_err(|_| ProtocolError::BadLength)?;
                 if end - self.start + len + 2 > MAX_REQUEST_BYTES {
                     return Err(ProtocolError::TooBig);

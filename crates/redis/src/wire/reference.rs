@@ -45,7 +45,8 @@ fn number(text: &[u8]) -> Option<i64> {
 
 fn array(bytes: &[u8], authenticated: bool) -> Next<'_> {
     let Some((count, mut bytes)) = line(bytes) else { return Ok(None) };
-    let count = number(&count[1..]).filter(|count| *count <= 1024 * 1024);
+    let most = if authenticated { 1024 * 1024 } else { i64::from(i32::MAX) };
+    let count = number(&count[1..]).filter(|count| *count <= most);
     let count = count.ok_or("Protocol error: invalid multibulk length")?;
     if count > 10 && !authenticated {
         return Err("Protocol error: unauthenticated multibulk length".into());
@@ -57,7 +58,8 @@ fn array(bytes: &[u8], authenticated: bool) -> Next<'_> {
         if first != b'$' {
             return Err(format!("Protocol error: expected '$', got '{}'", first as char));
         }
-        let len = number(&announced[1..]).filter(|len| (0..=16 * 1024 * 1024).contains(len));
+        let most = if authenticated { 16 } else { 512 } * 1024 * 1024;
+        let len = number(&announced[1..]).filter(|len| (0..=most).contains(len));
         let len = len.ok_or("Protocol error: invalid bulk length")? as usize;
         if len > 16 * 1024 && !authenticated {
             return Err("Protocol error: unauthenticated bulk length".into());

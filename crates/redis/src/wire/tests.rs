@@ -136,7 +136,13 @@ fn who_has_not_authenticated_may_announce_little() {
     let said = |bytes: &str| parse([bytes.as_bytes()], Trust::Unknown).error;
     assert_eq!(said("*10\r\n$16384\r\n"), None);
     assert_eq!(said("*11\r\n").unwrap(), "Protocol error: unauthenticated multibulk length");
+    // Redis checks its own limits first, whatever the limits of other clients are here.
+    assert_eq!(said("*2147483647\r\n").unwrap(), "Protocol error: unauthenticated multibulk length");
+    assert_eq!(said("*2147483648\r\n").unwrap(), "Protocol error: invalid multibulk length");
     assert_eq!(said("*1\r\n$16385\r\n").unwrap(), "Protocol error: unauthenticated bulk length");
+    assert_eq!(said("*1\r\n$536870912\r\n").unwrap(), "Protocol error: unauthenticated bulk length");
+    assert_eq!(said("*1\r\n$536870913\r\n").unwrap(), "Protocol error: invalid bulk length");
+    assert_eq!(said("*1\r\n$-1\r\n").unwrap(), "Protocol error: invalid bulk length");
 }
 
 #[test]

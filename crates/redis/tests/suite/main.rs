@@ -6,5 +6,6 @@
 mod support;
 
 mod differential;
+mod documented;
 mod robust;
 mod streams;

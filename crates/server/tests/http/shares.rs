@@ -198,6 +198,7 @@ async fn silent_connections_keep_nobody_out_even_from_their_own_address() {
         assert_eq!(redis.call("GET a").await, "$1 1");
     }
     assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
+    assert!(node.metric(&in_use("connections")).await <= 20.0);
     drop(silent);
     node.stop().await;
 }

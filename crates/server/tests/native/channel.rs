@@ -384,3 +384,56 @@ async fn a_request_that_is_done_within_its_time_is_answered() {
     assert_eq!(kinds, [(1, Kind::Committed as u16), (2, Kind::Records as u16)]);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_failure_carries_the_name_of_its_request() {
+    let node = Node::start().await;
+    let mut raw = node.raw().await;
+    let named = Fields { trace: Some("job-7"), ..Fields::default() };
+    let trace = |frame: &thalweg_wire::SharedFrame| {
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        let ServerFrame::Failed(failed) = envelope.frame else { panic!("{:?}", envelope.frame) };
+        assert_eq!(failed.code, "no_such_keyspace");
+        envelope.fields.trace.map(str::to_owned)
+    };
+    raw.put_with(1, &named, &get(KeyspaceId(99), b"ada"));
+    raw.flush().await;
+    assert_eq!(trace(&raw.next().await).as_deref(), Some("job-7"));
+    raw.send(2, &get(KeyspaceId(99), b"ada")).await;
+    assert_eq!(trace(&raw.next().await), None, "the client gave no name, and the server did not fail");
+    // A pending request keeps its name, too.
+    let mut command = Vec::new();
+    encode_put(&mut command, KeyspaceId(99), b"ada", b"1815").unwrap();
+    raw.put_with(3, &named, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) });
+    raw.flush().await;
+    assert_eq!(trace(&raw.next().await).as_deref(), Some("job-7"));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn latencies_are_told_by_the_durability_of_the_reply() {
+    let node = Node::start().await;
+    let mut raw = node.raw().await;
+    let keyspace = raw.keyspace("users").await;
+    for level in [Durability::Os, Durability::Disk] {
+        raw.put_command(1, level, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap());
+        raw.flush().await;
+        assert_eq!(expect!(raw, 1, ServerFrame::Committed(committed) => committed.durability), level);
+    }
+    let shown = {
+        raw.send(2, &get(keyspace, b"ada")).await;
+        expect!(raw, 2, ServerFrame::Value(value) => value.durability)
+    };
+    raw.send(3, &get(KeyspaceId(99), b"ada")).await;
+    raw.fails(3).await;
+    // The server counts a reply after it was written, so the last one may be missing for a moment.
+    let count = |kind: &str, level: &str| {
+        format!("native_request_duration_seconds_count{{kind=\"{kind}\",durability=\"{level}\"}}")
+    };
+    node.until(&count("get", ""), 1.0).await;
+    assert_eq!(node.metric(&count("get", shown.name())).await, 1.0);
+    assert_eq!(node.metric(&count("write", "disk")).await, 1.0);
+    // Another one has created the keyspace.
+    assert_eq!(node.metric(&count("write", "os")).await, 2.0);
+    node.stop().await;
+}

@@ -237,9 +237,12 @@ async fn who_does_not_know_the_password_does_nothing_and_holds_little() {
     assert!(client.call("HELLO 2 AUTH default secret").await.starts_with("*14"));
     // A request that announces a large size ends the connection immediately.
     for (sent, said) in [
-        (&b"*1\r\n$536870912\r\n"[..], "-ERR Protocol error: invalid bulk length"),
+        (&b"*1\r\n$536870912\r\n"[..], "-ERR Protocol error: unauthenticated bulk length"),
+        (b"*1\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length"),
         (b"*2\r\n$4\r\nAUTH\r\n$16777216\r\n", "-ERR Protocol error: unauthenticated bulk length"),
         (b"*11\r\n", "-ERR Protocol error: unauthenticated multibulk length"),
+        (b"*2147483647\r\n", "-ERR Protocol error: unauthenticated multibulk length"),
+        (b"*2147483648\r\n", "-ERR Protocol error: invalid multibulk length"),
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", ""),
     ] {
         let mut client = Resp::connect(&node).await;

@@ -9,10 +9,12 @@ mod support;
 
 mod blocking;
 mod commands;
+mod databases;
 mod differential;
 mod limits;
 mod pubsub;
 mod shares;
+mod statistics;
 mod streams;
 mod tools;
 mod waiting;

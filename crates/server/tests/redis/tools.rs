@@ -115,6 +115,38 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             "MEMORY USAGE nothing",
             "MEMORY USAGE nothing SAMPLES",
             "MEMORY USAGE nothing SAMPLES -1",
+            "CLIENT KILL ID x",
+            "CLIENT KILL ID 0",
+            "CLIENT KILL ID -1",
+            "CLIENT KILL ID +1",
+            "CLIENT KILL ID 99999999999999999999",
+            "CLIENT LIST ID x",
+            "CLIENT LIST ID +1",
+            "CLIENT UNBLOCK x",
+            "CLIENT UNBLOCK +1",
+            "SELECT 99999999999",
+            "SELECT 2147483647",
+            "SELECT 2147483648",
+            "SELECT -2147483649",
+            "SELECT 9223372036854775808",
+            "SELECT +0",
+            "HELLO +3",
+            "HELLO 03",
+            "HELLO 99999999999",
+            "CONFIG GET maxmemory",
+            "CONFIG GET maxmemory-policy",
+            "CONFIG SET maxmemory 1 maxmemory 2",
+            "CONFIG SET MAXMEMORY 1 maxmemory 2",
+            "CONFIG SET maxmemory 1 maxmemory 2 nope 3",
+            "CONFIG SET nope 1 nope 2",
+            "CONFIG SET maxmemory 1 nope 2",
+            "CONFIG SET databases 3",
+            "CONFIG SET databases 3 databases 3",
+            "CONFIG SET databases 3 nope 2",
+            "CONFIG SET maxmemory 1 databases 3 maxmemory 2",
+            "CONFIG SET maxmemory 1 appendonly",
+            "CONFIG SET maxmemory",
+            "CONFIG RESETSTAT",
         ] {
             let (expected, got) = (theirs.ask(&args(command)), ours.ask(&args(command)));
             assert_eq!(expected, got, "{command}");
@@ -139,6 +171,22 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             assert_eq!(help.items()[0], Frame::Line(b'+', first.into_bytes()));
         }
     });
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_show_their_last_command_with_its_subcommand() {
+    let node = node().await;
+    let (mut client, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    // The first command of a connection shows itself, as in Redis.
+    assert!(client.call("CLIENT LIST").await.contains(" cmd=client|list "));
+    assert!(client.call("CLIENT INFO").await.contains(" cmd=client|info "));
+    other.call("CLIENT SETNAME other").await;
+    other.call("CONFIG GET port").await;
+    let list = client.call("CLIENT LIST").await;
+    let line = list.lines().find(|line| line.contains(" name=other ")).unwrap();
+    assert!(line.contains(" cmd=config|get "), "{line}");
+    assert!(client.pipeline(&["GET a", "CLIENT LIST"]).await[1].contains(" cmd=client|list "));
     node.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use thalweg_server::{
     Config,
-    config::{RespAddress, Setting},
+    config::{RespAddress, RespDatabases, Setting},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,9 +11,10 @@ use tokio::{
 
 use super::{Node, PATIENCE};
 
-/// Makes a configuration serve Redis clients.
+/// Makes a configuration serve Redis clients: database 0 is durable, database 1 is a cache.
 pub fn serving(config: &mut Config) {
     config.resp = RespAddress::parse("127.0.0.1:0").unwrap();
+    config.resp_databases = RespDatabases::parse("0=keyspace:redis,1=cache:redis").unwrap();
 }
 
 /// Starts a node that serves Redis clients.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ByteSize, Config, KNOBS, Resolved, RespAddress};
+use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::FOLLOWERS};
 use thalweg_types::limits::{
     DEFAULT_CACHED_SUBJECTS, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_WATCH_QUEUES_BYTES, SNAPSHOT_CHUNK_BYTES,
 };
@@ -138,6 +138,14 @@ impl Resolved {
             let value = self.config.get(knob.name).unwrap_or_default();
             let _ = writeln!(out, "{:<26} {:<22} {source}", knob.name, value);
         }
+        if let Some(bytes) = self.memory.bytes {
+            let _ = write!(out, "\n{} MiB of memory", bytes / (1024 * 1024));
+            let half = if self.config.memory == MemorySize::Auto { "half" } else { "out" };
+            let _ = match &self.memory.available {
+                Some(there) => writeln!(out, ", {half} of the {there}"),
+                None => writeln!(out),
+            };
+        }
         out.push_str("\nworst-case memory, without the page cache:\n");
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
@@ -148,12 +156,8 @@ impl Resolved {
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  plus all stored data: the memory backend keeps it in memory\n");
         }
-        let warnings = self.config.warnings();
-        if !warnings.is_empty() {
-            out.push_str("\nwarnings:\n");
-        }
-        for warning in warnings {
-            let _ = writeln!(out, "  {warning}");
+        for warning in self.warnings() {
+            let _ = writeln!(out, "  warning: {warning}");
         }
         out
     }
@@ -166,7 +170,8 @@ pub fn example(defaults: &Config) -> String {
     let mut out = String::from(
         "# Every key of a server's configuration, with its default. Flags (--max-scans 10) win over the\n\
          # environment (THALWEG_MAX_SCANS=10), which wins over this file, which wins over the defaults.\n\
-         # A key that is not listed here is an error.\n",
+         # A key that is not listed here is an error. Keys in comments follow from `memory`; they show the values for\n\
+         # 16 GiB or more.\n",
     );
     for knob in KNOBS {
         out.push('\n');
@@ -176,8 +181,11 @@ pub fn example(defaults: &Config) -> String {
         let value = defaults.get(knob.name).unwrap_or_default();
         let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         let bare = value == "true" || value == "false" || is_number;
-        let _ =
-            if bare { writeln!(out, "{} = {value}", knob.name) } else { writeln!(out, "{} = {value:?}", knob.name) };
+        let comment = if FOLLOWERS.contains(&knob.name) { "# " } else { "" };
+        let _ = match bare {
+            true => writeln!(out, "{comment}{} = {value}", knob.name),
+            false => writeln!(out, "{comment}{} = {value:?}", knob.name),
+        };
     }
     out
 }

@@ -3,7 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, ConfigLayer, KNOBS, Profile, Setting};
+use super::{
+    AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, KNOBS, MemoryBudget, MemorySize, Profile, Setting,
+    memory::follow,
+};
 
 /// Source of a configuration value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub enum Source {
     Default,
     /// A profile that a layer selected.
     Profile(Profile),
+    /// The value follows from the knob `memory`.
+    Memory,
     /// The configuration file at this path.
     File(PathBuf),
     /// An environment variable of this name.
@@ -25,6 +30,7 @@ impl std::fmt::Display for Source {
         match self {
             Self::Default => f.write_str("default"),
             Self::Profile(profile) => write!(f, "profile {}", profile.show()),
+            Self::Memory => f.write_str("memory"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
@@ -41,9 +47,25 @@ pub struct Layers {
     flags: ConfigLayer,
 }
 
-/// Prefix of the environment variables that set configuration values. The command itself reads other
-/// variables with this prefix.
+/// Prefix of the environment variables that set configuration values.
 const PREFIX: &str = "THALWEG_";
+
+/// Further variables with the prefix: the command reads or sets them.
+const OTHER_VARIABLES: [&str; 5] = ["server", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
+
+/// Returns true for the variables that Kubernetes sets in every container if a service has a name that begins with
+/// `thalweg`: `THALWEG_SERVICE_HOST`, `THALWEG_PORT_7070_TCP_ADDR` and the like.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    let has_port = |protocol: &str| value.starts_with(protocol) && name.ends_with("port");
+    let of_port = |rest: &str| {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        digits > 0 && ["_tcp", "_udp", "_sctp"].iter().any(|protocol| rest[digits..].starts_with(protocol))
+    };
+    name.ends_with("service_host")
+        || name.contains("service_port")
+        || ["tcp://", "udp://", "sctp://"].into_iter().any(has_port)
+        || name.match_indices("port_").any(|(at, found)| of_port(&name[at + found.len()..]))
+}
 
 impl Layers {
     /// Creates a configuration without layers, in which every value is the default.
@@ -79,7 +101,7 @@ impl Layers {
     }
 
     /// Adds the environment variables that name a configuration value, such as `THALWEG_MAX_SCANS`, as a
-    /// layer. Ignores other variables with the prefix, because the command and its scripts use some.
+    /// layer. Other variables with the prefix are errors, except those that the command or Kubernetes sets.
     pub fn environment<I, N, V>(mut self, variables: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item = (N, V)>,
@@ -89,7 +111,7 @@ impl Layers {
         for (variable, value) in variables {
             let Some(name) = variable.as_ref().strip_prefix(PREFIX) else { continue };
             let name = name.to_ascii_lowercase();
-            if KNOBS.iter().any(|knob| knob.name == name) {
+            if !OTHER_VARIABLES.contains(&&*name) && !is_of_kubernetes(&name, value.as_ref()) {
                 self.environment.set(&name, value.as_ref()).map_err(|error| at(variable.as_ref(), error))?;
             }
         }
@@ -103,8 +125,15 @@ impl Layers {
         self
     }
 
-    /// Merges the layers, checks the merged configuration, and returns it.
+    /// Merges the layers, checks the merged configuration, and returns it. The size of the system's memory is not
+    /// considered; see [`resolve_within`](Self::resolve_within).
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
+        self.resolve_within(None)
+    }
+
+    /// Merges the layers, computes the bounds that follow from the memory, checks the configuration, and returns it.
+    /// `available` is the memory that the system offers, if it is known.
+    pub fn resolve_within(self, available: Option<AvailableMemory>) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
         config.take(&self.profile().layer());
         if let Some((_, given)) = &self.file {
@@ -112,9 +141,16 @@ impl Layers {
         }
         config.take(&self.environment);
         config.take(&self.flags);
+        let memory = MemoryBudget::new(config.memory, available)?;
+        let is_set = |name: &str| !matches!(self.source(name), Source::Default | Source::Profile(_));
+        let followers = memory.bytes.map_or_else(ConfigLayer::default, |bytes| {
+            follow(&config, bytes, config.memory != MemorySize::Auto, is_set)
+        });
+        config.take(&followers);
         config.check()?;
-        let sources = KNOBS.iter().map(|knob| self.source(knob.name)).collect();
-        Ok(Resolved { config, sources })
+        let source = |name: &str| if followers.get(name).is_some() { Source::Memory } else { self.source(name) };
+        let sources = KNOBS.iter().map(|knob| source(knob.name)).collect();
+        Ok(Resolved { config, sources, memory })
     }
 
     /// Returns the profile (a named set of values) that the layers select.
@@ -149,6 +185,8 @@ pub struct Resolved {
     pub config: Config,
     /// Sources of the configuration values, in the order of [`KNOBS`].
     pub(super) sources: Vec<Source>,
+    /// Memory of the server, from which bounds follow.
+    pub memory: MemoryBudget,
 }
 
 impl Resolved {
@@ -157,5 +195,12 @@ impl Resolved {
     pub fn source(&self, name: &str) -> Option<&Source> {
         let at = KNOBS.iter().position(|knob| knob.name == name)?;
         self.sources.get(at)
+    }
+
+    /// Returns texts about settings that are permitted and may surprise: a server logs them when it starts.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let sum = self.config.memory().last().map_or(ByteSize(0), |(_, sum)| *sum);
+        self.memory.warning(sum).into_iter().chain(self.config.warnings()).collect()
     }
 }

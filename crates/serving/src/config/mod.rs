@@ -11,6 +11,8 @@ mod certificate;
 mod explain;
 mod hosts;
 mod layers;
+mod memory;
+mod memory_size;
 mod presets;
 mod profile;
 mod resp;
@@ -37,6 +39,8 @@ pub use certificate::PemFile;
 pub use explain::example;
 pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source};
+pub use memory::MemoryBudget;
+pub use memory_size::{AvailableMemory, MemorySize};
 pub use profile::{Profile, WhenIdle};
 pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
 pub use subjects::SubjectPatterns;
@@ -83,7 +87,7 @@ macro_rules! knobs {
                     $(stringify!($name) => self.$name = Some(Setting::parse(text).map_err(|expected| {
                         ConfigError::Value { name: stringify!($name), got: text.to_owned(), expected }
                     })?),)+
-                    _ => return Err(ConfigError::Unknown { name: name.to_owned() }),
+                    _ => return Err(ConfigError::Unknown { name: name.to_owned(), similar: similar(name) }),
                 }
                 Ok(())
             }
@@ -140,10 +144,15 @@ knobs! {
     /// Directory of the database. The server creates it if it is missing. Cost: disk space for the stored data and for
     /// the log segments below.
     data: PathBuf = |_| PathBuf::from("thalweg-data");
-    /// Address and port for HTTP. With port 0 the system chooses a port. Cost: one listening socket.
+    /// Memory that the server may use. The bounds on memory below follow from it, unless they are set themselves: the
+    /// block cache, memtables, caches, queues, replies and connections. `auto` is half of the machine's memory, or of the
+    /// control group's (cgroup v1 and v2) if that is less. Cost: a larger value lets the server use more memory.
+    memory: MemorySize = |_| MemorySize::Auto;
+    /// Address and port for HTTP; `localhost` means 127.0.0.1. With port 0 the system chooses a port. Cost: one
+    /// listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
-    /// Address and port for the native protocol. `next` is the address of HTTP with the next port; `off` disables the
-    /// protocol. Cost: one listening socket.
+    /// Address and port for the native protocol. `next` is the address of HTTP with the next port, or with the one
+    /// after it if `resp` has that port; `off` disables the protocol. Cost: one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
     /// Require TLS on the TCP port of the native protocol. QUIC always uses TLS. Cost: about three times the CPU per
     /// byte, and one signature per connection.
@@ -169,13 +178,12 @@ knobs! {
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
     /// one listening socket, and 5 MiB for scans in progress.
     resp: RespAddress = |_| RespAddress::Off;
-    /// Databases of Redis clients by number. `keyspace:NAME` is durable and has exact counts; `cache:NAME` holds
-    /// strings in memory; `streams` holds the native streams. The server creates missing keyspaces and caches. Cost:
-    /// the stored data; a full cache costs `new_cache_bytes` of memory.
-    resp_databases: RespDatabases = |_| RespDatabases(vec![
-        (0, RespDatabase::Keyspace("redis".to_owned())),
-        (1, RespDatabase::Cache("redis".to_owned())),
-    ]);
+    /// Databases of Redis clients. `16` means the durable keyspaces `redis`, `redis-1` to `redis-15`; after it,
+    /// `NUMBER=DATABASE` replaces one, as in `16,15=cache:sessions`. `keyspace:NAME` is durable and has exact counts;
+    /// `cache:NAME` holds strings in memory and evicts them when it is full; `streams` holds the native streams. The
+    /// server creates caches when it starts, and a keyspace at the first write to it. Cost: the stored data; a full
+    /// cache costs `new_cache_bytes` of memory.
+    resp_databases: RespDatabases = |_| RespDatabases::durable(16);
     /// Threads that serve Redis clients; the connections are divided among them. 0 starts one thread for every two
     /// processors. A thread commits the writes of its clients together, so its clients wait for the same fsync, and for
     /// each other's long commands. Cost: 190 KiB per thread; more threads share fewer fsyncs.
@@ -398,6 +406,10 @@ impl Config {
     /// Checks that the configuration values fit together. The error names the first value that does not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        if let MemorySize::Bytes(ByteSize(..memory_size::MIN_MEMORY_BYTES)) = self.memory {
+            return wrong("memory", "auto, or at least 64MiB");
+        }
+        self.check_ports()?;
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
             return Err(ConfigError::Unprotected { knob: "http", address: self.http });
         }
@@ -488,10 +500,38 @@ impl Config {
         self.native != NativeAddress::Off && self.native_quic_sockets > 0
     }
 
+    /// Returns the address to listen on for the native protocol; `None` if the protocol is not served.
+    #[must_use]
+    pub fn native_address(&self) -> Option<SocketAddr> {
+        let address = self.native.resolve(self.http)?;
+        match self.resp {
+            RespAddress::At(resp) if self.native == NativeAddress::Next && overlap(address, resp) => {
+                Some(SocketAddr::new(address.ip(), address.port().checked_add(1).unwrap_or(0)))
+            }
+            _ => Some(address),
+        }
+    }
+
+    /// Checks that no two protocols have the same port.
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let native = self.native_address().map(|address| ("native", address));
+        let resp = match self.resp {
+            RespAddress::At(address) => Some(("resp", address)),
+            RespAddress::Off => None,
+        };
+        let all: Vec<_> = [Some(("http", self.http)), native, resp].into_iter().flatten().collect();
+        for (at, &(first, address)) in all.iter().enumerate() {
+            if let Some(&(second, _)) = all[at + 1..].iter().find(|(_, other)| overlap(address, *other)) {
+                return Err(ConfigError::SamePort { first, second, port: address.port() });
+            }
+        }
+        Ok(())
+    }
+
     fn check_native(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         // TLS alone does not authenticate clients, so it keeps none of them out.
-        if let Some(address) = self.native.resolve(self.http)
+        if let Some(address) = self.native_address()
             && !address.ip().is_loopback()
             && !self.allow_unprotected
         {
@@ -512,6 +552,18 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Returns true if two sockets cannot listen at these addresses at the same time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (is_any || one.ip() == other.ip())
+}
+
+/// Returns the knob whose name resembles an unknown one.
+fn similar(name: &str) -> Option<&'static str> {
+    let distances = KNOBS.iter().map(|knob| (strsim::damerau_levenshtein(name, knob.name), knob.name));
+    distances.min().filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
 }
 
 impl From<BackendKind> for Backend {
@@ -540,10 +592,33 @@ pub enum ConfigError {
         reason: String,
     },
     /// The configuration names a value that does not exist.
-    #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
+    #[error(
+        "unknown configuration key {name:?}{}: `serve --explain` lists all keys",
+        .similar.map_or(String::new(), |similar| format!(" (did you mean {similar}?)"))
+    )]
     Unknown {
         /// Unknown name, as given.
         name: String,
+        /// Name of a knob that resembles it.
+        similar: Option<&'static str>,
+    },
+    /// Two protocols have the same port.
+    #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
+    SamePort {
+        /// Name of the first configuration value with the port.
+        first: &'static str,
+        /// Name of the second configuration value with the port.
+        second: &'static str,
+        /// The port.
+        port: u16,
+    },
+    /// The server would use more memory than the system offers.
+    #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
+    Memory {
+        /// Configured memory.
+        asked: ByteSize,
+        /// Memory that the system offers.
+        available: AvailableMemory,
     },
     /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
@@ -593,7 +668,7 @@ impl Classified for ConfigError {
             Self::File { .. } => "config_file",
             Self::Syntax { .. } => "config_syntax",
             Self::Unknown { .. } => "config_unknown_key",
-            Self::Value { .. } | Self::Range { .. } => "config_value",
+            Self::Value { .. } | Self::Range { .. } | Self::SamePort { .. } | Self::Memory { .. } => "config_value",
             Self::Unprotected { .. } => "config_unprotected",
         }
     }

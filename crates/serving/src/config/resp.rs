@@ -21,7 +21,10 @@ impl Setting for RespAddress {
     fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "off" => Ok(Self::Off),
-            address => address.parse().map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379"),
+            address => {
+                let parsed = <SocketAddr as Setting>::parse(address);
+                parsed.map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379")
+            }
         }
     }
 
@@ -51,14 +54,48 @@ pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
 /// Exclusive upper bound of the numbers of Redis clients' databases.
 const MAX_DATABASES: u32 = 256;
 
+impl RespDatabase {
+    /// Returns the durable database that has this number if no other is configured: the keyspace `redis` for 0,
+    /// `redis-1` for 1, and so on.
+    fn durable(number: u32) -> Self {
+        Self::Keyspace(if number == 0 { "redis".to_owned() } else { format!("redis-{number}") })
+    }
+}
+
+impl RespDatabases {
+    /// Creates this many durable databases, each over a keyspace of its own.
+    #[must_use]
+    pub fn durable(count: u32) -> Self {
+        Self((0..count).map(|number| (number, RespDatabase::durable(number))).collect())
+    }
+
+    /// Returns the number of databases if their numbers have no gaps and two or more are those of
+    /// [`durable`](Self::durable); the others can then be written as replacements.
+    fn mostly_durable(&self) -> Option<u32> {
+        let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
+        let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();
+        (!has_gaps && durable > 1).then_some(self.0.len() as u32)
+    }
+}
+
 impl Setting for RespDatabases {
     const VALUE_NAME: &'static str = "DATABASES";
 
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let expected = "a list of distinct numbers below 256 with their databases, including 0, such as \
-             0=keyspace:redis,1=cache:redis,2=streams";
+        let expected = "a number of durable databases such as 16, or distinct numbers below 256 with their databases, \
+             including 0, such as 0=keyspace:redis,1=cache:redis,2=streams, or both, such as 16,15=cache:sessions";
         let mut databases = Vec::new();
-        for part in text.split(',') {
+        let mut defaults = Vec::new();
+        for (at, part) in text.split(',').enumerate() {
+            if at == 0
+                && let Ok(count) = part.trim().parse::<u32>()
+            {
+                if !(1..=MAX_DATABASES).contains(&count) {
+                    return Err(expected);
+                }
+                defaults = Self::durable(count).0;
+                continue;
+            }
             let (number, what) = part.trim().split_once('=').ok_or(expected)?;
             let number: u32 = number.parse().map_err(|_| expected)?;
             if what == "streams" {
@@ -74,6 +111,8 @@ impl Setting for RespDatabases {
             };
             databases.push((number, database));
         }
+        defaults.retain(|(number, _)| databases.iter().all(|(replaced, _)| replaced != number));
+        databases.append(&mut defaults);
         databases.sort_by_key(|(number, _)| *number);
         let is_clear = databases.windows(2).all(|pair| pair[0].0 != pair[1].0);
         let first = databases.first().map(|(number, _)| *number);
@@ -87,7 +126,11 @@ impl Setting for RespDatabases {
             RespDatabase::Cache(name) => format!("{number}=cache:{name}"),
             RespDatabase::Streams => format!("{number}=streams"),
         };
-        self.0.iter().map(part).collect::<Vec<_>>().join(",")
+        let Some(count) = self.mostly_durable() else {
+            return self.0.iter().map(part).collect::<Vec<_>>().join(",");
+        };
+        let replaced = self.0.iter().filter(|(number, database)| *database != RespDatabase::durable(*number)).map(part);
+        std::iter::once(count.to_string()).chain(replaced).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -143,9 +186,25 @@ mod tests {
         assert_eq!(two.show(), "0=keyspace:k:x,1=cache:c");
         assert_eq!(parse(&two.show()), Ok(two));
         assert_eq!(parse("0=streams").unwrap().show(), "0=streams");
-        for wrong in
-            ["", "0", "0=k", "0=keyspace:", "1=cache:c", "0=cache:a,0=cache:b", "0=cache:a,256=cache:b", "0=x:y"]
-        {
+        assert_eq!(parse("16"), Ok(RespDatabases::durable(16)));
+        assert_eq!(parse("1").unwrap().show(), "0=keyspace:redis");
+        let replaced = parse("16, 15=cache:c, 0=streams").unwrap();
+        assert_eq!((replaced.show().as_str(), replaced.0.len()), ("16,0=streams,15=cache:c", 16));
+        assert_eq!(parse(&replaced.show()), Ok(replaced));
+        assert_eq!(parse("2,200=cache:c").unwrap().show(), "0=keyspace:redis,1=keyspace:redis-1,200=cache:c");
+        for wrong in [
+            "",
+            "0",
+            "257",
+            "1=cache:c,2",
+            "16,1=cache:a,1=cache:b",
+            "0=k",
+            "0=keyspace:",
+            "1=cache:c",
+            "0=cache:a,0=cache:b",
+            "0=cache:a,256=cache:b",
+            "0=x:y",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

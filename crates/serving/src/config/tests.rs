@@ -13,7 +13,11 @@ fn the_documented_file_holds_every_knob_at_its_default() {
     let resolved = Layers::new().file_text(path, &text).unwrap().resolve().unwrap();
     assert_eq!(resolved.config, *DEFAULTS);
     for knob in KNOBS {
-        assert_eq!(resolved.source(knob.name), Some(&Source::File(path.to_owned())), "{}", knob.name);
+        // Keys in comments follow from `memory`; a file that set them would make `memory` useless.
+        let is_comment = memory::FOLLOWERS.contains(&knob.name);
+        let source = if is_comment { Source::Default } else { Source::File(path.to_owned()) };
+        assert_eq!(resolved.source(knob.name), Some(&source), "{}", knob.name);
+        assert!(text.contains(&format!("\n{}{} = ", if is_comment { "# " } else { "" }, knob.name)), "{}", knob.name);
         assert!(knob.help.to_ascii_lowercase().contains("cost"), "{} does not state its cost", knob.name);
     }
 }
@@ -54,6 +58,76 @@ fn unknown_keys_and_bad_values_say_where() {
     let error = Layers::new().environment([("THALWEG_MAX_SCANS", "many")]).unwrap_err().to_string();
     assert!(error.contains("THALWEG_MAX_SCANS"), "{error}");
     assert!(matches!(Layers::new().file(Path::new("/no/such/file")), Err(ConfigError::File { .. })));
+}
+
+#[test]
+fn unknown_variables_are_refused_except_those_of_others() {
+    let with = |name: &str, value: &str| Layers::new().environment([(name, value)]);
+    let error = with("THALWEG_MAX_SCAN", "3").unwrap_err().to_string();
+    assert!(error.contains("THALWEG_MAX_SCAN") && error.contains("did you mean max_scans?"), "{error}");
+    for wrong in ["THALWEG_CONFIG", "THALWEG_", "THALWEG_MEMROY", "THALWEG_PORT"] {
+        assert!(matches!(with(wrong, "3"), Err(ConfigError::At { .. })), "{wrong}");
+    }
+    for (name, value) in [
+        ("THALWEG_SERVER", "http://127.0.0.1:7070"),
+        ("THALWEG_BENCH_DIR", "/tmp"),
+        ("THALWEG_FENCING_TOKEN", "7"),
+        ("THALWEG_LOCK_KEYSPACE", "locks"),
+        ("THALWEG_LOCK_KEY", "a"),
+        ("THALWEGS", "x"),
+        ("PATH", "x"),
+        // Kubernetes sets these for services named `thalweg` and `thalweg-native`.
+        ("THALWEG_SERVICE_HOST", "10.0.0.1"),
+        ("THALWEG_SERVICE_PORT", "7070"),
+        ("THALWEG_SERVICE_PORT_HTTP", "7070"),
+        ("THALWEG_PORT", "tcp://10.0.0.1:7070"),
+        ("THALWEG_PORT_7070_TCP", "tcp://10.0.0.1:7070"),
+        ("THALWEG_PORT_7070_TCP_ADDR", "10.0.0.1"),
+        ("THALWEG_NATIVE_SERVICE_HOST", "10.0.0.2"),
+        ("THALWEG_NATIVE_PORT_7071_UDP_PROTO", "udp"),
+    ] {
+        assert!(with(name, value).is_ok(), "{name}");
+    }
+    let file = Layers::new().file_text(Path::new("t.toml"), "max_scams = 3").unwrap_err().to_string();
+    assert!(file.contains("did you mean max_scans?"), "{file}");
+    let other = Layers::new().file_text(Path::new("t.toml"), "colour = 3").unwrap_err().to_string();
+    assert!(!other.contains("did you mean"), "{other}");
+}
+
+#[test]
+fn localhost_is_an_address() {
+    let parse = |text: &str| <SocketAddr as Setting>::parse(text);
+    assert_eq!(parse("localhost:8080"), Ok(SocketAddr::from(([127, 0, 0, 1], 8080))));
+    assert_eq!(parse("LOCALHOST:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
+    assert_eq!(NativeAddress::parse("localhost:1").unwrap().show(), "127.0.0.1:1");
+    assert_eq!(RespAddress::parse("localhost:2").unwrap().show(), "127.0.0.1:2");
+    for wrong in ["localhost", "localhost:", "localhost:x", "localhost:65536", "elsewhere:80", ":80", "80"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn protocols_have_ports_of_their_own() {
+    let resolve = |text: &str| Layers::new().file_text(Path::new("t.toml"), text).and_then(Layers::resolve);
+    // The default port of the native protocol makes room for a configured one.
+    for (text, native) in [
+        ("http = \"127.0.0.1:7070\"", "127.0.0.1:7071"),
+        ("http = \"127.0.0.1:7070\"\nresp = \"127.0.0.1:7071\"", "127.0.0.1:7072"),
+        ("http = \"127.0.0.1:7070\"\nresp = \"127.0.0.1:7379\"", "127.0.0.1:7071"),
+        ("http = \"127.0.0.1:7070\"\nresp = \"127.0.0.2:7071\"", "127.0.0.1:7071"),
+        ("http = \"127.0.0.1:0\"\nresp = \"127.0.0.1:0\"", "127.0.0.1:0"),
+    ] {
+        assert_eq!(resolve(text).unwrap().config.native_address(), Some(native.parse().unwrap()), "{text}");
+    }
+    for (text, named) in [
+        ("http = \"127.0.0.1:7070\"\nresp = \"127.0.0.1:7070\"", "http and resp both have port 7070"),
+        ("native = \"127.0.0.1:7070\"", "http and native both have port 7070"),
+        ("native = \"127.0.0.1:7379\"\nresp = \"127.0.0.1:7379\"", "native and resp both have port 7379"),
+        ("resp = \"0.0.0.0:7070\"\nallow_unprotected = true", "http and resp both have port 7070"),
+    ] {
+        let error = resolve(text).unwrap_err().to_string();
+        assert!(error.contains(named), "{text}: {error}");
+    }
 }
 
 #[test]

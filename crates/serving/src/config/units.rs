@@ -158,7 +158,8 @@ impl Setting for NativeAddress {
             "next" => Ok(Self::Next),
             "off" => Ok(Self::Off),
             address => {
-                address.parse().map(Self::At).map_err(|_| "next, off, or an address and port such as 127.0.0.1:7071")
+                let parsed = <SocketAddr as Setting>::parse(address);
+                parsed.map(Self::At).map_err(|_| "next, off, or an address and port such as 127.0.0.1:7071")
             }
         }
     }
@@ -244,7 +245,11 @@ impl Setting for SocketAddr {
     const VALUE_NAME: &'static str = "ADDRESS";
 
     fn parse(text: &str) -> Result<Self, &'static str> {
-        text.parse().map_err(|_| "an address and port such as 127.0.0.1:7070 or [::1]:7070")
+        let address = match text.split_once(':') {
+            Some((host, port)) if host.eq_ignore_ascii_case("localhost") => format!("127.0.0.1:{port}").parse(),
+            _ => text.parse(),
+        };
+        address.map_err(|_| "an address and port such as 127.0.0.1:7070, localhost:7070 or [::1]:7070")
     }
 
     fn show(&self) -> String {

@@ -65,6 +65,31 @@ pub struct Snapshot {
     pub buckets: Vec<(f64, u64)>,
 }
 
+impl Snapshot {
+    /// Returns the values that were added after an `earlier` snapshot of the same histogram, or `None` if there are
+    /// none.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Option<Self> {
+        let pairs = self.buckets.iter().zip(&earlier.buckets);
+        let buckets: Vec<_> = pairs.map(|((bound, now), (_, then))| (*bound, now.saturating_sub(*then))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        (count > 0).then(|| Self { count, sum: (self.sum - earlier.sum).max(0.0), buckets })
+    }
+
+    /// Returns an upper bound in seconds of the given part of the values, such as 0.99. For values beyond the last
+    /// bound, that bound is returned.
+    #[must_use]
+    pub fn quantile(&self, part: f64) -> f64 {
+        let wanted = (self.count as f64 * part).ceil() as u64;
+        let mut below = 0;
+        let reached = self.buckets.iter().find(|(_, count)| {
+            below += count;
+            below >= wanted
+        });
+        reached.map_or(f64::MAX, |(bound, _)| *bound).min(upper_bound_seconds(BUCKETS - 2))
+    }
+}
+
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
@@ -99,6 +124,19 @@ impl Shards {
         shard.buckets[histogram * BUCKETS + bucket_of(took)].fetch_add(1, Ordering::Relaxed);
         shard.micros[histogram].fetch_add(micros, Ordering::Relaxed);
         shard.counters[counter].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds a number to a counter.
+    pub fn add(&self, counter: usize, count: u64) {
+        self.shards[own_shard()].counters[counter].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds `count` durations of `each` to a histogram, and `total` to its sum.
+    pub fn record_many(&self, histogram: usize, each: Duration, total: Duration, count: u64) {
+        let shard = &self.shards[own_shard()];
+        let micros = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
+        shard.buckets[histogram * BUCKETS + bucket_of(each)].fetch_add(count, Ordering::Relaxed);
+        shard.micros[histogram].fetch_add(micros, Ordering::Relaxed);
     }
 
     /// Returns a counter's value.
@@ -138,6 +176,23 @@ mod tests {
                 assert!(took.as_secs_f64() > upper_bound_seconds(bucket - 1), "{nanos} {bucket}");
             }
         }
+    }
+
+    #[test]
+    fn a_quantile_is_the_bound_of_the_bucket_that_holds_it() {
+        let shards = Shards::new(1, 1);
+        let record = |micros: u64, count: u64| {
+            shards.record_many(0, Duration::from_micros(micros), Duration::from_micros(micros), count);
+        };
+        record(100, 98);
+        record(1000, 2);
+        let before = shards.histogram(0).unwrap();
+        let micros = |snapshot: &Snapshot, part: f64| (snapshot.quantile(part) * 1e6).round() as u64;
+        assert_eq!((micros(&before, 0.5), micros(&before, 0.98), micros(&before, 0.99)), (128, 128, 1024));
+        assert_eq!(before.since(&before), None);
+        record(60_000_000, 1);
+        let after = shards.histogram(0).unwrap().since(&before).unwrap();
+        assert_eq!((after.count, micros(&after, 0.5), after.sum.round() as u64), (1, 12 * 1024 * 1024, 60));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Shares(pub Arc<App>);
 
 impl Collector for Shares {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (admission, to) = (&self.0.admission, &mut encoder);
+        let (admission, slots, to) = (&self.0.admission, &self.0.slots, &mut encoder);
         gauge(to, "client_addresses", "Client addresses that hold anything", admission.address_count() as u64)?;
         let help = "Largest amount of each bound that one client address holds";
         let mut largest = to.encode_descriptor("client_largest_share", help, None, MetricType::Gauge)?;
@@ -27,11 +27,11 @@ impl Collector for Shares {
             ConstGauge::new(held).encode(largest.encode_family(&vec![("bound", resource.name())])?)?;
         }
         let half_open = "Connections without a finished handshake or authentication";
-        gauge(to, "half_open", half_open, admission.half_open.used() as u64)?;
+        gauge(to, "half_open", half_open, slots.half_open.used() as u64)?;
         let replaced = "Connections without a finished handshake or authentication that were closed for newer ones";
-        counter(to, "half_open_replaced", replaced, admission.half_open.replaced())?;
+        counter(to, "half_open_replaced", replaced, slots.half_open.replaced())?;
         let status = "HTTP connections above max_connections, for health and metrics only";
-        gauge(to, "status_connections", status, admission.status_connections.used() as u64)?;
+        gauge(to, "status_connections", status, slots.status.used() as u64)?;
         let held = "Bytes by which the log has grown since the oldest open snapshot began";
         gauge(to, "snapshot_held_log_bytes", held, self.0.held_log.bytes())
     }

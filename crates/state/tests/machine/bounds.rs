@@ -102,7 +102,7 @@ fn a_lease_has_so_many_keys_and_no_more() {
 fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
     let mut bench = bench();
     let key = |number: usize| format!("{number:06}").into_bytes();
-    let mut fills = vec![CommitBuilder::new(), CommitBuilder::new()];
+    let mut fills = [CommitBuilder::new(), CommitBuilder::new()];
     (0..=MAX_TRANSACTION_SCAN_ROWS).for_each(|number| _ = fills[number % 2].put(KS, &key(number), b"").unwrap());
     let mut clear = TransactionBuilder::new();
     clear.then().delete_prefix(KS, b"0").unwrap();

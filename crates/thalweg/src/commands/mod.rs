@@ -19,6 +19,7 @@ pub mod log;
 pub mod migrate;
 mod opening;
 mod record;
+mod reload;
 pub mod serve;
 pub mod state;
 pub mod status;

@@ -1,8 +1,8 @@
 //! `serve`: the process that runs the server.
 //!
-//! Owns: parsing flags into given settings, log output, signals (SIGTERM and SIGINT to stop, SIGHUP to reload the
-//! certificate), the startup line, the order of starting and stopping. Does not own: settings
-//! (`thalweg_server::config`, from whose table the flags are generated) and requests.
+//! Owns: parsing flags into given settings, signals (SIGTERM and SIGINT to stop, SIGHUP to reload), the startup line,
+//! the order of starting and stopping. Does not own: settings (`thalweg_server::config`, from whose table the flags are
+//! generated), log output and reloading ([`reload`](super::reload)), and requests.
 
 mod headings;
 
@@ -17,16 +17,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
-    config::{Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, LogFormat, LogLevel, Resolved, example},
-    native::security::Certificate,
+    config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::filter::LevelFilter;
 
-use super::{opening::open_unless_stopped, stop::Stop};
+use super::{
+    opening::open_unless_stopped,
+    reload::{Log, reload_at},
+    stop::Stop,
+};
 use crate::{
     failure::{Exit, Failure},
-    log_fields, permissions, render,
+    permissions, render,
     span::show_span,
 };
 
@@ -135,7 +137,9 @@ impl Serve {
             layers = layers.file(path)?;
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        layers.environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?.resolve()
+        layers
+            .environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?
+            .resolve_within(AvailableMemory::of_this_process())
     }
 }
 
@@ -148,23 +152,24 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Explain {
         return render::out(resolved.explain().as_bytes());
     }
-    log_to_stderr(&resolved.config);
+    let log = Log::to_stderr(&resolved.config);
     // The directory is looked at before the server creates it.
-    for warning in permissions::warnings(&resolved).into_iter().chain(resolved.config.warnings()) {
+    for warning in permissions::warnings(&resolved).into_iter().chain(resolved.warnings()) {
         tracing::warn!("{warning}");
     }
     permissions::only_for_the_owner();
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    let mut stop = {
+    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after that.
+    let (mut stop, hangup) = {
         let _context = runtime.enter();
-        Stop::new()?
+        (Stop::new()?, signal(SignalKind::hangup())?)
     };
     let options = options(&resolved.config, args.repair);
     let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, &mut stop)? else {
         return Ok(());
     };
-    let served = runtime.block_on(serve(&resolved.config, &database, stop));
+    let served = runtime.block_on(serve(args, &resolved.config, &database, stop, hangup, log));
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
         // The server did not close the database. Acknowledged writes are safe either way.
@@ -188,7 +193,14 @@ fn options(config: &Config, repair: bool) -> Options {
 }
 
 /// Runs a server over the database until a signal stops it; the server then closes the database.
-async fn serve(config: &Config, database: &Database, mut stop: Stop) -> Result<(), Failure> {
+async fn serve(
+    args: &Serve,
+    config: &Config,
+    database: &Database,
+    mut stop: Stop,
+    hangup: Signal,
+    log: Log,
+) -> Result<(), Failure> {
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
@@ -196,9 +208,8 @@ async fn serve(config: &Config, database: &Database, mut stop: Stop) -> Result<(
             .then("stop the process that listens there, or choose another address with --native"),
         error => Failure::of(&error),
     })?;
-    if let Some(certificate) = server.certificate() {
-        tokio::spawn(reload(certificate, signal(SignalKind::hangup())?));
-    }
+    let again = args.clone();
+    tokio::spawn(reload_at(hangup, config.clone(), server.certificate(), log, move || again.resolve()));
     // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
@@ -214,16 +225,6 @@ async fn serve(config: &Config, database: &Database, mut stop: Stop) -> Result<(
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))
-}
-
-/// Reloads the configured certificate at each SIGHUP.
-async fn reload(certificate: Certificate, mut hangup: Signal) {
-    while hangup.recv().await.is_some() {
-        match certificate.reload() {
-            Ok(fingerprint) => tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate"),
-            Err(error) => tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged"),
-        }
-    }
 }
 
 /// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk
@@ -265,20 +266,4 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
         report.backend.name(),
         config.durability,
     )
-}
-
-fn log_to_stderr(config: &Config) {
-    let level = match config.log_level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let builder =
-        tracing_subscriber::fmt().with_max_level(level).log_internal_errors(false).with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Text => builder.with_ansi(render::stderr_colour()).fmt_fields(log_fields::escaped()).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
 }

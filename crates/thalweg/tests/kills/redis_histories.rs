@@ -301,7 +301,8 @@ fn check_refusals(database: Database, history: &History) -> Result<(), String> {
 }
 
 fn start(data: &std::path::Path, backend: &str) -> Node {
-    Node::start_with(data, &["--resp", "127.0.0.1:0", "--backend", backend])
+    let databases = "--resp-databases=0=keyspace:redis,1=cache:redis";
+    Node::start_with(data, &["--resp", "127.0.0.1:0", databases, "--backend", backend])
 }
 
 fn open_accounts(database: Database, node: &Node) {

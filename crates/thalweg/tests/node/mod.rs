@@ -42,7 +42,12 @@ impl Node {
 
     /// Starts a server like [`start`](Self::start), with more flags.
     pub fn start_with(data: &Path, flags: &[&str]) -> Self {
-        let mut child = command()
+        Self::start_of(command(), data, flags)
+    }
+
+    /// Starts a server like [`start_with`](Self::start_with), from another binary.
+    pub fn start_of(mut binary: Command, data: &Path, flags: &[&str]) -> Self {
+        let mut child = binary
             .arg("serve")
             .arg("--data")
             .arg(data)

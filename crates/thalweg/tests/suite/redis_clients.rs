@@ -23,7 +23,8 @@ struct Server {
 impl Server {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Node::start_with(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
+        let databases = "--resp-databases=0=keyspace:redis,1=cache:redis";
+        let node = Node::start_with(&dir.path().join("data"), &["--resp", "127.0.0.1:0", databases]);
         let address = node.line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
         let address = address.expect("it says where Redis clients are served").trim_end_matches(',').to_owned();
         Self { _node: node, address, _dir: dir }

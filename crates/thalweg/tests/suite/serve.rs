@@ -243,3 +243,94 @@ fn logs_are_text_or_json_on_stderr() {
         assert!(line["level"].is_string() && line["timestamp"].is_string());
     }
 }
+
+#[test]
+fn a_directory_of_others_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("etc");
+    std::fs::create_dir(&data).unwrap();
+    for name in ["passwd", "hosts", "fstab", "group"] {
+        std::fs::write(data.join(name), name).unwrap();
+    }
+    let serve = |data: &std::path::Path| {
+        run(command().args(["serve", "--http", "127.0.0.1:0", "--data", data.to_str().unwrap()]), b"")
+    };
+    let complaint = serve(&data).fails(2);
+    for part in ["not a Thalweg data directory", "\"fstab\", \"group\", \"hosts\" and 1 more entry", "empty directory"]
+    {
+        assert!(complaint.contains(part), "{part:?} in {complaint}");
+    }
+    let mut left: Vec<_> = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["fstab", "group", "hosts", "passwd"], "nothing was written");
+    // The top of a file system is empty but for this.
+    let mount = dir.path().join("mount");
+    std::fs::create_dir_all(mount.join("lost+found")).unwrap();
+    Node::start(&mount).stop();
+}
+
+#[test]
+fn a_mistyped_variable_is_refused() {
+    let mut serve = command();
+    serve.arg("serve").env("THALWEG_MAX_SCAN", "3");
+    let complaint = run(&mut serve, b"").fails(2);
+    assert!(complaint.contains("THALWEG_MAX_SCAN") && complaint.contains("max_scans"), "{complaint}");
+    let mut explain = command();
+    explain.args(["serve", "--explain"]).env("THALWEG_SERVICE_HOST", "10.0.0.1").env("THALWEG_SERVER", "x");
+    run(&mut explain, b"").ok();
+}
+
+#[test]
+fn localhost_is_served_and_the_native_port_makes_room_for_redis_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_with(dir.path(), &["--http", "localhost:0"]);
+    assert!(node.url.starts_with("http://127.0.0.1:"), "{:?}", node.line);
+    node.stop();
+    let explained = |flags: &[&str]| run(command().args(["serve", "--explain"]).args(flags), b"");
+    explained(&["--http", "127.0.0.1:7070", "--resp", "127.0.0.1:7071"]).ok();
+    let complaint = explained(&["--http", "127.0.0.1:7070", "--resp", "127.0.0.1:7070"]).fails(2);
+    assert!(complaint.contains("http and resp both have port 7070"), "{complaint}");
+}
+
+#[test]
+fn sighup_reloads_what_it_can_and_never_ends_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (dir.path().join("thalweg.toml"), dir.path().join("log"));
+    std::fs::write(&file, "log_level = \"info\"\n").unwrap();
+    let mut server = command()
+        .args(["serve", "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--native-quic-sockets", "0"])
+        .args(["--config", file.to_str().unwrap(), "--data", dir.path().join("data").to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let url =
+        line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().trim_end_matches(',').to_owned();
+    let until = Instant::now() + PATIENCE;
+    let logged = |part: &str| {
+        while !std::fs::read_to_string(&log).unwrap().contains(part) {
+            assert!(Instant::now() < until, "no {part:?} in {}", std::fs::read_to_string(&log).unwrap());
+        }
+    };
+    let hang_up = || {
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        let sent = unsafe { libc::kill(i32::try_from(server.id()).unwrap(), libc::SIGHUP) };
+        assert_eq!(sent, 0);
+    };
+    std::fs::write(&file, "log_level = \"debug\"\nmax_scans = 5\n").unwrap();
+    hang_up();
+    logged("reloaded the configuration");
+    logged("max_scans");
+    let put = |key: &str| run(command().args(["put", "k", key, "1", "--server", &url]), b"").ok();
+    put("a");
+    // Requests are logged from level debug on.
+    logged("DEBUG");
+    std::fs::write(&file, "max_scams = 5\n").unwrap();
+    hang_up();
+    logged("has an error and is unchanged");
+    put("b");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

@@ -22,7 +22,10 @@ fn echo(rng: &mut Rng, pool: &Pool) -> Step {
 
 /// Other databases exist only in Redis.
 fn select(rng: &mut Rng, _: &Pool) -> Step {
-    exact(args!["select", *rng.pick(&["0", "0", "abc", "", "-1", "01", "+0", "9999", "99999999999999999999"])])
+    exact(args![
+        "select",
+        *rng.pick(&["0", "0", "abc", "", "-1", "01", "+0", "9999", "99999999999", "99999999999999999999"])
+    ])
 }
 
 fn client(rng: &mut Rng, _: &Pool) -> Step {

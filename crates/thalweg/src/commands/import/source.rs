@@ -3,9 +3,11 @@
 //! Memory is bounded by one line or one row, each of at most [`MAX_LINE_BYTES`].
 
 use std::{
+    cell::Cell,
     collections::HashSet,
     io::{self, BufRead, Read},
     path::Path,
+    rc::Rc,
 };
 
 use clap::ValueEnum;
@@ -94,8 +96,30 @@ enum Rows<'a> {
 }
 
 struct CsvRows<'a> {
-    reader: csv::Reader<Box<dyn BufRead + 'a>>,
+    reader: csv::Reader<RowLimit<'a>>,
     header: csv::StringRecord,
+    /// Bytes that may still be read for the current row.
+    left: Rc<Cell<u64>>,
+}
+
+/// Number of bytes that the CSV reader may read beyond the end of a row: several times its buffer.
+const MAX_BYTES_AHEAD: u64 = 64 * 1024;
+
+/// Input of a CSV reader, which would otherwise read a row with an unclosed quote to the end of the file into memory.
+struct RowLimit<'a> {
+    input: Box<dyn BufRead + 'a>,
+    left: Rc<Cell<u64>>,
+}
+
+impl Read for RowLimit<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.get() == 0 {
+            return Err(io::Error::other("the row is too long"));
+        }
+        let read = self.input.read(buffer)?;
+        self.left.set(self.left.get().saturating_sub(read as u64));
+        Ok(read)
+    }
 }
 
 impl<'a> Source<'a> {
@@ -164,6 +188,10 @@ fn bad_record(message: String) -> Failure {
     Failure::new(Exit::Usage, BAD_RECORD, message)
 }
 
+fn too_long(number: u64) -> Failure {
+    bad_record(format!("record {number} is longer than {MAX_LINE_BYTES} bytes"))
+}
+
 fn next_line(input: &mut dyn BufRead, number: u64) -> Result<Option<Vec<u8>>, Failure> {
     let mut line = Vec::new();
     if input.take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line)? == 0 {
@@ -176,7 +204,7 @@ fn next_line(input: &mut dyn BufRead, number: u64) -> Result<Option<Vec<u8>>, Fa
         }
     }
     if line.len() as u64 > MAX_LINE_BYTES {
-        return Err(bad_record(format!("record {number} is longer than {MAX_LINE_BYTES} bytes")));
+        return Err(too_long(number));
     }
     Ok(Some(line))
 }
@@ -299,28 +327,33 @@ fn json_field(record: &Value, name: &str, number: u64) -> Result<JsonField, Fail
 impl<'a> CsvRows<'a> {
     /// Reads and checks the header.
     fn open(input: Box<dyn BufRead + 'a>, shape: &Shape<'_>) -> Result<Self, Failure> {
-        let mut reader = csv::Reader::from_reader(input);
+        let left = Rc::new(Cell::new(MAX_LINE_BYTES + MAX_BYTES_AHEAD));
+        let mut reader = csv::Reader::from_reader(RowLimit { input, left: Rc::clone(&left) });
         let header = reader
             .headers()
             .map_err(|error| Failure::usage(format!("the first line of the file is invalid: {error}")))?
             .clone();
         check_header(&header, shape)?;
-        Ok(Self { reader, header })
+        Ok(Self { reader, header, left })
     }
 
     fn next(&mut self, number: u64) -> Result<Option<csv::StringRecord>, Failure> {
         let mut row = csv::StringRecord::new();
+        self.left.set(MAX_LINE_BYTES + MAX_BYTES_AHEAD);
         match self.reader.read_record(&mut row) {
             Ok(more) => Ok(more.then_some(row)),
             Err(error) => match error.into_kind() {
+                csv::ErrorKind::Io(_) if self.left.get() == 0 => Err(too_long(number)),
                 csv::ErrorKind::Io(error) => Err(error.into()),
                 other => Err(bad_record(format!("record {number}: {}", csv_error(&other)))),
             },
         }
     }
 
-    /// Skips a row, even one that [`next`](Self::next) rejects. Returns false at the end of the file.
+    /// Skips a row, even one that [`next`](Self::next) rejects, unless it is too long. Returns false at the end of the
+    /// file.
     fn skip(&mut self) -> Result<bool, Failure> {
+        self.left.set(MAX_LINE_BYTES + MAX_BYTES_AHEAD);
         match self.reader.read_byte_record(&mut csv::ByteRecord::new()) {
             Ok(more) => Ok(more),
             Err(error) => match error.into_kind() {
@@ -445,6 +478,15 @@ mod tests {
         assert!(failure.message.contains("it has 1 column, and the header has 2"), "{failure}");
         let failure = items("a,a\n1,2\n", FileFormat::Csv, PLAIN).unwrap_err();
         assert!(failure.message.contains("two columns \"a\""), "a column would be lost: {failure}");
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_does_not_read_the_whole_file() {
+        let endless = b"a\n1\n\"2".as_slice().chain(io::repeat(b'x'));
+        let mut source = Source::new(Box::new(io::BufReader::new(endless)), FileFormat::Csv, PLAIN).unwrap();
+        assert_eq!(source.next_item().unwrap().unwrap().value, b"{\"a\":\"1\"}");
+        let failure = source.next_item().unwrap_err();
+        assert!(failure.message.contains("record 2 is longer"), "{failure}");
     }
 
     #[test]

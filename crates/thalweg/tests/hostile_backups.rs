@@ -91,6 +91,7 @@ fn row(key: u8, zeroes: usize) -> Vec<u8> {
 }
 
 /// Runs a command. Returns the largest amount of its memory in KiB, and its error output.
+#[allow(clippy::zombie_processes, reason = "`wait4` waits for the process, and also returns what it used")]
 fn memory_of(args: &[&str]) -> (i64, String) {
     let mut child =
         command().args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

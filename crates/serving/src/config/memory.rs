@@ -1,0 +1,265 @@
+//! The memory that a server may use, and the bounds that follow from it.
+//!
+//! Owns: the share of each bound. Does not own: the sum of the bounds (`explain`), the memory that the system offers
+//! ([`memory_size`](super::memory_size)).
+//!
+//! Invariants: a knob that a file, a variable or a flag sets is never changed here. Without a known size of the memory,
+//! and with 16 GiB or more, the bounds are those of [`DEFAULTS`](super::DEFAULTS).
+
+use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES};
+
+use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize};
+use crate::limits::{
+    CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES,
+    PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
+};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// Memory in bytes of a connection with full buffers, in the sum that `--explain` shows, without its message batch.
+const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
+
+/// Memory in bytes of a tail or a push, in the sum that `--explain` shows.
+const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
+
+/// Knobs that follow from `memory` unless they are set. The example file shows them as comments.
+pub(super) const FOLLOWERS: [&str; 18] = [
+    "native_quic_window",
+    "cache_bytes",
+    "memtable_bytes",
+    "max_queue_bytes",
+    "max_connections",
+    "max_quic_connections",
+    "max_handshakes",
+    "max_requests_in_flight",
+    "max_body_bytes_in_flight",
+    "max_reply_bytes_in_flight",
+    "max_scans",
+    "max_tails",
+    "max_subscriptions",
+    "subscription_bytes",
+    "max_link_bytes",
+    "max_queued_bytes",
+    "max_caches_bytes",
+    "new_cache_bytes",
+];
+
+/// The memory of a server, as the configuration and the system determine it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// Number of bytes; `None` if the configuration states none and the system reports none.
+    pub bytes: Option<u64>,
+    /// Memory that the system offers, if it reports that.
+    pub available: Option<AvailableMemory>,
+}
+
+impl MemoryBudget {
+    /// Determines the memory from the knob and from the memory that the system offers. More than the system offers is
+    /// an error.
+    pub(super) fn new(memory: MemorySize, available: Option<AvailableMemory>) -> Result<Self, ConfigError> {
+        let bytes = match (memory, &available) {
+            (MemorySize::Bytes(given), Some(there)) if given.0 > there.bytes => {
+                return Err(ConfigError::Memory { asked: given, available: there.clone() });
+            }
+            (MemorySize::Bytes(given), _) => Some(given.0),
+            (MemorySize::Auto, there) => there.as_ref().map(|there| there.bytes / 2),
+        };
+        Ok(Self { bytes, available })
+    }
+
+    /// Returns a warning if all bounds together, `sum` bytes, exceed the memory that the system offers.
+    #[must_use]
+    pub fn warning(&self, sum: ByteSize) -> Option<String> {
+        let there = self.available.as_ref().filter(|there| sum.0 > there.bytes)?;
+        Some(format!(
+            "the memory bounds add up to {} MiB, above the {there}: the system may kill the server if clients use all of \
+             them at the same time; lower the largest bounds that `serve --explain` lists",
+            sum.0 / MIB
+        ))
+    }
+}
+
+/// Part of the memory that a bound gets.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// The memory is divided by this number.
+    part: u64,
+    /// Least value of the bound, whatever the memory.
+    least: u64,
+}
+
+/// Computes the bounds that follow from `memory` bytes, for those knobs of `config` that are not set. `config` has the
+/// values of all layers. The result has only the values that differ. A bound never exceeds its default; only the block
+/// cache and the caches do if `may_grow`, because then the operator stated the memory.
+pub(super) fn follow(config: &Config, memory: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
+    let rounded = |bytes: u64| if bytes >= MIB { bytes / MIB * MIB } else { bytes / KIB * KIB };
+    let size = |name: &str, now: ByteSize, Share { part, least }: Share, grows: bool| {
+        let share = rounded(memory / part).max(least);
+        let share = if grows && may_grow { share } else { share.min(now.0) };
+        (!is_set(name) && share != now.0).then_some(ByteSize(share))
+    };
+    let count = |name: &str, now: u32, Share { part, least }: Share, each: u64| {
+        let share = (memory / part / each).max(least).min(now.into()) as u32;
+        (!is_set(name) && share != now).then_some(share)
+    };
+    let or = |derived: Option<ByteSize>, now: ByteSize| derived.unwrap_or(now).0;
+    let window = size("native_quic_window", config.native_quic_window, Share { part: 1024, least: 128 * KIB }, false);
+    let quic_bytes = 2 * or(window, config.native_quic_window) + QUIC_SEND_BYTES;
+    let subscription =
+        size("subscription_bytes", config.subscription_bytes, Share { part: 128, least: 256 * KIB }, false);
+    let least = or(subscription, config.subscription_bytes);
+    let link = size("max_link_bytes", config.max_link_bytes, Share { part: 32, least }, false);
+    let least = or(link, config.max_link_bytes);
+    let queued = size("max_queued_bytes", config.max_queued_bytes, Share { part: 16, least }, false);
+    let largest_body = config.max_body_bytes.0;
+    let largest_reply = MAX_REDIS_REPLY_BYTES as u64;
+    // The largest command, and one that waits behind it.
+    let queue = Share { part: 16, least: MAX_COMMAND_BYTES as u64 + 8 * MIB };
+    let connection_bytes = CONNECTION_SUM_BYTES + config.batch_bytes.0;
+    ConfigLayer {
+        native_quic_window: window,
+        cache_bytes: size("cache_bytes", config.cache_bytes, Share { part: 8, least: 4 * MIB }, true),
+        memtable_bytes: size("memtable_bytes", config.memtable_bytes, Share { part: 32, least: MIB }, false),
+        max_queue_bytes: size("max_queue_bytes", config.max_queue_bytes, queue, false),
+        max_connections: count(
+            "max_connections",
+            config.max_connections,
+            Share { part: 4, least: 256 },
+            connection_bytes,
+        ),
+        max_quic_connections: count(
+            "max_quic_connections",
+            config.max_quic_connections,
+            Share { part: 6, least: 16 },
+            quic_bytes,
+        ),
+        max_handshakes: count("max_handshakes", config.max_handshakes, Share { part: 64, least: 64 }, HANDSHAKE_BYTES),
+        max_requests_in_flight: count(
+            "max_requests_in_flight",
+            config.max_requests_in_flight,
+            Share { part: 64, least: 256 },
+            REQUEST_BYTES,
+        ),
+        max_body_bytes_in_flight: size(
+            "max_body_bytes_in_flight",
+            config.max_body_bytes_in_flight,
+            Share { part: 16, least: largest_body },
+            false,
+        ),
+        max_reply_bytes_in_flight: size(
+            "max_reply_bytes_in_flight",
+            config.max_reply_bytes_in_flight,
+            Share { part: 8, least: largest_reply },
+            false,
+        ),
+        max_scans: count("max_scans", config.max_scans, Share { part: 16, least: 8 }, 2 * COUNTED_PAGE_BYTES as u64),
+        max_tails: count("max_tails", config.max_tails, Share { part: 12, least: 64 }, TAIL_SUM_BYTES),
+        max_subscriptions: count(
+            "max_subscriptions",
+            config.max_subscriptions,
+            Share { part: 32, least: 1000 },
+            SUBSCRIPTION_BYTES,
+        ),
+        subscription_bytes: subscription,
+        max_link_bytes: link,
+        max_queued_bytes: queued,
+        max_caches_bytes: size("max_caches_bytes", config.max_caches_bytes, Share { part: 8, least: MIB }, true),
+        new_cache_bytes: size(
+            "new_cache_bytes",
+            config.new_cache_bytes,
+            Share { part: 32, least: MIN_CACHE_BYTES },
+            false,
+        ),
+        ..ConfigLayer::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{DEFAULTS, KNOBS, Layers, Source, memory_size::MIN_MEMORY_BYTES};
+
+    const GIB: u64 = 1024 * MIB;
+
+    fn machine(bytes: u64) -> Option<AvailableMemory> {
+        Some(AvailableMemory { bytes, limited_by: None })
+    }
+
+    #[test]
+    fn bounds_follow_from_half_of_what_there_is() {
+        let resolve = |bytes| Layers::new().resolve_within(machine(bytes)).unwrap();
+        assert_eq!(Layers::new().resolve_within(None).unwrap().config, *DEFAULTS, "the size is unknown");
+        assert_eq!(resolve(32 * GIB).config, *DEFAULTS, "a large machine has the defaults");
+        let mut before = DEFAULTS.clone();
+        for bytes in [2 * GIB, 512 * MIB, 256 * MIB] {
+            let resolved = resolve(bytes);
+            let config = &resolved.config;
+            let state = config.cache_bytes.0 + 4 * config.memtable_bytes.0 + config.max_caches_bytes.0;
+            assert!(state + config.max_queue_bytes.0 <= bytes / 2, "{bytes}: {config:?}");
+            let sum = |config: &Config| config.memory().last().unwrap().1;
+            assert!(sum(config) < sum(&before));
+            assert_eq!(resolved.source("cache_bytes"), Some(&Source::Memory));
+            assert_eq!(resolved.source("max_body_bytes"), Some(&Source::Default));
+            before = config.clone();
+        }
+        let text = resolve(2 * GIB).explain();
+        assert!(text.contains("1024 MiB of memory, half of the 2048 MiB of this machine"), "{text}");
+        assert!(resolve(2 * GIB).warnings().is_empty());
+        assert!(resolve(256 * MIB).warnings()[0].contains("256 MiB of this machine"));
+    }
+
+    #[test]
+    fn what_is_set_wins_over_what_follows() {
+        let given = "max_connections = 5000\ncache_bytes = \"100MiB\"\nmax_body_bytes = \"40MiB\"";
+        let resolve = |text: &str, bytes| {
+            let layers = Layers::new().file_text(Path::new("t.toml"), text).unwrap();
+            layers.resolve_within(machine(bytes))
+        };
+        let resolved = resolve(given, 256 * MIB).unwrap();
+        let config = &resolved.config;
+        assert_eq!((config.max_connections, config.cache_bytes.0), (5000, 100 * MIB));
+        assert_eq!(config.max_body_bytes_in_flight.0, 40 * MIB, "the largest body still fits");
+        assert_eq!(resolved.source("cache_bytes"), Some(&Source::File("t.toml".into())));
+        // The stated memory counts, not half of the machine's. The caches grow with it.
+        let stated = resolve("memory = \"8GiB\"", 64 * GIB).unwrap().config;
+        assert_eq!((stated.cache_bytes.0, stated.max_caches_bytes.0), (GIB, GIB));
+        assert_eq!(stated.memtable_bytes, DEFAULTS.memtable_bytes);
+        let small = resolve("memory = \"512MiB\"", 64 * GIB).unwrap().config;
+        assert_eq!((small.cache_bytes.0, small.memtable_bytes.0), (64 * MIB, 16 * MIB));
+        assert_eq!(
+            resolve("memory = \"512MiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0,
+            32 * MIB
+        );
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        let resolve =
+            |text: &str| Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve_within(machine(GIB));
+        let error = resolve("memory = \"2GiB\"").unwrap_err();
+        assert!(matches!(error, ConfigError::Memory { .. }), "{error}");
+        assert!(
+            error.to_string().contains("2GiB") && error.to_string().contains("1024 MiB of this machine"),
+            "{error}"
+        );
+        assert!(matches!(resolve("memory = \"32MiB\""), Err(ConfigError::Range { name: "memory", .. })));
+        assert!(resolve("memory = \"1GiB\"").is_ok());
+        // A single bound above the memory is a warning.
+        let resolved = resolve("cache_bytes = \"2GiB\"").unwrap();
+        assert!(resolved.warnings()[0].contains("1024 MiB of this machine"), "{:?}", resolved.warnings());
+    }
+
+    #[test]
+    fn every_follower_is_a_knob_and_follows() {
+        let config = Config::default();
+        let derived = follow(&config, MIN_MEMORY_BYTES, false, |_| false);
+        for name in FOLLOWERS {
+            assert!(derived.get(name).is_some(), "{name}");
+        }
+        let count = KNOBS.iter().filter(|knob| derived.get(knob.name).is_some()).count();
+        assert_eq!(count, FOLLOWERS.len());
+    }
+}

@@ -1,0 +1,166 @@
+//! The knob `memory`, and the memory that the system offers: that of the machine, or of the control group (version 1 or
+//! 2). Does not own the bounds that follow from it ([`memory`](super::memory)).
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use super::{ByteSize, Setting};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// Least size that `memory` accepts.
+pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
+
+/// Memory that a server may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemorySize {
+    /// Half of the memory that the system offers.
+    Auto,
+    /// This size.
+    Bytes(ByteSize),
+}
+
+impl Setting for MemorySize {
+    const VALUE_NAME: &'static str = "SIZE";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            size => {
+                ByteSize::parse(size).map(Self::Bytes).map_err(|_| "auto, or a number of bytes such as 512MiB or 4GiB")
+            }
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => "auto".to_owned(),
+            Self::Bytes(size) => size.show(),
+        }
+    }
+}
+
+/// Memory that the system offers to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AvailableMemory {
+    /// Number of bytes.
+    pub bytes: u64,
+    /// File with the limit of the control group; `None` if the machine's memory is the limit.
+    pub limited_by: Option<PathBuf>,
+}
+
+impl fmt::Display for AvailableMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = self.bytes / MIB;
+        match &self.limited_by {
+            Some(file) => write!(f, "{mib} MiB that {} permits", file.display()),
+            None => write!(f, "{mib} MiB of this machine"),
+        }
+    }
+}
+
+impl AvailableMemory {
+    /// Returns the memory of the machine, or the lowest limit of this process's control groups if that is less; `None`
+    /// where the system reports neither.
+    #[must_use]
+    pub fn of_this_process() -> Option<Self> {
+        Self::below(Path::new("/"))
+    }
+
+    /// Like [`of_this_process`](Self::of_this_process), for a system whose files are below `root`.
+    #[must_use]
+    pub fn below(root: &Path) -> Option<Self> {
+        let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
+        });
+        let machine = machine.map(|bytes| Self { bytes, limited_by: None });
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let limits = groups.lines().flat_map(|line| limits_of_group(root, line));
+        machine.into_iter().chain(limits).min_by_key(|memory| memory.bytes)
+    }
+}
+
+/// Returns the limits of a control group and its ancestors, from its line in `/proc/self/cgroup`:
+/// `0::/path` for version 2, `4:memory:/path` for version 1.
+fn limits_of_group(root: &Path, line: &str) -> Vec<AvailableMemory> {
+    let mut parts = line.splitn(3, ':');
+    let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+        return Vec::new();
+    };
+    let (mounts, files): (&[&str], &[&str]) = match controllers {
+        "" => (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], &["memory.max", "memory.high"]),
+        list if list.split(',').any(|name| name == "memory") => (&["sys/fs/cgroup/memory"], &["memory.limit_in_bytes"]),
+        _ => return Vec::new(),
+    };
+    let mut limits = Vec::new();
+    for mount in mounts {
+        // In a container, the path may be the one that the host sees; then only the mounted directory itself exists.
+        for group in Path::new(path.trim_start_matches('/')).ancestors() {
+            for file in files {
+                let relative = Path::new(mount).join(group).join(file);
+                let text = fs::read_to_string(root.join(&relative)).unwrap_or_default();
+                // `max` is no number: the group has no limit.
+                if let Ok(bytes) = text.trim().parse() {
+                    limits.push(AvailableMemory { bytes, limited_by: Some(Path::new("/").join(relative)) });
+                }
+            }
+        }
+    }
+    limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1024 * MIB;
+
+    /// Creates the files of a system below a directory: the machine has 8 GiB.
+    fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in [("proc/meminfo", "MemFree: 1 kB\nMemTotal:        8388608 kB\n")].iter().chain(files) {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_lowest_limit_of_machine_and_control_groups_counts() {
+        let found = |files: &[(&str, &str)]| AvailableMemory::below(system(files).path()).unwrap();
+        assert_eq!((found(&[]).bytes, found(&[]).limited_by), (8 * GIB, None));
+        // Version 2: the parent's limit is lower, and `max` is none.
+        let two = [
+            ("proc/self/cgroup", "0::/pod/server\n"),
+            ("sys/fs/cgroup/pod/server/memory.max", "max\n"),
+            ("sys/fs/cgroup/pod/memory.max", "536870912\n"),
+        ];
+        assert_eq!(found(&two).bytes, 512 * MIB);
+        assert_eq!(found(&two).to_string(), "512 MiB that /sys/fs/cgroup/pod/memory.max permits");
+        // Version 1; its number for no limit is above the machine's memory.
+        let group = ("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n");
+        let one = [
+            group,
+            ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "268435456\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        assert_eq!(found(&one).bytes, 256 * MIB);
+        let none = [group, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
+        assert_eq!(found(&none), AvailableMemory { bytes: 8 * GIB, limited_by: None });
+        // In a container: the path is that of the host, and the mount shows the container's own group.
+        let inside = [("proc/self/cgroup", "0::/host/path\n"), ("sys/fs/cgroup/memory.max", "1073741824\n")];
+        assert_eq!(found(&inside).bytes, GIB);
+        // Both versions at once, as with systemd's hybrid hierarchy.
+        let both = [
+            ("proc/self/cgroup", "4:memory:/a\n0::/b\n"),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2147483648\n"),
+            ("sys/fs/cgroup/unified/b/memory.high", "1610612736\n"),
+        ];
+        assert_eq!(found(&both).bytes, 1536 * MIB);
+    }
+}

@@ -1,0 +1,102 @@
+//! Reload of a running server at SIGHUP.
+//!
+//! Owns: the log level that can change at run time, and the comparison of the configuration with the one in use. Does not
+//! own the certificate's files (`thalweg_native::security`).
+//!
+//! Invariant: SIGHUP never ends the server. If the new configuration has an error, everything stays as it is.
+
+use std::io::Write as _;
+
+use thalweg_server::{
+    config::{Config, ConfigError, KNOBS, LogFormat, LogLevel, Resolved},
+    native::security::Certificate,
+};
+use tokio::signal::unix::Signal;
+use tracing_subscriber::{
+    Registry,
+    filter::LevelFilter,
+    layer::{Layer as _, SubscriberExt as _},
+    reload::{self, Handle},
+    util::SubscriberInitExt as _,
+};
+
+use crate::{log_fields, render};
+
+/// Log output whose level can change.
+pub(crate) struct Log(Handle<LevelFilter, Registry>);
+
+impl Log {
+    /// Writes log lines to stderr from now on, in the format and from the level of the configuration.
+    pub(crate) fn to_stderr(config: &Config) -> Self {
+        let (level, handle) = reload::Layer::new(filter(config.log_level));
+        let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(std::io::stderr);
+        let lines = match config.log_format {
+            LogFormat::Text => lines.with_ansi(render::stderr_colour()).fmt_fields(log_fields::escaped()).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(level).with(lines).init();
+        Self(handle)
+    }
+
+    fn set(&self, level: LogLevel) {
+        if let Err(error) = self.0.reload(filter(level)) {
+            // The subscriber is gone, so there is no log to write this to.
+            let _ = writeln!(std::io::stderr(), "the log level could not be changed: {error}");
+        }
+    }
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+/// Reloads the certificate and the configuration at each SIGHUP. `read` reads the configuration as at the start.
+pub(crate) async fn reload_at(
+    mut hangup: Signal,
+    mut config: Config,
+    certificate: Option<Certificate>,
+    log: Log,
+    read: impl Fn() -> Result<Resolved, ConfigError>,
+) {
+    while hangup.recv().await.is_some() {
+        match certificate.as_ref().map(Certificate::reload) {
+            Some(Ok(fingerprint)) => {
+                tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate");
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged");
+            }
+            None => {}
+        }
+        match read() {
+            Ok(new) => {
+                let new = new.config;
+                log.set(new.log_level);
+                config.log_level = new.log_level;
+                tracing::info!(log_level = config.get("log_level"), "SIGHUP: reloaded the configuration");
+                let later = changed(&config, &new);
+                if !later.is_empty() {
+                    let keys = later.join(", ");
+                    tracing::warn!(keys, "SIGHUP: changes of these keys take effect at the next start");
+                }
+            }
+            Err(error) => tracing::error!(%error, "SIGHUP: the configuration has an error and is unchanged"),
+        }
+    }
+}
+
+/// Returns the names of the knobs whose values differ.
+fn changed(old: &Config, new: &Config) -> Vec<&'static str> {
+    let differs = |name: &str| match name {
+        // Its text hides the password.
+        "resp_password" => old.resp_password != new.resp_password,
+        name => old.get(name) != new.get(name),
+    };
+    KNOBS.iter().map(|knob| knob.name).filter(|name| differs(name)).collect()
+}

@@ -1,0 +1,116 @@
+//! The server under the memory limit of a control group (version 1 or 2). Where the test may not create a group, it
+//! prints that it skips this; `THALWEG_REQUIRE_CGROUP=1` makes that a failure.
+
+use std::{
+    fs,
+    io::{BufWriter, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use crate::node::{Node, PATIENCE, THALWEG, clean};
+
+const MIB: u64 = 1024 * 1024;
+
+/// A control group with a memory limit, removed on drop.
+struct Group(PathBuf);
+
+impl Group {
+    /// Creates a group; `None` if that is not permitted here.
+    fn with_limit(bytes: u64) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("thalweg-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let versions = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+        for (mount, limit) in versions {
+            let group = Self(PathBuf::from(mount).join(&name));
+            // The limit's file exists only where the kernel has made the directory a group of memory.
+            let file = group.0.join(limit);
+            if fs::create_dir(&group.0).is_ok() && file.exists() && fs::write(&file, bytes.to_string()).is_ok() {
+                return Some(group);
+            }
+        }
+        let is_required = std::env::var("THALWEG_REQUIRE_CGROUP").is_ok();
+        assert!(!is_required, "THALWEG_REQUIRE_CGROUP is set, and no control group can be created");
+        eprintln!("skipped: no control group can be created");
+        None
+    }
+
+    /// Starts a server inside the group.
+    fn start(&self, data: &std::path::Path, flags: &[&str]) -> Node {
+        let mut inside = clean("sh");
+        inside.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&self.0).arg(THALWEG);
+        Node::start_of(inside, data, flags)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Writes values of 1,200 bytes over one connection as fast as the server takes them. Returns the number of replies that
+/// are `OK`.
+fn load(address: &str, values: usize) -> usize {
+    let mut replies = TcpStream::connect(address).unwrap();
+    let sending = replies.try_clone().unwrap();
+    replies.set_read_timeout(Some(PATIENCE)).unwrap();
+    let writer = std::thread::spawn(move || {
+        let value = "v".repeat(1200);
+        let mut out = BufWriter::with_capacity(256 * 1024, &sending);
+        for number in 0..values {
+            let key = format!("key:{number:012}");
+            write!(out, "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$1200\r\n{value}\r\n", key.len()).ok()?;
+        }
+        out.flush().ok()?;
+        drop(out);
+        sending.shutdown(Shutdown::Write).ok()
+    });
+    let (mut good, mut buffer) = (0, vec![0; 64 * 1024]);
+    while let Ok(read @ 1..) = replies.read(&mut buffer) {
+        good += buffer[..read].iter().filter(|byte| **byte == b'+').count();
+    }
+    let _ = writer.join();
+    good
+}
+
+#[test]
+fn a_bulk_load_survives_a_small_memory_limit_with_the_defaults() {
+    for (limit, values) in [(256 * MIB, 250_000), (512 * MIB, 400_000)] {
+        let Some(group) = Group::with_limit(limit) else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let node = group.start(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
+        let address = node.line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
+        let address = address.expect("it says where Redis clients are served").trim_end_matches(',').to_owned();
+        let begun = std::time::Instant::now();
+        let good = load(&address, values);
+        eprintln!("{} MiB: {good} values of 1.2 kB in {:?}", limit / MIB, begun.elapsed());
+        assert_eq!(good, values, "with {} MiB the server did not take all values", limit / MIB);
+        // All of them are there, and a scan of all keys succeeds, too.
+        let mut client = TcpStream::connect(&address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"DBSIZE\r\nSTRLEN key:000000000000\r\nKEYS *9999\r\nQUIT\r\n").unwrap();
+        let mut replies = String::new();
+        client.read_to_string(&mut replies).unwrap();
+        let expected = format!(":{values}\r\n:1200\r\n*{}\r\n", values / 10_000);
+        assert!(replies.starts_with(&expected), "{replies}");
+        node.stop();
+    }
+}
+
+#[test]
+fn the_limit_of_a_control_group_is_explained_and_more_is_refused() {
+    let Some(group) = Group::with_limit(512 * MIB) else { return };
+    let explain = |flags: &[&str]| {
+        let mut inside = clean("sh");
+        inside.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group.0);
+        crate::node::run(inside.args([THALWEG, "serve", "--explain"]).args(flags), b"")
+    };
+    let text = explain(&[]).ok();
+    assert!(text.contains("256 MiB of memory, half of the 512 MiB that /sys/fs/cgroup/"), "{text}");
+    let line = text.lines().find(|line| line.starts_with("cache_bytes ")).unwrap();
+    assert!(line.contains("32MiB") && line.ends_with("memory"), "{line}");
+    let complaint = explain(&["--memory", "1GiB"]).fails(2);
+    assert!(complaint.contains("memory = 1GiB is above the 512 MiB"), "{complaint}");
+}
