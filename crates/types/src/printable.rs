@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_writer_escapes_what_is_written_through_it() {
         let mut out = String::new();
-        write!(Escaping(&mut out), "{}", "plain \x1b[31mred\nforged \u{202e}").unwrap();
+        Escaping(&mut out).write_str("plain \x1b[31mred\nforged \u{202e}").unwrap();
         assert_eq!(out, "plain \\u{1b}[31mred\\nforged \\u{202e}");
     }
 }
