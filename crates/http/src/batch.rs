@@ -50,24 +50,20 @@ struct JsonRecords {
     records: Vec<JsonRecord>,
 }
 
-/// Records in the body of an append request: an array, or an object with the array. The type only describes the body in
-/// the OpenAPI document.
+/// Records in the body of an append request. The body may also be the array alone.
+// The type only describes the body in the OpenAPI document, and only one of its two forms: some generators of clients
+// make code that fails if a body is an array or an object.
 #[derive(Deserialize, ToSchema)]
-#[serde(untagged)]
 #[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
-pub(crate) enum Records {
-    Array(Vec<JsonRecord>),
-    Object { records: Vec<JsonRecord> },
+pub(crate) struct Records {
+    records: Vec<JsonRecord>,
 }
 
-/// Messages in the body of a publish request: an array, or an object with the array. The type only describes the body
-/// in the OpenAPI document.
+/// Messages in the body of a publish request. The body may also be the array alone.
 #[derive(Deserialize, ToSchema)]
-#[serde(untagged)]
 #[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
-pub(crate) enum Messages {
-    Array(Vec<JsonRecord>),
-    Object { messages: Vec<JsonRecord> },
+pub(crate) struct Messages {
+    messages: Vec<JsonRecord>,
 }
 
 /// Returns the media type of a request's body; without a `Content-Type` header it is raw bytes.

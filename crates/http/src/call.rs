@@ -12,7 +12,7 @@ use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{Action, Durability};
 
 use crate::{
-    parse::{Media, Params, ParseError, request_media},
+    parse::{Media, Params, ParseError, is_form, request_media},
     reply::DURABILITY,
 };
 
@@ -52,16 +52,25 @@ impl Call {
         }
     }
 
-    /// Returns error 415 if `Content-Type` is present and is not JSON.
+    /// Returns error 415 if `Content-Type` is not JSON. A missing header is an error as well: without its owner's consent, a
+    /// browser sends the bodies of other origins' pages only as a form, as plain text, or without a type.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
-        match self.header(&header::CONTENT_TYPE) {
-            Some(given) if request_media(given) != Some(Media::Json) => Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
-                Action::Fix,
-                "Content-Type must be application/json",
-            )),
-            _ => Ok(()),
+        let given = self.header(&header::CONTENT_TYPE);
+        match given.map(request_media) {
+            Some(Some(Media::Json)) => Ok(()),
+            _ => {
+                let what = match given {
+                    None => "the request states no Content-Type",
+                    Some(given) if is_form(given) => "the Content-Type is that of a form, as curl's --data sends it",
+                    Some(_) => "the Content-Type is another one",
+                };
+                Err(ApiError::new(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "unsupported_media_type",
+                    Action::Fix,
+                    format!("this route takes JSON, and {what}: send Content-Type: application/json"),
+                ))
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     commit,
     describe::{BINARY, Binary},
     document::{self, Documented},
-    entity, groups, key_history, keys, keyspaces, kv, leases, producers, records, reply, scan, shapes,
+    entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, records, reply, scan, shapes,
     shared::Http,
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
@@ -400,12 +400,15 @@ operations! {
     /// Stores several pairs atomically.
     KeysBatch = "keys_batch", POST "/keys/batch"
         => boxed keys::batch(app, call);
+    /// Returns a page that names the node and links to the API.
+    Home = "home", GET "/"
+        => now home::page(app);
     /// Reports the node's health.
     Health = "health", GET "/health"
         => now status::health(app);
     /// Reports whether the node accepts requests.
     Ready = "ready", GET "/ready"
-        => now status::ready(app);
+        => now status::ready(app, call);
     /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
         => now status::metrics(&http.registry);
@@ -436,7 +439,7 @@ impl Operation {
     /// must see why the server is full.
     #[must_use]
     pub(crate) const fn is_always_admitted(self) -> bool {
-        matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
+        matches!(self, Self::Home | Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
     }
 }
 

@@ -13,6 +13,11 @@ const DESCRIPTION: &str = "One durable log, read as key-value store and as strea
                            Bytes in JSON are text if they are UTF-8, or else base64 in a field of the same name with \
                            _base64.";
 
+/// End of the id of an operation at the path of the empty key.
+const EMPTY_KEY: &str = "_empty_key";
+/// End of the id of an operation whose key is a query parameter.
+const KEY_IN_QUERY: &str = "_by_query";
+
 /// A route of the table, with the texts that describe its operation.
 pub(crate) struct Documented {
     /// Path template of the router.
@@ -35,7 +40,7 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
         let (method, slot) = method_of(described.paths.paths.entry(path.clone()).or_default(), route.method);
         let operation = match (slot.take(), &previous) {
             (Some(operation), _) => named(operation, &route),
-            (None, Some((name, operation))) if *name == route.operation => keyless(operation.clone(), &path),
+            (None, Some((name, operation))) if *name == route.operation => keyless(operation.clone(), &route, &path),
             (None, _) => panic!("no handler describes {} {path}", route.method),
         };
         paths.add_path_operation(path, vec![method], operation.clone());
@@ -74,8 +79,11 @@ fn named(mut operation: Operation, route: &Documented) -> Operation {
     operation
 }
 
-/// Returns an operation without the key in its path.
-fn keyless(mut operation: Operation, path: &str) -> Operation {
+/// Returns an operation without the key in its path. Its id differs from that of the operation with a key, because
+/// generators of clients make one function for each id.
+fn keyless(mut operation: Operation, route: &Documented, path: &str) -> Operation {
+    let suffix = if path.ends_with('/') { EMPTY_KEY } else { KEY_IN_QUERY };
+    operation.operation_id = Some(format!("{}{suffix}", route.operation));
     operation.parameters.get_or_insert_default().retain_mut(|parameter| match parameter {
         RefOr::T(key) if key.name == "key" => {
             key.parameter_in = ParameterIn::Query;

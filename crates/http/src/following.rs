@@ -4,7 +4,7 @@
 //! slot in the limit `max_tails`, and waiting. A wait ends when something is ready, after a time of silence, or when
 //! the server stops. Does not own: the content of replies, or its encoding.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -137,10 +137,15 @@ impl Follower {
 
     /// Waits until `ready` resolves, the server stops, or the time for a sign of life has come.
     pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> WakeReason<T> {
+        self.wait_at_most(self.app.config.tail_keep_alive.0, ready).await
+    }
+
+    /// Waits until `ready` resolves, the server stops, or `silence` has passed.
+    pub(crate) async fn wait_at_most<T>(&mut self, silence: Duration, ready: impl Future<Output = T>) -> WakeReason<T> {
         tokio::select! {
             ready = ready => WakeReason::Ready(ready),
             _ = self.stopping.wait_for(|stopping| *stopping) => WakeReason::Stopping,
-            () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => WakeReason::Silence,
+            () = tokio::time::sleep(silence) => WakeReason::Silence,
         }
     }
 }

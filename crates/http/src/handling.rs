@@ -1,6 +1,7 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, count.
+//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, discard an unread body,
+//! count.
 //! Does not own: the handler of each operation (`dispatch`).
 //! Invariant: every reply has the request's id and is counted exactly once.
 
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use sync_wrapper::SyncWrapper;
 use thalweg_serving::{
-    admission::{Account, Reservation, Resource},
+    admission::{Reservation, Resource},
     app::App,
     error::ApiError,
     limits::MAX_REQUEST_ID_BYTES,
@@ -28,6 +29,8 @@ use crate::{
     call::Call,
     caller::{self, Service},
     dispatch::{Operation, ROUTES, dispatch},
+    draining,
+    origin::Forbidden,
     reply::{self, DURABILITY, REQUEST_ID},
     shared::Http,
 };
@@ -81,11 +84,14 @@ impl Http {
             None => (Arc::clone(&self.app.local), Service::Full),
         };
         let mut call = Call { account, head, body: SyncWrapper::new(body) };
-        let answer = match self.admit(operation, &call.account, service) {
+        let answer = match self.admit(operation, &mut call, service) {
             Ok(_held) => dispatch(operation, &self, &mut call).await,
             Err(error) => Err(error),
         };
         let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call.head, error, &id));
+        if !draining::is_settled(&mut call) {
+            Box::pin(draining::settle(&self.app, &mut call, &mut response)).await;
+        }
         let level = response.headers().get(&DURABILITY).and_then(level_of_value);
         response.headers_mut().insert(REQUEST_ID, id);
         if service == Service::StatusOnly {
@@ -104,19 +110,17 @@ impl Http {
         response
     }
 
-    fn admit(
-        &self,
-        operation: Operation,
-        account: &Arc<Account>,
-        service: Service,
-    ) -> Result<Option<Reservation>, ApiError> {
+    fn admit(&self, operation: Operation, call: &mut Call, service: Service) -> Result<Option<Reservation>, ApiError> {
+        if let Some(forbidden) = call.head.extensions.remove::<Forbidden>() {
+            return Err(forbidden.into());
+        }
         if operation.is_always_admitted() {
             return Ok(None);
         }
         if service == Service::StatusOnly {
             return Err(ApiError::overloaded("too many connections: retry later"));
         }
-        let held = account.take(Resource::Requests, 1);
+        let held = call.account.take(Resource::Requests, 1);
         held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
     }
 

@@ -7,14 +7,14 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::json;
-use thalweg_engine::{Ack, Keyspace};
+use thalweg_engine::{Ack, Keyspace, WriteError};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
 };
 use thalweg_types::{
     Action, Durability, Revision,
-    command::{CommitBuilder, Expect},
+    command::{CommitBuilder, Expect, TransactionBuilder},
 };
 
 use crate::{
@@ -182,9 +182,26 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
     let (name, key) = kv_path(call.path_after(PREFIX))?;
-    let keyspace = app.find_keyspace(&name)?;
+    let Some(keyspace) = app.db.blocking().find_keyspace(&name) else {
+        return Box::pin(delete_nothing(app, expect, level)).await;
+    };
     let ack = remove(app, &keyspace, &key.unwrap_or_default(), expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// Answers the delete of a key in a keyspace that does not exist, and creates nothing. The reply has no revision, since
+/// nothing was written. An empty transaction waits until the state that the reply reveals has reached the level.
+async fn delete_nothing(app: &Arc<App>, expect: Option<Expect<'_>>, level: Durability) -> Answer {
+    if expect.is_some_and(|expect| !matches!(expect, Expect::Absent)) {
+        return Err(WriteError::ConditionFailed { condition: 0, actual: None }.into());
+    }
+    let (status, reached) = match level {
+        Durability::None => (StatusCode::ACCEPTED, level),
+        level => (StatusCode::NO_CONTENT, app.db.transact(&TransactionBuilder::new(), level).await?.durability),
+    };
+    let mut response = reply::empty(status);
+    response.headers_mut().insert(reply::DURABILITY, reply::level_value(reached));
+    Ok(response)
 }
 
 /// Removes a key from a keyspace.

@@ -131,6 +131,7 @@ impl JsonGrant {
 pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
+    call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let (id, ttl) = json::parse::<JsonGrant>(&body)?.terms()?;
     drop(body);

@@ -4,8 +4,9 @@
 //! line also calls the [`router`] without a server, over a directory that it has opened.
 //! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
-//! The path of a request: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of
-//! routes (`dispatch`) → handler → reply (`reply`), or an error as JSON.
+//! The path of a request: socket (`connection`) → check of the host that it names and of the page that caused it
+//! (`origin`) → router (`handling`, which admits it and counts its reply) → table of routes (`dispatch`) → handler →
+//! reply (`reply`), or an error as JSON → rest of its body (`draining`).
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
@@ -24,10 +25,12 @@ mod connection;
 mod describe;
 mod dispatch;
 mod document;
+mod draining;
 mod entity;
 mod following;
 mod groups;
 mod handling;
+mod home;
 mod json;
 mod key_history;
 mod keys;
@@ -38,6 +41,7 @@ mod listen;
 mod metrics;
 mod names;
 mod operations;
+mod origin;
 mod pages;
 pub mod parse;
 mod producers;

@@ -38,6 +38,7 @@ use crate::{
     caller::{self, Caller, Service},
     connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
     handling::router,
+    origin::OriginPolicy,
     shared::Http,
     waiting_parts::PacedBody,
 };
@@ -101,10 +102,13 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
 /// `max_connections`.
 async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>, caller: Caller) {
     let activity = Arc::new(Activity::default());
+    let local = stream.local_addr().ok().map(|address| address.ip());
+    let policy = OriginPolicy::new(&app.config.allowed_hosts, local);
     let Caller { account, service } = caller.clone();
     let patience = ConnectionTimeouts::new(&app.config, service);
     let handler = PerConnection {
         router,
+        policy,
         caller,
         slot: Arc::clone(&slot),
         activity: Arc::clone(&activity),
@@ -155,9 +159,11 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>
     }
 }
 
-/// Service of one connection: the router, and the connection's account and activity counters.
+/// Service of one connection: the router, the check of the requests' origins, and the connection's account and activity
+/// counters.
 struct PerConnection {
     router: Router,
+    policy: OriginPolicy,
     caller: Caller,
     slot: Arc<Slot>,
     activity: Arc<Activity>,
@@ -169,7 +175,8 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     type Error = Infallible;
     type Future = Handling;
 
-    fn call(&self, request: Request<Incoming>) -> Handling {
+    fn call(&self, mut request: Request<Incoming>) -> Handling {
+        self.policy.mark(&mut request);
         if self.caller.service == Service::Full {
             self.slot.release();
         }

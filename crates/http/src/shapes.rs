@@ -132,6 +132,8 @@ pub(crate) struct Change {
     value: Option<String>,
     value_base64: Option<String>,
     durability: Durable,
+    /// True for the last change of a commit, in a reply with one change per line. In event streams the `id` marks it.
+    last: Option<bool>,
 }
 
 /// Kind of a change.

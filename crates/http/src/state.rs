@@ -84,6 +84,7 @@ struct JsonRaise {
 )]
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
+    call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let to = json::parse::<JsonRaise>(&body)?.to;
     drop(body);

@@ -7,12 +7,16 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use prometheus_client::{encoding::text, registry::Registry};
-use serde_json::json;
+use serde_json::{Value, json};
 use thalweg_engine::Health;
 use thalweg_serving::{app::App, error::ApiError, status::server_status};
 use thalweg_types::Action;
 
-use crate::{call::Answer, reply};
+use crate::{
+    call::{Answer, Call},
+    parse::ReadyQuery,
+    reply,
+};
 
 fn unavailable(code: &'static str, action: Action, message: String) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, action, message)
@@ -24,25 +28,35 @@ fn unavailable(code: &'static str, action: Action, message: String) -> ApiError 
     responses((status = 200, description = "The node is healthy, or its disk is full.", body = Object))
 )]
 pub(crate) fn health(app: &Arc<App>) -> Answer {
+    Ok(reply::json(StatusCode::OK, &status_of(app)?))
+}
+
+/// Returns the status of a node that works, or the error of one that does not.
+fn status_of(app: &App) -> Result<Value, ApiError> {
     match app.db.blocking().health() {
-        Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
-        Health::DiskFull { free_bytes } => {
-            Ok(reply::json(StatusCode::OK, &json!({ "status": "disk_full", "free_bytes": free_bytes })))
-        }
+        Health::Good => Ok(json!({ "status": "good" })),
+        Health::DiskFull { free_bytes } => Ok(json!({ "status": "disk_full", "free_bytes": free_bytes })),
         Health::Failed { reason } => Err(unavailable("log_failed", Action::Stop, reason)),
         Health::Closed => Err(unavailable("closed", Action::Retry, "the database is closed".into())),
     }
 }
 
-/// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests.
+/// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests. With
+/// `verbose`, the reply has the warnings about the server's configuration.
 #[utoipa::path(
-    get, path = "/ready", responses((status = 200, description = "The node accepts requests.", body = Object))
+    get, path = "/ready", params(ReadyQuery),
+    responses((status = 200, description = "The node accepts requests.", body = Object))
 )]
-pub(crate) fn ready(app: &Arc<App>) -> Answer {
+pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
+    let ReadyQuery { verbose } = ReadyQuery::parse(call.head.uri.query())?;
     if *app.stopping.borrow() {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
     }
-    health(app)
+    let mut status = status_of(app)?;
+    if verbose {
+        status["warnings"] = app.config.warnings().into();
+    }
+    Ok(reply::json(StatusCode::OK, &status))
 }
 
 /// Handles `GET /metrics`: returns metrics for Prometheus.

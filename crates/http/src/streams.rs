@@ -253,7 +253,11 @@ impl JsonConfig {
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
     call.no_query()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() { Ok(JsonConfig::default()) } else { json::parse(&body) }
+    if body.is_empty() {
+        return Ok(JsonConfig::default());
+    }
+    call.require_json()?;
+    json::parse(&body)
 }
 
 /// Handles `PUT /v1/streams/{stream}`. Creates the stream. An existing stream stays unchanged.
@@ -307,6 +311,7 @@ struct JsonTrim {
 )]
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
+    call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let before = json::parse::<JsonTrim>(&body)?.before;
     drop(body);

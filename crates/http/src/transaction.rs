@@ -196,15 +196,18 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     let PrefixQuery { prefix: Required(prefix) } = PrefixQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, _) = kv_path(call.path_after("/v1/kv/"))?;
-    let keyspace = app.find_keyspace(&name)?;
     let transacted = {
         let mut builder = TransactionBuilder::new();
-        builder.then().delete_prefix(keyspace.id(), &prefix)?;
+        // A keyspace that does not exist has no keys, and a delete does not create it.
+        if let Some(keyspace) = app.db.blocking().find_keyspace(&name) {
+            builder.then().delete_prefix(keyspace.id(), &prefix)?;
+        }
         app.db.transact(&builder, level)
     };
     let ack = transacted.await?;
     let keys = match ack.outcome.results[..] {
         [OperationResult::PrefixDeleted { keys }] => keys,
+        [] => Some(0),
         _ => None,
     };
     let revision = ack.outcome.revision;

@@ -3,11 +3,16 @@
 //!
 //! As server-sent events, each change is an event whose `data` is a JSON object. The last event of a commit has the
 //! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
-//! commit twice. As NDJSON, each change is a line. When no change matches for a while, `progress` states the revision
-//! up to which the client missed nothing. The watch ends when the server stops or `limit` changes were sent. If an
+//! commit twice. As NDJSON, each change is a line, and the last one of a commit is marked with `last`. When no change
+//! matches for a while, `progress` states the revision up to which the client missed nothing, often enough that a client
+//! that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit` changes were sent. If an
 //! error ends the watch, a last event or line states the reason.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
@@ -39,10 +44,24 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let follower = Follower::admit(app, call)?;
     // Finding a position in the log reads one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
-    let following =
-        WatchStream { follower, reported: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
+    let keep_alive = app.config.tail_keep_alive.0;
+    let following = WatchStream {
+        follower,
+        reported: Revision::ZERO,
+        sent_at: Instant::now(),
+        progress_every: (app.config.history_age.0 / 4).clamp(MIN_PROGRESS, MAX_PROGRESS).min(keep_alive),
+        watch,
+        format,
+        left: query.limit.unwrap_or(u64::MAX),
+    };
     Ok(format.reply(following, step))
 }
+
+/// Longest time for which a watch withholds a revision that it has reached, unless `tail_keep_alive` is shorter. A
+/// client that reconnects resumes at the last revision that it was told, and the history floor of the log rises.
+const MAX_PROGRESS: Duration = Duration::from_secs(1);
+/// Shortest time between two reports of progress, whatever the age of the history. Each costs a few dozen bytes.
+const MIN_PROGRESS: Duration = Duration::from_millis(10);
 
 struct WatchStream {
     follower: Follower,
@@ -50,6 +69,10 @@ struct WatchStream {
     format: Format,
     /// Revision below which the client was told that it has missed no change.
     reported: Revision,
+    /// Time when something was last sent to the client.
+    sent_at: Instant,
+    /// Time without a matching change after which a new position is reported.
+    progress_every: Duration,
     left: u64,
 }
 
@@ -60,6 +83,7 @@ fn step(following: WatchStream) -> Running<WatchStream> {
             let greeting = following.progress();
             return Ok((vec![greeting], Some(following)));
         }
+        let mut is_silent = false;
         loop {
             if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
@@ -71,11 +95,18 @@ fn step(following: WatchStream) -> Running<WatchStream> {
                     return Ok((vec![following.progress()], Some(following)));
                 }
                 Ok(Some(batch)) => return Ok((vec![following.show(&batch)], Some(following))),
-                Ok(None) => match following.follower.wait(following.watch.ready()).await {
-                    WakeReason::Ready(()) => {}
-                    WakeReason::Silence => return Ok((vec![following.progress()], Some(following))),
-                    WakeReason::Stopping => return Ok((Vec::new(), None)),
-                },
+                // The watch has looked for changes after the silence, so its position is the present one.
+                Ok(None) if is_silent && following.owes_progress() => {
+                    return Ok((vec![following.progress()], Some(following)));
+                }
+                Ok(None) => {
+                    let (silence, ready) = (following.progress_every, following.watch.ready());
+                    match following.follower.wait_at_most(silence, ready).await {
+                        WakeReason::Ready(()) => {}
+                        WakeReason::Silence => is_silent = true,
+                        WakeReason::Stopping => return Ok((Vec::new(), None)),
+                    }
+                }
                 // The node is closing. The watch ends as it does when a server stops.
                 Err(WatchError::Closed) => return Ok((Vec::new(), None)),
                 Err(error) => return Ok((vec![following.format.error(&error.into())], None)),
@@ -94,7 +125,14 @@ async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<W
 }
 
 impl WatchStream {
+    /// Returns true if the client should be told the watch's position: the position is new, or nothing was sent for so
+    /// long that the connection needs a sign of life.
+    fn owes_progress(&self) -> bool {
+        self.watch.position() > self.reported || self.sent_at.elapsed() >= self.follower.app.config.tail_keep_alive.0
+    }
+
     fn show(&mut self, batch: &WatchBatch) -> Bytes {
+        self.sent_at = Instant::now();
         // The level is read after the changes were taken, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
         let mut out = Vec::new();
@@ -111,11 +149,11 @@ impl WatchStream {
                         out.extend_from_slice(format!("id: {}\n", event.revision).as_bytes());
                     }
                     out.extend_from_slice(b"data: ");
-                    push_change(&mut out, event, level);
+                    push_change(&mut out, event, level, false);
                     out.extend_from_slice(b"\n\n");
                 }
                 Format::Lines => {
-                    push_change(&mut out, event, level);
+                    push_change(&mut out, event, level, ends_commit);
                     out.push(b'\n');
                 }
             }
@@ -129,6 +167,7 @@ impl WatchStream {
     /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries
     /// the revision as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
+        self.sent_at = Instant::now();
         let done = self.watch.position().0 - 1;
         let known = std::mem::replace(&mut self.reported, self.watch.position()) >= self.watch.position();
         match self.format {
@@ -139,8 +178,8 @@ impl WatchStream {
     }
 }
 
-/// Appends a change of a key as a JSON object.
-fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability) {
+/// Appends a change of a key as a JSON object. `is_last` adds the mark of a commit's last change.
+fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability, is_last: bool) {
     out.push(b'{');
     push_number(out, "revision", event.revision.0);
     out.push(b',');
@@ -161,5 +200,8 @@ fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability) {
     }
     out.extend_from_slice(b",\"durability\":");
     push_text(out, level.name());
+    if is_last {
+        out.extend_from_slice(b",\"last\":true");
+    }
     out.push(b'}');
 }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
-//!       │              └── figures, render, retry, span, failure
+//!       │              └── figures, render, retry, span, failure, log_fields, permissions,
+//!       │                  unfinished_file
 //!       └── help, man
 //! ```
 
@@ -15,11 +16,14 @@ mod commands;
 mod failure;
 mod figures;
 mod help;
+mod log_fields;
 mod man;
+mod permissions;
 mod render;
 mod retry;
 mod session;
 mod span;
+mod unfinished_file;
 
 use std::process::ExitCode;
 

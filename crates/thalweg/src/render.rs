@@ -1,13 +1,24 @@
 //! Output of commands: bytes as text, tables, JSON, and colour only on a terminal.
 //!
 //! stdout contains only results; notes and progress go to stderr.
+//!
+//! Invariant: no text that came from data acts on a terminal. Every line passes [`line`], [`Lines::line`], [`note`] or
+//! [`failure`], which escape control characters in it. Values go through [`data`], which prints them byte for byte only
+//! if stdout is no terminal or the user asks for it.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    io::{self, BufWriter, IsTerminal, Write},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
+pub use thalweg_types::printable::one_line;
+use thalweg_types::printable::{self, Escaping};
 
 use crate::failure::Failure;
 
@@ -19,20 +30,107 @@ pub fn stderr_colour() -> bool {
 /// Prints a failure on stderr: as one line of JSON, or as text.
 pub fn failure(failure: &Failure, json: bool) {
     if json {
-        eprintln!("{}", failure.to_json());
+        eprintln!("{}", safe(&failure.to_json()));
     } else {
         let label = if stderr_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
-        eprintln!("{label} {failure}");
+        eprintln!("{label} {}", safe(&failure.to_string()));
     }
 }
 
 /// Prints a note on stderr.
 pub fn note(text: &str) {
+    let text = safe(text);
     if stderr_colour() {
         eprintln!("\x1b[2m{text}\x1b[0m");
     } else {
         eprintln!("{text}");
     }
+}
+
+/// Returns text with its control characters escaped, except line feeds and tabs. The escapes are those of JSON, because
+/// JSON text passes here too, and stays the same JSON.
+fn safe(text: &str) -> Cow<'_, str> {
+    let is_safe = |c: char| printable::is_printable(c) || matches!(c, '\n' | '\t');
+    if text.chars().all(is_safe) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_safe(c) {
+            escaped.push(c);
+        } else {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Option to print data byte for byte.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct RawArgs {
+    /// Print control characters and bytes that are not text unchanged, even on a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+}
+
+impl RawArgs {
+    /// Returns true if data on stdout must be escaped, because a terminal shows it.
+    pub fn escapes(self) -> bool {
+        !self.raw && io::stdout().is_terminal()
+    }
+}
+
+/// Writer that escapes what it writes to a terminal. Lines and tabs stay.
+pub struct TerminalWriter<W: Write> {
+    to: W,
+    /// Beginning of a character whose remaining bytes were not written yet.
+    rest: Vec<u8>,
+}
+
+impl<W: Write> TerminalWriter<W> {
+    pub fn new(to: W) -> Self {
+        Self { to, rest: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for TerminalWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        let end = match std::str::from_utf8(&self.rest) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.rest.len(),
+        };
+        let shown = printable::lines(&self.rest[..end]);
+        self.rest.drain(..end);
+        self.to.write_all(shown.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Drop for TerminalWriter<W> {
+    fn drop(&mut self) {
+        // What is left is no character, and the destination may be gone.
+        let _ = self.to.write_all(printable::lines(&self.rest).as_bytes());
+    }
+}
+
+/// Prints a value: byte for byte, or escaped if stdout is a terminal.
+pub fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
+    if !raw.escapes() {
+        return out(bytes);
+    }
+    let shown = printable::lines(bytes);
+    // A prompt directly after the value would look like part of it.
+    let end = if shown.ends_with('\n') { "" } else { "\n" };
+    out(format!("{shown}{end}").as_bytes())?;
+    if shown.as_bytes() != bytes {
+        note("the value has control characters or bytes that are not text; --raw prints them unchanged");
+    }
+    Ok(())
 }
 
 /// Writes to stdout and flushes it.
@@ -50,14 +148,17 @@ impl Lines {
         Self { out: BufWriter::with_capacity(64 * 1024, io::stdout()) }
     }
 
-    /// Adds bytes unchanged to the output.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    /// Adds a value to the output: byte for byte, or escaped if stdout is a terminal.
+    pub fn data(&mut self, bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
+        if raw.escapes() {
+            return exit_on_broken_pipe(self.out.write_all(printable::lines(bytes).as_bytes()));
+        }
         exit_on_broken_pipe(self.out.write_all(bytes))
     }
 
     /// Adds a line of text to the output.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
-        exit_on_broken_pipe(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
+        exit_on_broken_pipe(self.out.write_all(safe(text).as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
     /// Writes the lines added so far to stdout.
@@ -76,26 +177,14 @@ fn exit_on_broken_pipe(written: io::Result<()>) -> Result<(), Failure> {
 
 /// Prints one line.
 pub fn line(text: &str) -> Result<(), Failure> {
-    out(format!("{text}\n").as_bytes())
+    out(format!("{}\n", safe(text)).as_bytes())
 }
 
-/// Formats bytes on one line: UTF-8 unchanged, control characters and invalid bytes escaped as `\xNN`.
-pub fn one_line(bytes: &[u8]) -> String {
-    let mut shown = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\\' => shown.push_str("\\\\"),
-                '\n' => shown.push_str("\\n"),
-                '\t' => shown.push_str("\\t"),
-                c if c.is_control() => shown.extend(c.escape_default()),
-                c => shown.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            shown.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
+/// Formats a name that came from data on one line, with control characters escaped.
+pub fn name(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let written = Escaping(&mut shown).write_str(text);
+    written.expect("writing to memory");
     shown
 }
 
@@ -122,7 +211,8 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
-        table.add_row(row);
+        // A line feed in a cell would look like another row.
+        table.add_row(row.iter().map(|cell| name(cell)));
     }
     let lines = table.to_string();
     let unframed = |line: &str| line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned();
@@ -173,9 +263,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_stay_on_one_line() {
-        assert_eq!(one_line("grün\n\t\\".as_bytes()), "grün\\n\\t\\\\");
-        assert_eq!(one_line(b"a\xff\x00"), "a\\xff\\u{0}");
+    fn no_line_acts_on_a_terminal_and_json_stays_the_same() {
+        assert_eq!(safe("grün\tund\nrot"), "grün\tund\nrot");
+        assert_eq!(safe("a\u{1b}[2J\u{9b}\u{7f}\u{202e}"), "a\\u001b[2J\\u009b\\u007f\\u202e");
+        let object = json!({"a\u{7f}": "\u{9b}2J\n\u{202e}"});
+        let shown = safe(&object.to_string()).into_owned();
+        assert!(shown.is_ascii(), "{shown}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), object);
+    }
+
+    #[test]
+    fn a_character_that_is_written_in_parts_stays_whole() {
+        let mut shown = Vec::new();
+        let mut writer = TerminalWriter::new(&mut shown);
+        for byte in "grün\x1b\n".as_bytes() {
+            writer.write_all(&[*byte]).unwrap();
+        }
+        writer.write_all(b"\xc3").unwrap();
+        drop(writer);
+        assert_eq!(shown, "grün\\u{1b}\n\\xc3".as_bytes());
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_row() {
+        let shown = table(&["name", "n"], [vec!["a\nforged\u{1b}[1A".to_owned(), "1".to_owned()]]);
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+        assert!(shown.contains("a\\nforged\\u{1b}[1A"), "{shown}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod ids;
 pub mod info;
 pub mod limits;
 pub mod message;
+pub mod printable;
 pub mod record;
 pub mod reply;
 pub mod sparse;

@@ -11,12 +11,12 @@ mod write_out;
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use self::file::RealFile;
 pub use self::{
@@ -25,10 +25,16 @@ pub use self::{
 };
 use crate::{Disk, File, LockGuard, path};
 
+/// Permissions of new files: only their owner can read and write them.
+const FILE_MODE: u32 = 0o600;
+/// Permissions of new directories: only their owner can list and change them.
+const DIR_MODE: u32 = 0o700;
+
 /// A directory tree below a root in the file system.
 ///
-/// Symbolic links inside the root are followed: a user who can create them there already has access to the
-/// data.
+/// Only their owner can use the files and directories that this creates. Existing ones keep their permissions. A
+/// symbolic link in the place of a file is an error, so that a user who may write to the root cannot direct a write to
+/// another file of this process's owner. A directory may be a symbolic link, for example to another file system.
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
@@ -66,7 +72,7 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     }
     let missing: Vec<&Path> = dir.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     for dir in missing.into_iter().rev() {
-        match fs::create_dir(dir) {
+        match fs::DirBuilder::new().mode(DIR_MODE).create(dir) {
             // Another process was faster. Sync all the same, as it may not have synced yet.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other?,
@@ -97,14 +103,22 @@ fn sync_directory(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::fsync(handle)?)
 }
 
+/// Returns the options with which every file is opened.
+fn file_options() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of a system call");
+    options.read(true).write(true).mode(FILE_MODE).custom_flags(no_follow);
+    options
+}
+
 impl Disk for RealDisk {
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.file_path(path)?)?;
+        let file = file_options().open(self.file_path(path)?)?;
         Ok(Arc::new(RealFile::new(file)))
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(self.file_path(path)?)?;
+        let file = file_options().create_new(true).open(self.file_path(path)?)?;
         Ok(Arc::new(RealFile::new(file)))
     }
 
@@ -125,7 +139,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
-        fs::create_dir_all(self.dir_path(path)?)
+        fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(self.dir_path(path)?)
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
@@ -158,7 +172,7 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
         let path = self.file_path(path)?;
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = file_options().create(true).truncate(false).open(path)?;
         // `flock` belongs to the open file, not to the process: two handles of one process conflict too.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(RealLock { _file: file }))

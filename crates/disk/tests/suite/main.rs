@@ -6,4 +6,5 @@ mod conformance;
 mod contract;
 mod differential;
 mod faults;
+mod permissions;
 mod power;

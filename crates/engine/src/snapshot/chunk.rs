@@ -9,15 +9,32 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_SNAPSHOT_CHUNK_BYTES;
-use zstd::bulk::{Compressor, Decompressor};
+use zstd::{
+    bulk::Compressor,
+    zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective},
+};
 
 use super::{
     error::SnapshotReadError,
-    format::{ChunkHeader, ChunkKind, Compression, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION},
+    format::{
+        BEGIN_BYTES, ChunkHeader, ChunkKind, Compression, END_BYTES, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION,
+    },
 };
 
 /// Compression level for zstd. Higher levels take a multiple of the time and make chunks smaller by a few percent.
 const ZSTD_LEVEL: i32 = 1;
+
+/// Base-2 logarithm of the largest window of a zstd frame that is read, in bytes. RFC 8878 recommends to support 8 MiB;
+/// frames that this program writes use 512 KiB.
+const MAX_ZSTD_WINDOW_LOG: u32 = 23;
+/// Largest ratio of plain to stored bytes that LZ4's block format can reach.
+const MAX_LZ4_RATIO: usize = 255;
+/// Maximum length of the first and of the last chunk of a snapshot. Both have a fixed layout, and are shorter.
+const MAX_FRAME_BYTES: usize = 4096;
+const _: () = assert!(BEGIN_BYTES < MAX_FRAME_BYTES && END_BYTES < MAX_FRAME_BYTES);
+/// Number of bytes of contents that are discarded in one step.
+const SKIP_BYTES: usize = 256 * 1024;
+const BAD_LENGTH: &str = "it does not decompress to the stated length";
 
 /// Place of the next chunk in a snapshot's sequence of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,29 +118,49 @@ impl Link {
     }
 }
 
-/// A chunk of a snapshot whose checksum has been verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A chunk of a snapshot whose stored bytes have been verified. Its contents are read from the [`ChunkReader`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) kind: ChunkKind,
     pub(crate) number: u64,
-    /// Contents of the chunk, uncompressed.
-    pub(crate) plain: Vec<u8>,
 }
 
-/// Reader of a snapshot that verifies each chunk. Memory: one chunk, in stored and in uncompressed form.
+/// Reader of a snapshot that verifies each chunk. Memory: one chunk in stored form, and a window of its contents, which
+/// the caller bounds. A short file may decompress to large contents, so contents are never decompressed in one step.
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
     /// Bytes of the complete chunks read so far.
     whole_bytes: u64,
     ended: bool,
-    zstd: Option<Decompressor<'static>>,
+    zstd: Option<DCtx<'static>>,
     stored: Vec<u8>,
+    contents: Unread,
+}
+
+/// Position in the contents of the last chunk that was read.
+#[derive(Default)]
+struct Unread {
+    compression: Compression,
+    /// Number of bytes of `stored`, or of `plain`, that were consumed.
+    at: usize,
+    /// Number of bytes of the contents that are still to be read, as the header states.
+    left: usize,
+    /// Decompressed contents, only with LZ4, which cannot be decompressed in parts.
+    plain: Vec<u8>,
 }
 
 impl<R: Read> ChunkReader<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { from, link: Link::default(), whole_bytes: 0, ended: false, zstd: None, stored: Vec::new() }
+        Self {
+            from,
+            link: Link::default(),
+            whole_bytes: 0,
+            ended: false,
+            zstd: None,
+            stored: Vec::new(),
+            contents: Unread::default(),
+        }
     }
 
     /// Returns the number of the chunk that is read next.
@@ -136,8 +173,10 @@ impl<R: Read> ChunkReader<R> {
         self.whole_bytes
     }
 
-    /// Returns the next chunk; `None` after the last chunk, if no bytes follow it.
+    /// Returns the next chunk; `None` after the last chunk, if no bytes follow it. The contents of the previous chunk
+    /// must have been read to their end.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, SnapshotReadError> {
+        debug_assert_eq!(self.contents.left, 0, "the previous chunk was read");
         let mut header = [0; HEADER_BYTES];
         let got = read_up_to(&mut self.from, &mut header)?;
         if self.ended {
@@ -160,14 +199,14 @@ impl<R: Read> ChunkReader<R> {
         if (header.kind == ChunkKind::Begin) != (header.number == 0) {
             return Err(self.corrupt("only the first chunk may describe the snapshot"));
         }
-        let plain = self.decompress(&header)?;
+        self.begin_contents(&header)?;
         self.link = Link { number: header.number + 1, chain: header.crc };
         self.whole_bytes += HEADER_BYTES as u64 + stored;
         self.ended = header.kind == ChunkKind::End;
-        Ok(Some(Chunk { kind: header.kind, number: header.number, plain }))
+        Ok(Some(Chunk { kind: header.kind, number: header.number }))
     }
 
-    /// Checks the header of a chunk before its contents are read, above all the length that the header claims.
+    /// Checks the header of a chunk before its contents are read, above all the lengths that the header claims.
     fn header(&self, bytes: &[u8]) -> Result<(ChunkHeader, [u8; HEADER_BYTES]), SnapshotReadError> {
         if self.link.number == 0 && !bytes.is_empty() && (bytes.len() < 4 || bytes[..4] != MAGIC) {
             return Err(SnapshotReadError::NotASnapshot);
@@ -180,35 +219,110 @@ impl<R: Read> ChunkReader<R> {
             return Err(SnapshotReadError::Version { found: bytes[4], supported: VERSION });
         }
         let header = ChunkHeader::decode(bytes).ok_or_else(|| self.corrupt("its header is unknown"))?;
-        if header.stored.max(header.plain) as usize > MAX_SNAPSHOT_CHUNK_BYTES {
+        let most = match header.kind {
+            ChunkKind::Begin | ChunkKind::End => MAX_FRAME_BYTES,
+            ChunkKind::Rows | ChunkKind::Entries => MAX_SNAPSHOT_CHUNK_BYTES,
+        };
+        if header.stored.max(header.plain) as usize > most {
             return Err(self.corrupt("its header states a length above the limit"));
         }
         Ok((header, *bytes))
     }
 
-    fn decompress(&mut self, header: &ChunkHeader) -> Result<Vec<u8>, SnapshotReadError> {
-        let mut plain = Vec::new();
-        let bad = "it does not decompress to the stated length";
-        let len = match header.compression {
-            Compression::None => {
-                plain.extend_from_slice(&self.stored);
-                plain.len()
-            }
+    /// Prepares the reading of a chunk's contents.
+    fn begin_contents(&mut self, header: &ChunkHeader) -> Result<(), SnapshotReadError> {
+        let left = header.plain as usize;
+        let mut plain = std::mem::take(&mut self.contents.plain);
+        plain.clear();
+        match header.compression {
+            Compression::None if self.stored.len() != left => return Err(self.corrupt(BAD_LENGTH)),
+            Compression::None => {}
             Compression::Lz4 => {
-                plain.resize(header.plain as usize, 0);
-                lz4_flex::block::decompress_into(&self.stored, &mut plain).map_err(|_| self.corrupt(bad))?
+                if left > self.stored.len().saturating_mul(MAX_LZ4_RATIO) {
+                    return Err(self.corrupt(BAD_LENGTH));
+                }
+                plain.resize(left, 0);
+                match lz4_flex::block::decompress_into(&self.stored, &mut plain) {
+                    Ok(len) if len == left => {}
+                    _ => return Err(self.corrupt(BAD_LENGTH)),
+                }
             }
             Compression::Zstd => {
-                plain.resize(header.plain as usize, 0);
-                let zstd = match &mut self.zstd {
-                    Some(zstd) => zstd,
-                    none => none.insert(Decompressor::new()?),
-                };
-                let done = zstd.decompress_to_buffer(&self.stored, &mut plain[..]);
-                done.map_err(|_| self.corrupt(bad))?
+                let zstd = self.zstd.get_or_insert_with(DCtx::create);
+                let prepared = zstd
+                    .reset(ResetDirective::SessionOnly)
+                    .and_then(|_| zstd.set_parameter(DParameter::WindowLogMax(MAX_ZSTD_WINDOW_LOG)));
+                prepared.map_err(|_| io::Error::other("zstd cannot be configured"))?;
+            }
+        }
+        self.contents = Unread { compression: header.compression, at: 0, left, plain };
+        Ok(())
+    }
+
+    /// Appends more of the chunk's contents to `out`, at most `most` bytes. Returns true if the contents end there.
+    pub(crate) fn read(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool, SnapshotReadError> {
+        let wanted = self.contents.left.min(most);
+        let at = self.contents.at;
+        match self.contents.compression {
+            Compression::None => out.extend_from_slice(&self.stored[at..at + wanted]),
+            Compression::Lz4 => out.extend_from_slice(&self.contents.plain[at..at + wanted]),
+            Compression::Zstd => {
+                self.read_zstd(out, wanted)?;
+                self.contents.left -= wanted;
+                return Ok(self.contents.left == 0);
+            }
+        }
+        self.contents.at += wanted;
+        self.contents.left -= wanted;
+        Ok(self.contents.left == 0)
+    }
+
+    /// Decompresses exactly `wanted` more bytes. At the end of the contents, the frame must end as well, and all stored
+    /// bytes must be consumed.
+    fn read_zstd(&mut self, out: &mut Vec<u8>, wanted: usize) -> Result<(), SnapshotReadError> {
+        let zstd = self.zstd.get_or_insert_with(DCtx::create);
+        let is_last = wanted == self.contents.left;
+        let begin = out.len();
+        // The extra byte reveals contents that are longer than the header states.
+        out.resize(begin + wanted + usize::from(is_last), 0);
+        let mut input = InBuffer { src: &self.stored, pos: self.contents.at };
+        let mut filled = 0;
+        let ended = loop {
+            let room = &mut out[begin + filled..];
+            if room.is_empty() {
+                break false;
+            }
+            let mut output = OutBuffer::around(room);
+            let before = input.pos;
+            let decompressed = zstd.decompress_stream(&mut output, &mut input);
+            let written = output.pos();
+            filled += written;
+            match decompressed {
+                Ok(0) => break true,
+                Ok(_) if written > 0 || input.pos > before => {}
+                // The frame is damaged, or goes on after the stored bytes.
+                Ok(_) | Err(_) => return Err(self.corrupt_contents()),
             }
         };
-        if len == header.plain as usize { Ok(plain) } else { Err(self.corrupt(bad)) }
+        self.contents.at = input.pos;
+        let is_sound = filled == wanted && (!is_last || ended && self.contents.at == self.stored.len());
+        out.truncate(begin + filled.min(wanted));
+        if is_sound { Ok(()) } else { Err(self.corrupt_contents()) }
+    }
+
+    /// Returns the error for the contents of the last chunk that was read.
+    fn corrupt_contents(&self) -> SnapshotReadError {
+        let chunk = self.link.number.saturating_sub(1);
+        SnapshotReadError::Corrupt { chunk, at: self.whole_bytes, what: BAD_LENGTH.to_owned() }
+    }
+
+    /// Reads the rest of the chunk's contents and discards it, to check that they decompress.
+    pub(crate) fn skip(&mut self) -> Result<(), SnapshotReadError> {
+        let mut scratch = Vec::new();
+        while !self.read(&mut scratch, SKIP_BYTES)? {
+            scratch.clear();
+        }
+        Ok(())
     }
 
     pub(crate) fn corrupt(&self, what: &'static str) -> SnapshotReadError {
@@ -236,17 +350,21 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// Reads the first chunk of a snapshot, and returns the description in it.
 pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo, SnapshotReadError> {
-    let first = reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
-    SnapshotInfo::decode(&first.plain).ok_or_else(|| SnapshotReadError::Corrupt {
+    reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
+    let mut first = Vec::new();
+    reader.read(&mut first, MAX_FRAME_BYTES)?;
+    SnapshotInfo::decode(&first).ok_or_else(|| SnapshotReadError::Corrupt {
         chunk: 0,
         at: 0,
         what: "its description of the snapshot is invalid".to_owned(),
     })
 }
 
-/// Decodes the payload of a snapshot's last chunk: the totals.
-pub(crate) fn end<R: Read>(reader: &ChunkReader<R>, last: &Chunk) -> Result<Totals, SnapshotReadError> {
-    Totals::decode(&last.plain).ok_or_else(|| reader.corrupt("the last chunk has a wrong length"))
+/// Reads and decodes the payload of a snapshot's last chunk: the totals.
+pub(crate) fn end<R: Read>(reader: &mut ChunkReader<R>) -> Result<Totals, SnapshotReadError> {
+    let mut last = Vec::new();
+    reader.read(&mut last, MAX_FRAME_BYTES)?;
+    Totals::decode(&last).ok_or_else(|| reader.corrupt("the last chunk has a wrong length"))
 }
 
 #[cfg(test)]
@@ -265,7 +383,10 @@ mod tests {
         let mut all = Vec::new();
         while let Some(chunk) = reader.next()? {
             assert_eq!(chunk.number, all.len() as u64);
-            all.push(chunk.plain);
+            let mut plain = Vec::new();
+            // A step that divides no chunk evenly.
+            while !reader.read(&mut plain, 37)? {}
+            all.push(plain);
         }
         assert_eq!(reader.whole_bytes(), bytes.len() as u64);
         Ok(all)
@@ -314,6 +435,21 @@ mod tests {
                     assert!(read(&flipped).is_err(), "{compression:?}: byte {at}, bit {bit}");
                 }
                 assert!(read(&bytes[..at]).is_err(), "{compression:?}: cut to {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn contents_that_are_longer_or_shorter_than_stated_are_found() {
+        for compression in Compression::ALL {
+            for change in [-1_i64, 1] {
+                let (mut packer, mut link) = (Packer::new(compression).unwrap(), Link::default());
+                let begin = link.seal(ChunkKind::Begin, packer.pack(b"begin").unwrap());
+                let mut packed = packer.pack(&b"ab".repeat(5000)).unwrap();
+                packed.plain_len = packed.plain_len.checked_add_signed(change as isize).unwrap();
+                let rows = link.seal(ChunkKind::Rows, packed);
+                let found = read(&[begin, rows].concat());
+                assert!(matches!(found, Err(SnapshotReadError::Corrupt { chunk: 1, .. })), "{compression:?} {change}");
             }
         }
     }

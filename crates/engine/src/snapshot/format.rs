@@ -21,6 +21,7 @@ use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
     codec::{Malformed, Reader},
+    limits::{MAX_COMMAND_BYTES, MAX_ENTRY_BYTES, MAX_VALUE_BYTES},
 };
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
@@ -30,6 +31,16 @@ pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 48 + 24;
 pub(crate) const END_BYTES: usize = 40;
 
 const _: () = assert!(BEGIN_BYTES == 89);
+
+/// Length of the header of an entry.
+const ENTRY_HEADER_BYTES: usize = 37;
+/// Maximum length of an entry's payload: an entry gathers commands until it has this many bytes, and the last command may
+/// be one of maximum length.
+const MAX_ENTRY_PAYLOAD_BYTES: usize = MAX_COMMAND_BYTES + MAX_ENTRY_BYTES;
+/// Maximum length of a row's value: a user's value, and the fields that the state puts before it.
+const MAX_ROW_VALUE_BYTES: usize = MAX_VALUE_BYTES + MAX_POINTING_ROW_BYTES;
+/// Maximum length of the value of a row that points into the log.
+const MAX_POINTING_ROW_BYTES: usize = 64 * 1024;
 
 /// Compression of a snapshot's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -324,6 +335,37 @@ impl<'a> Item<'a> {
                 out.extend_from_slice(&(entry.payload.len() as u32).to_le_bytes());
                 out.extend_from_slice(entry.payload);
             }
+        }
+    }
+
+    /// Returns the length in bytes of the item at the beginning of `bytes`, as its header states; `None` if `bytes` ends
+    /// before its header does. An error if the item is larger than a snapshot's items can be.
+    pub(crate) fn size(kind: ChunkKind, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+        let u32_at = |at: usize| {
+            let field = bytes.get(at..)?.first_chunk::<4>()?;
+            Some(u32::from_le_bytes(*field) as usize)
+        };
+        let u16_at = |at: usize| Some(usize::from(u16::from_le_bytes(*bytes.get(at..)?.first_chunk::<2>()?)));
+        let too_large = "it has a row or an entry above the limit";
+        match (kind, bytes.first()) {
+            (ChunkKind::Entries, Some(_)) => match u32_at(ENTRY_HEADER_BYTES - 4) {
+                Some(payload) if payload > MAX_ENTRY_PAYLOAD_BYTES => Err(too_large),
+                payload => Ok(payload.map(|payload| ENTRY_HEADER_BYTES + payload)),
+            },
+            (ChunkKind::Rows, Some(1)) => match (u16_at(1), u32_at(3), u32_at(7)) {
+                (_, Some(value), _) if value > MAX_POINTING_ROW_BYTES => Err(too_large),
+                (_, _, Some(bytes)) if bytes > MAX_COMMAND_BYTES => Err(too_large),
+                (Some(key), Some(value), Some(bytes)) => Ok(Some(11 + key + value + bytes)),
+                _ => Ok(None),
+            },
+            // The decoder rejects other kinds of rows by their first byte.
+            (ChunkKind::Rows, Some(_)) => match (u16_at(1), u32_at(3)) {
+                (_, Some(value)) if value > MAX_ROW_VALUE_BYTES => Err(too_large),
+                (Some(key), Some(value)) => Ok(Some(7 + key + value)),
+                _ => Ok(None),
+            },
+            (ChunkKind::Begin | ChunkKind::End, _) => Err("only chunks of rows or entries can follow the first chunk"),
+            (_, None) => Ok(None),
         }
     }
 

@@ -31,6 +31,8 @@ type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
 pub struct Part {
     name: String,
     open: Open,
+    /// Size of the snapshot in bytes, as stored; `None` if it is not known before it is read.
+    stored_bytes: Option<u64>,
 }
 
 impl fmt::Debug for Part {
@@ -42,19 +44,27 @@ impl fmt::Debug for Part {
 impl Part {
     /// Creates a part of a backup from a function that opens the bytes of its snapshot; `name` is used in messages.
     pub fn new(name: impl Into<String>, open: impl Fn() -> io::Result<Box<dyn Read>> + Send + Sync + 'static) -> Self {
-        Self { name: name.into(), open: Box::new(open) }
+        Self { name: name.into(), open: Box::new(open), stored_bytes: None }
     }
 
     /// Creates a part of a backup from the snapshot file at `path`. Messages name the part by this path.
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
-        Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)))
+        let stored_bytes = path.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
+        let part = Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)));
+        Self { stored_bytes, ..part }
     }
 
     /// Creates a part of a backup from the bytes of a snapshot in memory; `name` is used in messages.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self::new(name, move || Ok(Box::new(Cursor::new(bytes.clone()))))
+        let stored_bytes = Some(bytes.len() as u64);
+        Self { stored_bytes, ..Self::new(name, move || Ok(Box::new(Cursor::new(bytes.clone())))) }
+    }
+
+    /// Returns the size of the snapshot in bytes, as stored, if it is known.
+    pub(crate) fn stored_bytes(&self) -> Option<u64> {
+        self.stored_bytes
     }
 
     /// Returns the name of this snapshot in messages.

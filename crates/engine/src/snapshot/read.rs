@@ -1,19 +1,30 @@
 //! Reading a snapshot, with a check of everything in it.
 //!
 //! Owns: [`Contents`], which visits the items of a snapshot in order, and two functions that inspect a snapshot
-//! without restoring it. The contents of a chunk are used only after the whole chunk has been checked.
+//! without restoring it. The contents of a chunk are used only after the checksum of the whole chunk has been checked.
+//!
+//! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of a
+//! snapshot. So a short file that decompresses to a lot does not need much more than its length.
 
 use std::{convert::Infallible, io::Read};
 
 use thalweg_log::crc32c;
 use thalweg_state::portable::{self, Row};
-use thalweg_types::codec::{Malformed, Reader};
+use thalweg_types::{
+    Lsn,
+    codec::{Malformed, Reader},
+};
 
 use super::{
     PartKind, SnapshotInfo, SnapshotReadError, Totals,
     chunk::{self, Chunk, ChunkReader},
     format::{ChunkKind, Item},
 };
+
+/// Number of bytes of a chunk's contents that are in memory at a time, or one larger item.
+const WINDOW_BYTES: usize = 1 << 20;
+/// Maximum number of items that are visited in one call.
+const WINDOW_ITEMS: usize = 10_000;
 
 /// Reader of the items (rows or log entries) in a snapshot.
 pub(crate) struct Contents<R> {
@@ -41,77 +52,122 @@ impl<R: Read> Contents<R> {
         Ok(Self { chunks, info, totals: Totals::default() })
     }
 
-    /// Calls `each` once per chunk, with all items of the chunk, and checks at the end that no item is missing.
-    /// Returns the snapshot's totals.
+    /// Calls `each` with the items of each chunk, about [`WINDOW_BYTES`] of them at a time, and checks at the end that no
+    /// item is missing. Returns the snapshot's totals.
     pub(crate) fn visit<E>(
         &mut self,
         each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
     ) -> Result<Totals, VisitError<E>> {
-        let mut last_key = Vec::new();
-        let mut last_lsn = None;
+        let mut order = Order::default();
         while let Some(chunk) = self.chunks.next()? {
             if chunk.kind == ChunkKind::End {
-                let promised = chunk::end(&self.chunks, &chunk)?;
+                let promised = chunk::end(&mut self.chunks)?;
                 if promised != self.totals {
                     return Err(self.chunks.corrupt("its contents differ from the totals that it states").into());
                 }
                 continue;
             }
-            let items =
-                items(&chunk).map_err(|bad| self.corrupt(&chunk, &format!("no {} at {}", bad.expected, bad.at)))?;
-            for item in &items {
-                self.check(&chunk, item, &mut last_key, &mut last_lsn)?;
-                self.totals.add(item);
-            }
-            each(&items).map_err(VisitError::Visitor)?;
+            self.visit_chunk(chunk, &mut order, each)?;
         }
         Ok(self.totals)
     }
 
-    fn check(
-        &self,
-        chunk: &Chunk,
-        item: &Item<'_>,
-        last_key: &mut Vec<u8>,
-        last_lsn: &mut Option<u64>,
-    ) -> Result<(), SnapshotReadError> {
+    /// Visits the items of a chunk through a window of its contents, which grows only for an item that is larger.
+    fn visit_chunk<E>(
+        &mut self,
+        chunk: Chunk,
+        order: &mut Order,
+        each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
+    ) -> Result<(), VisitError<E>> {
+        let mut window = Vec::new();
+        let (mut base, mut wanted, mut is_whole) = (0, WINDOW_BYTES, false);
+        loop {
+            if !is_whole && window.len() < wanted {
+                let missing = wanted - window.len();
+                is_whole = self.chunks.read(&mut window, missing)?;
+            }
+            if is_whole && window.is_empty() {
+                return Ok(());
+            }
+            let mut items = Vec::new();
+            let mut used = 0;
+            wanted = WINDOW_BYTES;
+            while items.len() < WINDOW_ITEMS {
+                let rest = &window[used..];
+                match Item::size(chunk.kind, rest).map_err(|what| self.corrupt(chunk, what))? {
+                    Some(size) if size <= rest.len() => {
+                        let item = item(chunk.kind, &rest[..size]);
+                        let item = item.map_err(|bad| {
+                            self.corrupt(chunk, &format!("no {} at {}", bad.expected, base + used + bad.at))
+                        })?;
+                        self.check(chunk, &item, order)?;
+                        self.totals.add(&item);
+                        items.push(item);
+                        used += size;
+                    }
+                    // One byte more than the item, so that the end of the chunk is noticed with its last item.
+                    Some(size) => {
+                        wanted = wanted.max(size + 1);
+                        break;
+                    }
+                    None => break,
+                }
+            }
+            if items.is_empty() && is_whole {
+                let what = format!("it ends within the row or entry at {}", base + used);
+                return Err(self.corrupt(chunk, &what).into());
+            }
+            if !items.is_empty() {
+                each(&items).map_err(VisitError::Visitor)?;
+            }
+            drop(items);
+            window.drain(..used);
+            base += used;
+        }
+    }
+
+    fn check(&self, chunk: Chunk, item: &Item<'_>, order: &mut Order) -> Result<(), SnapshotReadError> {
         match (item, self.info.kind) {
             (Item::Row { key, value, bytes }, PartKind::Full) => {
-                if *key <= last_key.as_slice() {
+                if *key <= order.key.as_slice() {
                     return Err(self.corrupt(chunk, "its keys are not in order"));
                 }
-                last_key.clear();
-                last_key.extend_from_slice(key);
+                order.key.clear();
+                order.key.extend_from_slice(key);
                 check_row(key, value, *bytes).map_err(|what| self.corrupt(chunk, &what))
             }
             (Item::Entry(entry), PartKind::Increment) => {
                 let within = entry.lsn >= self.info.since && entry.lsn < self.info.applied.lsn;
-                if !within || last_lsn.is_some_and(|last| entry.lsn.0 <= last) {
+                if !within || order.lsn.is_some_and(|last| entry.lsn <= last) {
                     return Err(self.corrupt(chunk, "its entries are not in order"));
                 }
-                *last_lsn = Some(entry.lsn.0);
+                order.lsn = Some(entry.lsn);
                 Ok(())
             }
             _ => Err(self.corrupt(chunk, "it has contents that this kind of snapshot cannot have")),
         }
     }
 
-    fn corrupt(&self, chunk: &Chunk, what: &str) -> SnapshotReadError {
+    fn corrupt(&self, chunk: Chunk, what: &str) -> SnapshotReadError {
         SnapshotReadError::Corrupt { chunk: chunk.number, at: self.chunks.whole_bytes(), what: what.to_owned() }
     }
 }
 
-fn items(chunk: &Chunk) -> Result<Vec<Item<'_>>, Malformed> {
-    let mut reader = Reader::at(&chunk.plain, 0);
-    let mut items = Vec::new();
-    while !reader.is_empty() {
-        items.push(match chunk.kind {
-            ChunkKind::Rows => Item::decode_row(&mut reader)?,
-            ChunkKind::Entries => Item::decode_entry(&mut reader)?,
-            ChunkKind::Begin | ChunkKind::End => return Err(Malformed { at: 0, expected: "rows or entries" }),
-        });
+/// Decodes one item that fills `bytes`.
+fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
+    let mut reader = Reader::at(bytes, 0);
+    match kind {
+        ChunkKind::Rows => Item::decode_row(&mut reader),
+        ChunkKind::Entries => Item::decode_entry(&mut reader),
+        ChunkKind::Begin | ChunkKind::End => Err(Malformed { at: 0, expected: "rows or entries" }),
     }
-    Ok(items)
+}
+
+/// The last key and the last LSN that were visited. Later ones must be greater.
+#[derive(Default)]
+struct Order {
+    key: Vec<u8>,
+    lsn: Option<Lsn>,
 }
 
 /// Checks that a row is of a kind that a snapshot may contain, and that the bytes sent with it are those that the row
@@ -182,7 +238,7 @@ pub fn survey(from: impl Read) -> Result<PartialSnapshot, SnapshotReadError> {
     let info = chunk::begin(&mut chunks)?;
     let is_complete = loop {
         match chunks.next() {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => chunks.skip()?,
             Ok(None) => break true,
             Err(SnapshotReadError::Truncated { .. }) => break false,
             Err(error) => return Err(error),

@@ -54,6 +54,10 @@ const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run i
 /// Maximum number of rows that a restore writes to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
+/// Usual ratio of a snapshot's contents to its stored bytes, at most.
+const USUAL_RATIO: u64 = 8;
+/// Size of memtables and cache that a restore uses even for the shortest backup.
+const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 /// Maximum number of entries that a restore appends to the new log in one call.
 const MAX_TOGETHER: usize = 1000;
 
@@ -184,6 +188,7 @@ fn fill(
 ) -> Result<Restored, RestoreError> {
     // A plan begins with a full snapshot.
     let Some(((full, info), increments)) = plan.split_first() else { return Err(RestoreError::NoFull { parts: 0 }) };
+    let options = &within_memory(options, plan);
     let first_lsn = plan.iter().map(|(_, info)| info.applied.lsn).max().unwrap_or_default();
     let log_options = LogOptions { first_lsn, ..options.log() };
     let opened = Log::open(disk.clone(), LOG_DIR, log_options, clock.clone(), node.0);
@@ -191,7 +196,7 @@ fn fill(
     let backend = backends::open(disk, options.backend.unwrap_or_default(), Arc::new(Barrier(log.clone())), options)?;
     let mut totals = Totals::default();
     let mut tell = |parts, totals| progress(RestoreProgress { parts, of: plan.len(), totals });
-    let mut loader = Loader::new(&log, &*backend, info.applied.time);
+    let mut loader = Loader::new(&log, &*backend, info.applied.time, options);
     visit(full, |items| {
         for item in items {
             loader.load(item)?;
@@ -236,6 +241,18 @@ fn fill(
     })
 }
 
+/// Returns the options with memtables and a cache that are not much larger than the backup. A short file may hold a lot
+/// of compressed data, and must not fill the memory of the machine that reads it.
+fn within_memory(options: &Options, plan: &[(&Part, SnapshotInfo)]) -> Options {
+    let stored: Option<u64> = plan.iter().map(|(part, _)| part.stored_bytes()).sum();
+    let most = stored.map_or(u64::MAX, |stored| stored.saturating_mul(USUAL_RATIO).max(LEAST_MEMORY_BYTES));
+    Options {
+        memtable_bytes: options.memtable_bytes.min(usize::try_from(most).unwrap_or(usize::MAX)),
+        cache_bytes: options.cache_bytes.min(most),
+        ..options.clone()
+    }
+}
+
 fn visit(part: &Part, mut each: impl FnMut(&[Item<'_>]) -> Result<(), RestoreError>) -> Result<(), RestoreError> {
     let contents = part.open().map_err(Into::into).and_then(Contents::open);
     match contents.map_err(|error| part.fault(error))?.visit(&mut each) {
@@ -254,12 +271,17 @@ struct Loader<'a> {
     batches: u64,
     placed: RelocatedBytes,
     payload: Vec<u8>,
+    /// Size of a batch from which its rows are persisted immediately. A batch of usual rows has about [`BATCH_BYTES`].
+    /// Rows that are larger must not gather in memtables, nor any rows of a backup that is far shorter than its contents.
+    flush_bytes: usize,
 }
 
 impl<'a> Loader<'a> {
-    fn new(log: &'a Log, backend: &'a dyn Backend, time: SpaceTime) -> Self {
+    fn new(log: &'a Log, backend: &'a dyn Backend, time: SpaceTime, options: &Options) -> Self {
         let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
-        Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new() }
+        let is_short = options.memtable_bytes as u64 <= LEAST_MEMORY_BYTES;
+        let flush_bytes = if is_short { BATCH_BYTES / 4 } else { 2 * BATCH_BYTES };
+        Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new(), flush_bytes }
     }
 
     fn load(&mut self, item: &Item<'_>) -> Result<(), RestoreError> {
@@ -302,6 +324,10 @@ impl<'a> Loader<'a> {
         // Backends distinguish states by this position. It claims nothing before all rows are there.
         let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
         self.backend.apply(&self.batch, unfinished)?;
+        if self.batch.byte_len() >= self.flush_bytes {
+            self.backend.flush()?;
+            self.batch = WriteBatch::new();
+        }
         self.batch.clear();
         Ok(())
     }

@@ -204,7 +204,9 @@ pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
 pub(crate) struct JsonSettlement {
     attempt: u64,
     /// First and last offset of each range, inclusive; if empty, all records of the delivery that are still pending.
+    // Some generators of clients do not understand the schema of a pair.
     #[serde(default)]
+    #[schema(value_type = Vec<Vec<u64>>)]
     ranges: Vec<(u64, u64)>,
 }
 

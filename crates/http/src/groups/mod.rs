@@ -63,11 +63,16 @@ pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
 
 async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() { Ok(T::default()) } else { crate::json::parse(&body) }
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    call.require_json()?;
+    crate::json::parse(&body)
 }
 
 /// Reads and parses the JSON body of a request that must have one.
 async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+    call.require_json()?;
     crate::json::parse(&body::read(app, &call.account, call.body.get_mut()).await?)
 }
 

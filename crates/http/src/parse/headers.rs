@@ -93,6 +93,15 @@ pub fn request_media(content_type: &[u8]) -> Option<Media> {
     Media::ALL.into_iter().find(|media| essence.eq_ignore_ascii_case(media.name().as_bytes()))
 }
 
+/// Returns true if a `Content-Type` is that of a form of HTML, which clients such as curl also send by default.
+#[must_use]
+pub(crate) fn is_form(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    [&b"application/x-www-form-urlencoded"[..], b"multipart/form-data"]
+        .iter()
+        .any(|form| essence.eq_ignore_ascii_case(form))
+}
+
 /// Picks the media type of a reply from an `Accept` header: the offer with the highest quality, and the earlier offer
 /// if several are equal. Without a header, the first offer. Returns `None` if no offer is acceptable.
 #[must_use]

@@ -16,14 +16,15 @@ mod subjects;
 mod watch;
 
 pub use error::ParseError;
+pub(crate) use headers::is_form;
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use path::{KvPath, kv_path, name_segment};
 pub(crate) use percent::text;
 pub use percent::{decode, decode_query, encode};
 pub(crate) use push::PushQuery;
 pub(crate) use query::{
-    AddQuery, CacheKeysQuery, Cursor, LeaseQuery, LeasesQuery, ListQuery, PrefixQuery, Required, RevisionQuery,
-    VersionsQuery, parameter,
+    AddQuery, CacheKeysQuery, Cursor, LeaseQuery, LeasesQuery, ListQuery, PrefixQuery, ReadyQuery, Required,
+    RevisionQuery, VersionsQuery, parameter,
 };
 pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, StartPosition, pair_range};
 pub(crate) use snapshot::SnapshotQuery;

@@ -307,6 +307,13 @@ query! {
         cursor: Option<Vec<u8>> = bytes,
     }
 
+    /// Query parameters of `GET /ready`.
+    #[derive(Copy)]
+    pub(crate) struct ReadyQuery {
+        /// True if the reply has the warnings about the server's configuration.
+        verbose: bool = flag,
+    }
+
     /// Query parameters of `GET /v1/kv/{keyspace}/{key}`.
     #[derive(Copy)]
     pub(crate) struct RevisionQuery {

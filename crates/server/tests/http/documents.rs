@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use thalweg_server::{OPENAPI, ROUTES};
+use thalweg_server::{OPENAPI, ROUTES, config::Setting};
 
 use crate::support::{Node, holds};
 
@@ -18,8 +18,10 @@ fn the_document_and_the_routes_are_the_same_set() {
     let mut in_document = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
-            let id = operation["operationId"].as_str().unwrap().to_owned();
-            in_document.insert((path.clone(), method.to_uppercase(), id));
+            // Routes of an operation without a key in their path have ids of their own.
+            let id = operation["operationId"].as_str().unwrap();
+            let name = id.strip_suffix("_empty_key").or_else(|| id.strip_suffix("_by_query")).unwrap_or(id);
+            in_document.insert((path.clone(), method.to_uppercase(), name.to_owned()));
         }
     }
     let in_router: BTreeSet<_> = ROUTES
@@ -311,5 +313,70 @@ fn the_guide_names_every_route() {
         // The guide lists a route's methods once for all its paths, with one form of path parameters.
         let stem = documented(route.path).split("/{key}").next().unwrap().trim_end_matches('/').to_owned();
         assert!(guide.contains(&stem), "{stem} is not in docs/http.md");
+    }
+}
+
+#[tokio::test]
+async fn the_page_at_the_root_names_the_node_and_leads_to_the_api() {
+    let node = Node::start().await;
+    let page = node.get("/").await.is(200);
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    assert!(page.header("content-security-policy").contains("default-src 'none'"));
+    let text = String::from_utf8(page.body).unwrap();
+    let status = node.get("/v1/status").await.is(200).json();
+    holds(&text, status["node"].as_str().unwrap());
+    let mut links = 0;
+    for link in text.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        node.get(link).await.is(200);
+        links += 1;
+    }
+    assert!(links >= 5 && text.contains("href=\"/openapi.json\""), "{text}");
+    node.call("POST", "/", &[], b"").await.refused(405, "wrong_method", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn readiness_warns_of_a_password_that_protects_one_port_only() {
+    let node = Node::start().await;
+    let calm = node.get("/ready?verbose").await.is(200).json();
+    assert_eq!(calm, json!({ "status": "good", "warnings": [] }));
+    node.get("/ready?verbos").await.refused(400, "unknown_parameter", "fix");
+    node.stop().await;
+    let half = Node::with(|config| config.resp_password = Setting::parse("hunter2").unwrap()).await;
+    assert_eq!(half.get("/ready").await.is(200).json(), json!({ "status": "good" }));
+    let warnings = half.get("/ready?verbose").await.is(200).json()["warnings"].to_string();
+    assert!(warnings.contains("resp_password protects only") && !warnings.contains("hunter2"), "{warnings}");
+    half.stop().await;
+}
+
+#[test]
+fn the_document_is_valid_openapi() {
+    use roas::validation::{Options, Validate};
+    let validate = |text: &str| {
+        let document: roas::v3_1::spec::Spec = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        // The library does not see references from arrays that may be null.
+        let options = Options::IgnoreMissingTags | Options::IgnoreExternalReferences | Options::IgnoreUnusedSchemas;
+        document.validate(options).map_err(|error| error.to_string())
+    };
+    validate(&OPENAPI).unwrap();
+    for (right, wrong) in [
+        ("\"kv_put_empty_key\"", "\"kv_put\""),
+        ("#/components/schemas/Error", "#/components/schemas/Nowhere"),
+        ("\"in\": \"path\"", "\"in\": \"nowhere\""),
+    ] {
+        assert!(OPENAPI.contains(right), "{right}");
+        assert!(validate(&OPENAPI.replace(right, wrong)).is_err(), "{wrong} is found");
+    }
+}
+
+#[test]
+fn every_operation_of_the_document_has_an_id_of_its_own() {
+    let document: Value = serde_json::from_str(&OPENAPI).unwrap();
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id.to_owned()), "{id} twice, also of {method} {path}");
+        }
     }
 }

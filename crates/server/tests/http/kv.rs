@@ -270,3 +270,25 @@ async fn a_commit_spans_keyspaces_and_streams_or_does_nothing() {
     node.post_json("/v1/commit", &bad).await.refused(400, "bad_base64", "fix");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_delete_in_a_keyspace_that_does_not_exist_succeeds_and_creates_nothing() {
+    let node = Node::start().await;
+    node.put("/v1/kv/a/k", b"v").await.is(204);
+    let deleted = node.delete("/v1/kv/none/k").await.is(204);
+    assert_eq!((deleted.header("thalweg-durability"), deleted.headers.get("etag")), ("disk", None));
+    let call = |headers: &'static [(&'static str, &'static str)]| node.call("DELETE", "/v1/kv/none/k", headers, b"");
+    assert_eq!(call(&[("thalweg-durability", "none")]).await.is(202).header("thalweg-durability"), "none");
+    call(&[("if-none-match", "*")]).await.is(204);
+    call(&[("if-match", "*")]).await.refused(412, "condition_failed", "fix");
+    call(&[("if-match", "\"1\"")]).await.refused(412, "condition_failed", "fix");
+    let cleared = node.delete("/v1/kv/none?prefix=x").await.is(200).json();
+    assert_eq!(cleared, serde_json::json!({"keys": 0, "revision": 1, "durability": "disk"}));
+    let names = node.get("/v1/kv").await.is(200).json();
+    assert_eq!(names["keyspaces"].as_array().unwrap().len(), 1, "{names}");
+    // The same in a transaction.
+    let operation = serde_json::json!({"op": "delete_prefix", "keyspace": "none", "prefix": "x"});
+    let done = node.post_json("/v1/txn", &serde_json::json!({"then": [operation]})).await.is(200).json();
+    assert_eq!(done["results"][0]["keys"], serde_json::json!(0));
+    node.stop().await;
+}

@@ -170,7 +170,7 @@ async fn a_touch_changes_the_deadline_and_nothing_else() {
 #[tokio::test]
 async fn a_default_ttl_holds_unless_the_put_says_otherwise() {
     let (node, _clock) = by_hand().await;
-    node.call("PUT", "/v1/keyspaces/s", &[], br#"{"default_ttl_seconds": 60}"#).await.is(201);
+    node.put_json("/v1/keyspaces/s", &json!({ "default_ttl_seconds": 60 })).await.is(201);
     node.put("/v1/kv/s/a", b"1").await.is(204);
     node.put("/v1/kv/s/b?ttl=never", b"1").await.is(204);
     node.put("/v1/kv/s/c?ttl=5", b"1").await.is(204);
@@ -244,7 +244,7 @@ async fn requests_that_no_lease_can_answer_are_refused() {
     node.get("/v1/leases?cursor=x").await.refused(400, "bad_parameter", "fix");
     node.get("/v1/leases/7?cursor=1").await.refused(400, "unknown_parameter", "fix");
     node.call("PUT", "/v1/kv/a/k?lease=7", &[("thalweg-lease", "7")], b"").await.refused(400, "bad_parameter", "fix");
-    let level = [("thalweg-durability", "none")];
+    let level = [("thalweg-durability", "none"), ("content-type", "application/json")];
     let granted = node.call("POST", "/v1/leases", &level, br#"{"ttl_seconds": 60}"#).await.is(201);
     assert_eq!(granted.header("thalweg-durability"), "os", "a lease whose id is not known is of no use");
     node.stop().await;

@@ -3,9 +3,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bodies;
 mod bounds;
+mod browsers;
 mod caches;
+mod chromium;
 mod documents;
+mod generated_clients;
 mod groups;
 mod kv;
 mod leases;

@@ -166,7 +166,7 @@ async fn a_stream_is_created_changed_trimmed_and_deleted() {
     let limits = json!({ "max_records": 10, "max_age_seconds": 3600.5 });
     let put = |body: Value| {
         let node = &node;
-        async move { node.call("PUT", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
+        async move { node.put_json("/v1/streams/s", &body).await }
     };
     let made = put(limits).await.is(201).json();
     let config = |max_bytes: Value, max_records: Value| {
@@ -179,7 +179,8 @@ async fn a_stream_is_created_changed_trimmed_and_deleted() {
     put(json!({})).await.is(200);
     let patch = |body: Value| {
         let node = &node;
-        async move { node.call("PATCH", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
+        let json = [("content-type", "application/json")];
+        async move { node.call("PATCH", "/v1/streams/s", &json, body.to_string().as_bytes()).await }
     };
     let changed = patch(json!({ "max_records": null, "max_bytes": 1000 })).await.is(200).json();
     assert_eq!(changed["config"], config(json!(1000), Value::Null));
@@ -385,10 +386,11 @@ async fn a_stream_is_configured_whole_or_in_parts() {
     let node = Node::start().await;
     let target = "/v1/streams/s";
     let sent = json!({ "max_record_bytes": 20, "compaction": {} });
-    let created = node.call("PUT", target, &[], sent.to_string().as_bytes()).await.is(201).json();
+    let created = node.put_json(target, &sent).await.is(201).json();
     assert_eq!(created["config"]["compaction"], json!({ "tombstone_grace_seconds": 86_400.0 }));
     let patch = json!({ "max_batch_bytes": 60, "compaction": { "tombstone_grace_seconds": 1.5 } });
-    node.call("PATCH", target, &[], patch.to_string().as_bytes()).await.is(200);
+    let json = [("content-type", "application/json")];
+    node.call("PATCH", target, &json, patch.to_string().as_bytes()).await.is(200);
     let config = node.get(target).await.is(200).json()["config"].clone();
     let expected = json!({
         "max_age_seconds": null, "max_bytes": null, "max_records": null, "max_record_bytes": 20, "max_batch_bytes": 60,
@@ -402,10 +404,10 @@ async fn a_stream_is_configured_whole_or_in_parts() {
     node.post_json(records, &json!([{ "payload": "v", "tombstone": true }])).await.refused(400, "bad_tombstone", "fix");
     let lines = node.get(records).await.is(200).lines();
     assert_eq!((&lines[0]["tombstone"], &lines[1]["tombstone"]), (&Value::Null, &json!(true)));
-    node.call("PATCH", target, &[], b"{\"compaction\": null}").await.is(200);
+    node.call("PATCH", target, &json, b"{\"compaction\": null}").await.is(200);
     assert_eq!(node.get(target).await.json()["config"]["compaction"], Value::Null);
     let bad = json!({ "compaction": { "tombstone_grace_seconds": -1 } }).to_string();
-    node.call("PATCH", target, &[], bad.as_bytes()).await.refused(400, "bad_json", "fix");
+    node.call("PATCH", target, &json, bad.as_bytes()).await.refused(400, "bad_json", "fix");
     node.stop().await;
 }
 

@@ -139,3 +139,51 @@ async fn what_cannot_be_watched_is_refused() {
     drop(first);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn lines_mark_the_end_of_each_commit() {
+    let node = Node::start().await;
+    let commit = json!({"writes": [
+        {"op": "put", "keyspace": "a", "key": "x", "value": "1"},
+        {"op": "put", "keyspace": "a", "key": "y", "value": "1"},
+    ]});
+    node.post_json("/v1/commit", &commit).await.is(200);
+    node.put("/v1/kv/a/z", b"1").await.is(204);
+    node.post_json("/v1/commit", &commit).await.is(200);
+    let target = "/v1/watch/a?from=1&limit=4";
+    let reply = node.call("GET", target, &[("accept", "application/x-ndjson")], b"").await.is(200);
+    let lines = reply.lines();
+    let changes: Vec<_> = lines.iter().filter(|line| line.get("progress").is_none()).collect();
+    let marks: Vec<_> =
+        changes.iter().map(|line| (line["key"].as_str().unwrap(), line.get("last").is_some())).collect();
+    let wanted = [("x", false), ("y", true), ("z", true), ("x", false)];
+    assert_eq!(marks, wanted, "the limit cuts the last commit, which has no mark");
+    assert!(changes.iter().all(|line| line.get("last").is_none_or(|last| *last == json!(true))));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_of_a_rare_prefix_stays_above_a_short_history() {
+    let node = Node::with(|config| {
+        let span = |seconds| thalweg_server::config::Span(std::time::Duration::from_secs(seconds));
+        // Longer than the test waits for anything.
+        (config.tail_keep_alive, config.idle_timeout) = (span(300), span(900));
+    })
+    .await;
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    let (mut client, mut buffer) = watch(&node, "?prefix=rare", &[]).await;
+    assert_eq!(event(&mut client, &mut buffer).await.unwrap().2, json!({"progress": 1}));
+    for _ in 0..3 {
+        node.put("/v1/kv/a/x", b"1").await.is(204);
+    }
+    // The position is reported although nothing matches, and as of the moment of the report.
+    loop {
+        let (id, name, data) = event(&mut client, &mut buffer).await.unwrap();
+        assert_eq!((name.as_str(), data["progress"].as_u64()), ("progress", id.unwrap().parse().ok()));
+        if data["progress"] == 4 {
+            break;
+        }
+    }
+    drop(client);
+    node.stop().await;
+}

@@ -12,7 +12,10 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use serde_json::Value;
 use tempfile::TempDir;
 use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_server::{Config, Server, ServerError, config::Backend};
+use thalweg_server::{
+    Config, Server, ServerError,
+    config::{AllowedHosts, Backend, Setting as _},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -41,6 +44,8 @@ pub fn config() -> Config {
         backend: Backend(Some(BackendKind::Memory)),
         // Tests of QUIC set this, and the directory of the certificate.
         native_quic_sockets: 0,
+        // The tests name the host `t`.
+        allowed_hosts: AllowedHosts::parse("t").unwrap(),
         ..Config::default()
     }
 }
@@ -221,7 +226,10 @@ impl Client {
     }
 
     pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut request = format!("{method} {target} HTTP/1.1\r\nhost: t\r\n");
+        let mut request = format!("{method} {target} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request.push_str("host: t\r\n");
+        }
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -201,6 +201,6 @@ impl Resolved {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let sum = self.config.memory().last().map_or(ByteSize(0), |(_, sum)| *sum);
-        self.memory.warning(sum).into_iter().collect()
+        self.memory.warning(sum).into_iter().chain(self.config.warnings()).collect()
     }
 }

@@ -9,6 +9,7 @@
 
 mod certificate;
 mod explain;
+mod hosts;
 mod layers;
 mod memory;
 mod memory_size;
@@ -17,6 +18,7 @@ mod profile;
 mod resp;
 mod subjects;
 mod units;
+mod warnings;
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
@@ -35,6 +37,7 @@ use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
 
 pub use certificate::PemFile;
 pub use explain::example;
+pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source};
 pub use memory::MemoryBudget;
 pub use memory_size::{AvailableMemory, MemorySize};
@@ -188,6 +191,11 @@ knobs! {
     /// Password for Redis clients (`AUTH`, `HELLO`); empty requires none. Set it in the environment or in the file: a
     /// flag is visible in the list of processes, and the protocol sends the password in the clear. Cost: none.
     resp_password: Password = |_| Password::default();
+    /// Names in the `Host` header of HTTP requests that are accepted, joined by commas, besides localhost, loopback
+    /// addresses, and the address at which the connection arrived; `any` accepts every name. The server answers other
+    /// names with 403, because a website can make its own name lead to this node, and so use the node from the
+    /// browsers of its visitors. Cost: with `any`, that protection.
+    allowed_hosts: AllowedHosts = |_| AllowedHosts::default();
     /// Permit addresses that other machines can reach, although clients are not authenticated and HTTP has no TLS.
     /// Cost: on an untrusted network, the confidentiality of all stored data.
     allow_unprotected: bool = |_| false;

@@ -11,6 +11,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 use thalweg_broker::{CacheStats, NamedCache};
+use thalweg_types::printable::one_line;
 
 use super::encode::{counter, gauge};
 use crate::{limits::MAX_METRIC_CACHES, views::Views};
@@ -75,7 +76,8 @@ impl Collector for Caches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let caches = self.0.caches.list();
         gauge(&mut encoder, "caches", "Caches", caches.len() as u64)?;
-        let stats = |named: NamedCache| (named.name, named.cache.stats());
+        // Clients choose the names. Control characters in them would act on a terminal that shows the metrics.
+        let stats = |named: NamedCache| (one_line(named.name.as_bytes()), named.cache.stats());
         let shown: Vec<_> = caches.into_iter().take(MAX_METRIC_CACHES).map(stats).collect();
         if shown.is_empty() {
             return Ok(());
@@ -84,13 +86,13 @@ impl Collector for Caches {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (cache, stats) in &shown {
                 let value = i64::try_from(figure(stats)).unwrap_or(i64::MAX);
-                ConstGauge::new(value).encode(metric.encode_family(&vec![("cache", &**cache)])?)?;
+                ConstGauge::new(value).encode(metric.encode_family(&vec![("cache", cache.as_str())])?)?;
             }
         }
         for (name, help, figure) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (cache, stats) in &shown {
-                ConstCounter::new(figure(stats)).encode(metric.encode_family(&vec![("cache", &**cache)])?)?;
+                ConstCounter::new(figure(stats)).encode(metric.encode_family(&vec![("cache", cache.as_str())])?)?;
             }
         }
         Ok(())

@@ -18,7 +18,8 @@ mod view;
 mod wal;
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirBuilder, File, OpenOptions},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -91,8 +92,12 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     fn open(options: &SqliteOptions) -> Result<Self, BackendError> {
-        fs::create_dir_all(&options.dir).map_err(io_error("create the directory"))?;
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&options.dir);
+        created.map_err(io_error("create the directory"))?;
         let path = options.dir.join(FILE);
+        // SQLite would let every user read the file. It gives its other files the permissions of this one.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        drop(file.map_err(io_error("create the database"))?);
         let writer = connection::open(&path, Role::Write, options.cache_bytes / 2)?;
         prepare(&writer)?;
         if let Some(max_bytes) = options.max_bytes {

@@ -3,14 +3,16 @@
 //! ```text
 //! DIR/full-<lsn>.tws                    a full snapshot
 //! DIR/increment-<since>-<lsn>.tws       changes since the newest earlier one
-//! *.partial                             incomplete; the next backup overwrites it
+//! *.partial                             incomplete; the next backup removes it
 //! ```
 //! Invariant: a file gets its final name only after it is complete, on disk, and verified by reading it back. Every
-//! `.tws` file is therefore good, unless it was damaged later. A backup never overwrites an existing one.
+//! `.tws` file is therefore good, unless it was damaged later. A backup never overwrites an existing one. Only their
+//! owner can read backups.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File},
     io::{self, BufReader},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -30,9 +32,10 @@ use super::migrate;
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
-    render,
+    permissions, render,
     session::{Access, PartialFile, Session, SnapshotRequest},
     span::{Since, parse_since, show_time},
+    unfinished_file::{self, UnfinishedFile},
 };
 
 const EXTENSION: &str = "tws";
@@ -42,7 +45,7 @@ const EXTENSION: &str = "tws";
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "A backup shows the data at one point in time, while writes continue. Each chunk is checked, and the file is read\n\
-                  back. An interrupted backup leaves FILE.partial and must be started again; a broken connection is resumed.\n\n\
+                  back. An interrupted backup must be started again, and removes the FILE.*.partial of the first; a broken connection is resumed.\n\n\
                   Examples:\n  thalweg backup --to monday.tws\n  thalweg backup --to backups/                    # a full backup\n  \
                   thalweg backup --to backups/ --incremental      # changes since the last one\n  \
                   thalweg backup verify backups/\n  thalweg restore backups/ --data ./restored"
@@ -134,7 +137,9 @@ pub fn run(args: &Backup) -> Result<(), Failure> {
     }
     refuse_existing(to)?;
     let (path, verified) = Session::with(&args.place, Access::Read, |session| {
-        take(args, session, None, &with_suffix(to, ".partial"), &|_| Ok(Some(to.to_owned())))
+        let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let stem = to.file_name().unwrap_or(to.as_os_str()).to_string_lossy();
+        take(args, session, None, (dir, &stem), &|_| Ok(Some(to.to_owned())))
     })?
     .ok_or_else(|| Failure::usage("nothing was written"))?;
     print_backup(args, &path, &verified)
@@ -149,7 +154,7 @@ fn refuse_existing(path: &Path) -> Result<(), Failure> {
 }
 
 fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| Failure::file(dir, &error))?;
     let there = infos(&parts(&[dir.to_owned()])?)?;
     let newest = there.iter().max_by_key(|(_, info)| info.applied.lsn).map(|(_, info)| *info);
     let has_full = there.iter().any(|(_, info)| info.kind == PartKind::Full);
@@ -159,17 +164,17 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
     }
     let node = there.first().map(|(_, info)| info.node);
     let name = |info: &SnapshotInfo| part_path(dir, node, info);
-    let partial = dir.join("backup.partial");
+    let partial = (dir, "backup");
     let mut covered = next_increment(&there);
     if let Some(newest) = newest {
         // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
-        let mut taken = take(args, session, covered, &partial, &name);
+        let mut taken = take(args, session, covered, partial, &name);
         if covered.is_some_and(|since| since < newest.applied.lsn)
             && let Err(failure) = &taken
             && is_out_of_reach(failure)
         {
             render::note(&format!("{}: the entries before the newest full backup stay missing", failure.message));
-            taken = take(args, session, Some(newest.applied.lsn), &partial, &name);
+            taken = take(args, session, Some(newest.applied.lsn), partial, &name);
         }
         match taken {
             Ok(Some((path, verified))) => {
@@ -189,13 +194,13 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
             return Ok(());
         }
     }
-    let Some((path, full)) = take(args, session, None, &partial, &name)? else {
+    let Some((path, full)) = take(args, session, None, partial, &name)? else {
         return Err(Failure::usage("the directory already has a full backup of this LSN"));
     };
     print_backup(args, &path, &full)?;
     // Entries written between the increment and the full backup are in neither of them as single steps.
     let Some(since) = covered.filter(|since| *since < full.info.applied.lsn) else { return Ok(()) };
-    match take(args, session, Some(since), &partial, &name) {
+    match take(args, session, Some(since), partial, &name) {
         Ok(Some((path, verified))) => print_backup(args, &path, &verified),
         Ok(None) => Ok(()),
         Err(failure) => {
@@ -257,38 +262,35 @@ fn hint(failure: Failure) -> Failure {
 }
 
 /// Takes a snapshot, verifies it, and renames the file to the path that `name` returns. Removes the file and
-/// returns `None` if `name` returns `None`.
+/// returns `None` if `name` returns `None`. Until then the file is in the directory `dir`, and its name begins with
+/// `stem`.
 fn take(
     args: &Backup,
     session: &Session,
     since: Option<Lsn>,
-    partial: &Path,
+    (dir, stem): (&Path, &str),
     name: &dyn Fn(&SnapshotInfo) -> Result<Option<PathBuf>, Failure>,
 ) -> Result<Option<(PathBuf, Verified)>, Failure> {
-    let taken = take_partial(args, session, since, partial).and_then(|verified| match name(&verified.info)? {
-        None => Ok(None),
-        Some(path) => {
-            refuse_existing(&path)?;
-            let moved = fs::rename(partial, &path).and_then(|()| sync_parent(&path));
-            moved.map_err(|error| Failure::file(&path, &error))?;
-            Ok(Some((path, verified)))
-        }
-    });
-    if !matches!(taken, Ok(Some(_))) {
-        // An incomplete file would only use disk space.
-        let _ = fs::remove_file(partial);
+    for swept in unfinished_file::sweep(dir, stem) {
+        render::note(&format!("{swept} was not finished, and is removed: taking the backup again"));
     }
-    taken
+    let partial = UnfinishedFile::create(dir, stem).map_err(|error| Failure::file(dir, &error))?;
+    let verified = take_partial(args, session, since, &partial)?;
+    let Some(path) = name(&verified.info)? else { return Ok(None) };
+    refuse_existing(&path)?;
+    partial.finish(&path).map_err(|error| Failure::file(&path, &error))?;
+    Ok(Some((path, verified)))
 }
 
-fn take_partial(args: &Backup, session: &Session, since: Option<Lsn>, partial: &Path) -> Result<Verified, Failure> {
-    let fault = |error: io::Error| Failure::file(partial, &error);
-    if partial.exists() {
-        render::note(&format!("{} was not finished: taking it again", partial.display()));
-    }
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial);
-    let file = file.map(SnapshotFile::new).map_err(fault)?;
-    let mut out = PartialFile { path: partial.to_owned(), file };
+fn take_partial(
+    args: &Backup,
+    session: &Session,
+    since: Option<Lsn>,
+    partial: &UnfinishedFile,
+) -> Result<Verified, Failure> {
+    let fault = |error: io::Error| Failure::file(partial.path(), &error);
+    let file = partial.handle().map(SnapshotFile::new).map_err(fault)?;
+    let mut out = PartialFile { path: partial.path().to_owned(), file };
     let bar = bar("taking", None, args.place.json);
     let mut progress = |bytes| bar.set_position(bytes);
     let mut ask = SnapshotRequest { since, compression: args.compress, progress: &mut progress };
@@ -296,18 +298,7 @@ fn take_partial(args: &Backup, session: &Session, since: Option<Lsn>, partial: &
     bar.finish_and_clear();
     taken?;
     out.file.finish().map_err(fault)?;
-    verify_file(partial, args.place.json).map_err(|error| of_part(partial, &error))
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+    verify_file(partial.path(), args.place.json).map_err(|error| of_part(partial.path(), &error))
 }
 
 fn print_backup(args: &Backup, path: &Path, verified: &Verified) -> Result<(), Failure> {
@@ -463,6 +454,7 @@ fn show(args: &BackupSources) -> Result<(), Failure> {
 
 /// Runs `restore`: creates a new directory from backups.
 pub fn run_restore(args: &Restore) -> Result<(), Failure> {
+    permissions::only_for_the_owner();
     let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
     let to = match (args.to_lsn, args.to_time) {
         (Some(lsn), _) => RestoreTo::Lsn(Lsn(lsn)),

@@ -41,8 +41,13 @@ pub enum Cache {
     Clear(CacheArgs),
     /// Drop a cache and its entries
     Drop(CacheArgs),
-    /// Print an entry's value, byte for byte; ends with 3 if the entry does not exist
-    Get(Key),
+    /// Print an entry's value; ends with 3 if the entry does not exist
+    Get {
+        #[command(flatten)]
+        key: Key,
+        #[command(flatten)]
+        raw: render::RawArgs,
+    },
     /// Put an entry
     Put(Put),
     /// Remove an entry
@@ -149,7 +154,9 @@ impl Cache {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
             Self::Show(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
-            Self::Get(key) | Self::Del { key, .. } | Self::Touch { key, .. } | Self::Incr { key, .. } => &key.place,
+            Self::Get { key, .. } | Self::Del { key, .. } | Self::Touch { key, .. } | Self::Incr { key, .. } => {
+                &key.place
+            }
             Self::Put(put) => &put.key.place,
         }
     }
@@ -175,7 +182,7 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
                 format!("ok, {} and its entries are gone", named.cache)
             })
         }
-        Cache::Get(key) => get(session, key, json),
+        Cache::Get { key, raw } => get(session, key, *raw, json),
         Cache::Put(put) => {
             let expected = match (put.if_absent, put.if_present, put.if_version) {
                 (true, ..) => Expected::Absent,
@@ -204,14 +211,14 @@ pub fn run(command: &Cache) -> Result<(), Failure> {
     }
 }
 
-fn get(session: &Session, key: &Key, json: bool) -> Result<(), Failure> {
+fn get(session: &Session, key: &Key, raw: render::RawArgs, json: bool) -> Result<(), Failure> {
     let Some(Entry { value, version, ttl }) = session.entry(&key.cache, &key.bytes()?)? else {
         let message = format!("there is no key {:?} in cache {:?}", key.key, key.cache);
         return Err(Failure::new(Exit::NotFound, "not_found", message)
             .then("it was never put, it expired, it was evicted, or the server restarted"));
     };
     if !json {
-        return render::out(&value);
+        return render::data(&value, raw);
     }
     let mut object = Map::new();
     render::insert_bytes(&mut object, "value", &value);

@@ -57,6 +57,8 @@ pub struct Export {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
+    pub raw: render::RawArgs,
+    #[command(flatten)]
     pub place: TargetArgs,
 }
 
@@ -93,6 +95,7 @@ impl<'a> Sink<'a> {
     fn open(args: &'a Export, columns: &[&str]) -> Result<Self, Failure> {
         let out: Box<dyn Write> = match &args.output {
             Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
+            None if args.raw.escapes() => Box::new(render::TerminalWriter::new(io::stdout().lock())),
             None => Box::new(io::stdout().lock()),
         };
         let out = Box::new(BufWriter::with_capacity(256 * 1024, out));

@@ -1,6 +1,6 @@
 //! `put`, `get`, `del`, `scan`, `incr`: read and write keys.
 
-use std::{io::IsTerminal as _, ops::ControlFlow, path::PathBuf};
+use std::{ops::ControlFlow, path::PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -94,6 +94,8 @@ pub struct Get {
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
     #[command(flatten)]
+    pub raw: render::RawArgs,
+    #[command(flatten)]
     pub place: TargetArgs,
 }
 
@@ -113,10 +115,7 @@ pub fn get(args: &Get) -> Result<(), Failure> {
         None => args.key.missing(),
     })?;
     if !args.place.json {
-        render::out(&found.value)?;
-        // A terminal prompt directly after the value would look like part of it.
-        let split = std::io::stdout().is_terminal() && !found.value.ends_with(b"\n");
-        return if split { render::line("") } else { Ok(()) };
+        return render::data(&found.value, args.raw);
     }
     render::line(&pair_json(Pair { key: &key, value: Some(&found.value), revision: found.revision }))
 }

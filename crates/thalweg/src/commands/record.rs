@@ -13,9 +13,11 @@ use crate::{
 /// Format in which records are shown.
 #[derive(Args, Clone, Debug)]
 pub struct RecordFormat {
-    /// Print only payloads, byte for byte, with a newline after each
+    /// Print only payloads, with a newline after each; byte for byte unless stdout is a terminal
     #[arg(long, conflicts_with = "json")]
     pub payload_only: bool,
+    #[command(flatten)]
+    pub raw: render::RawArgs,
 }
 
 /// Key and headers of records to send.
@@ -57,7 +59,7 @@ pub fn show(
         return lines.line(&json.to_string());
     }
     if format.payload_only {
-        lines.bytes(&record.payload)?;
+        lines.data(&record.payload, format.raw)?;
         return lines.line("");
     }
     lines.line(&text())
@@ -75,7 +77,7 @@ pub fn text(record: &Record) -> String {
         text.push_str(&format!("[{}] ", render::one_line(key)));
     }
     for (name, value) in &record.headers {
-        text.push_str(&format!("{name}={} ", render::one_line(value)));
+        text.push_str(&format!("{}={} ", render::name(name), render::one_line(value)));
     }
     text.push_str(if record.is_tombstone { "(tombstone)" } else { "" });
     text.push_str(&render::one_line(&record.payload));

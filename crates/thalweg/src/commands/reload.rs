@@ -20,7 +20,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::render;
+use crate::{log_fields, render};
 
 /// Log output whose level can change.
 pub(crate) struct Log(Handle<LevelFilter, Registry>);
@@ -31,7 +31,7 @@ impl Log {
         let (level, handle) = reload::Layer::new(filter(config.log_level));
         let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(std::io::stderr);
         let lines = match config.log_format {
-            LogFormat::Text => lines.with_ansi(render::stderr_colour()).boxed(),
+            LogFormat::Text => lines.with_ansi(render::stderr_colour()).fmt_fields(log_fields::escaped()).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
         tracing_subscriber::registry().with(level).with(lines).init();

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
-    render,
+    permissions, render,
     span::show_span,
 };
 
@@ -153,7 +153,11 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return render::out(resolved.explain().as_bytes());
     }
     let log = Log::to_stderr(&resolved.config);
-    resolved.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    // The directory is looked at before the server creates it.
+    for warning in permissions::warnings(&resolved).into_iter().chain(resolved.warnings()) {
+        tracing::warn!("{warning}");
+    }
+    permissions::only_for_the_owner();
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
     // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after that.

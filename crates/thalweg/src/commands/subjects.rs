@@ -223,6 +223,8 @@ pub struct Request {
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "5s")]
     pub wait: Duration,
     #[command(flatten)]
+    pub raw: render::RawArgs,
+    #[command(flatten)]
     pub place: ServerArgs,
 }
 
@@ -232,7 +234,10 @@ pub fn request(args: &Request) -> Result<(), Failure> {
     let place =
         ServerArgs { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
     let answer = Session::of_server(&place)?.request(args.subject.as_bytes(), message, args.wait)?;
-    if args.place.json { render::line(&message_json(&answer).to_string()) } else { render::out(&answer.record.payload) }
+    if args.place.json {
+        return render::line(&message_json(&answer).to_string());
+    }
+    render::data(&answer.record.payload, args.raw)
 }
 
 #[derive(Args, Debug)]

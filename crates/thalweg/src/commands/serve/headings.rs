@@ -10,7 +10,7 @@ const HEADINGS: &[(&str, &str)] = &[
     ("data", "Data, memory and HTTP"),
     ("native", "Native protocol"),
     ("resp", "Redis clients"),
-    ("allow_unprotected", "Protection"),
+    ("allowed_hosts", "Protection"),
     ("durability", "Durability and disk"),
     ("inline_value_bytes", "State and its memory"),
     ("max_connections", "Bounds on clients and requests"),

@@ -1,0 +1,61 @@
+//! Bodies that a request still sends when its answer is ready.
+//!
+//! A client may send head and body in two packets. A request that is rejected by its head is then answered while its
+//! body is on the way, and over HTTP/1.1 the next request of the connection follows that body. This module reads such a
+//! body to its end and discards it, if it is short. Otherwise the reply announces that the connection ends, so that the
+//! client sends its next request on another one.
+//!
+//! Owns: the decision, and the discarding. Does not own: bodies that handlers read (`body`). HTTP/2 ends a request's
+//! stream without its connection, so nothing is done there.
+//! Bound: a request holds one frame of its body at a time, for at most `body_timeout`.
+
+use std::{future::poll_fn, pin::Pin};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, Version, header},
+};
+use http_body::Body as _;
+use thalweg_serving::app::App;
+
+use crate::call::Call;
+
+/// Maximum number of bytes of a body that are discarded, unless `max_body_bytes` is smaller.
+const MAX_DRAINED_BYTES: u64 = 64 * 1024;
+
+/// Returns true if the reply can be sent, because nothing of the request's body is left to read.
+pub(crate) fn is_settled(call: &mut Call) -> bool {
+    call.head.version >= Version::HTTP_2 || call.body.get_mut().is_end_stream()
+}
+
+/// Reads the rest of a request's body before the reply is sent, or marks the reply as the connection's last.
+pub(crate) async fn settle(app: &App, call: &mut Call, response: &mut Response<Body>) {
+    let body = call.body.get_mut();
+    // A client that waits for permission to send its body does not send it after a final status. A body that was late
+    // once is not awaited again.
+    let is_awaited =
+        !call.head.headers.contains_key(header::EXPECT) && response.status() != StatusCode::REQUEST_TIMEOUT;
+    let limit = MAX_DRAINED_BYTES.min(app.config.max_body_bytes.0);
+    let is_drained = is_awaited
+        && body.size_hint().lower() <= limit
+        && tokio::time::timeout(app.config.body_timeout.0, discard(body, limit)).await.unwrap_or(false);
+    if !is_drained {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// Reads a body to its end. Returns false if it has more than `limit` bytes or is cut off.
+async fn discard(body: &mut Body, limit: u64) -> bool {
+    let mut left = limit;
+    loop {
+        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            None => return true,
+            Some(Err(_)) => return false,
+            Some(Ok(frame)) => {
+                let bytes = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;
+                let Some(rest) = left.checked_sub(bytes) else { return false };
+                left = rest;
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Protection from websites: the requests of a browser that the server answers.
+//!
+//! A page of any website can make the browser of its visitor send requests to this node: it can name the node's address
+//! in an image, a form or a script (another *origin*), or let its own name lead to the node's address, so that the
+//! browser takes the node for the website (*DNS rebinding*). Programs other than browsers send neither `Origin` nor
+//! `Sec-Fetch-Site`, and are only asked for a host name that belongs to the node.
+//!
+//! Owns: the check of `Host`, `Origin` and `Sec-Fetch-Site`, before a handler is chosen. Does not own: the content types
+//! that routes require (`call`), or replies.
+//!
+//! Invariants: a request that names another host reaches no handler. A request that a page of another origin caused
+//! reaches no handler except those of the pages in [`HARMLESS`], by a method that only reads.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use thalweg_serving::{config::AllowedHosts, error::ApiError};
+use thalweg_types::Action;
+
+/// Header in which a browser states the relation between the page that caused a request and the server.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Paths that a page of another origin may request. They reveal nothing about stored data, and cost little.
+const HARMLESS: [&str; 4] = ["/", "/health", "/ready", "/openapi.json"];
+
+/// Maximum number of characters of a client's text in an error.
+const MAX_SHOWN: usize = 64;
+
+/// Reason for which a request is rejected before it reaches a handler. The connection leaves it in the extensions of
+/// the request, so that the reply is made and counted like every other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Forbidden {
+    /// The request names a host that is not allowed.
+    Host(String),
+    /// A page of another origin caused the request.
+    Site(String),
+}
+
+impl From<Forbidden> for ApiError {
+    fn from(forbidden: Forbidden) -> Self {
+        let (code, message) = match forbidden {
+            Forbidden::Host(host) => (
+                "host_not_allowed",
+                format!(
+                    "the request names the host {host:?}, which is not a name of this node: use localhost or the \
+                     address on which the node listens, or add the name to allowed_hosts (serve --allowed-hosts)"
+                ),
+            ),
+            Forbidden::Site(site) => (
+                "cross_site",
+                format!(
+                    "a browser sent this request for a page of another origin ({site}): only pages of this node may \
+                     use it"
+                ),
+            ),
+        };
+        Self::new(StatusCode::FORBIDDEN, code, Action::Fix, message)
+    }
+}
+
+/// Rules for the requests of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct OriginPolicy {
+    allowed: AllowedHosts,
+    /// Address of this machine at which the connection arrived; `None` if the system does not report it.
+    local: Option<IpAddr>,
+}
+
+impl OriginPolicy {
+    /// Creates the rules for a connection that arrived at the address `local`.
+    #[must_use]
+    pub(crate) fn new(allowed: &AllowedHosts, local: Option<IpAddr>) -> Self {
+        Self { allowed: allowed.clone(), local: local.map(|address| address.to_canonical()) }
+    }
+
+    /// Checks a request, and leaves the reason in its extensions if it is rejected.
+    pub(crate) fn mark<B>(&self, request: &mut Request<B>) {
+        if let Err(forbidden) = self.check(request.method(), request.uri(), request.headers()) {
+            request.extensions_mut().insert(forbidden);
+        }
+    }
+
+    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Forbidden> {
+        // HTTP/2 names the host in the target, and so may HTTP/1.1. Each name that is there must be allowed.
+        if let Some(authority) = uri.authority() {
+            self.check_host(authority.as_str().as_bytes())?;
+        }
+        for host in headers.get_all(header::HOST) {
+            self.check_host(host.as_bytes())?;
+        }
+        let is_harmless = matches!(*method, Method::GET | Method::HEAD) && HARMLESS.contains(&uri.path());
+        if is_harmless {
+            return Ok(());
+        }
+        for site in headers.get_all(SEC_FETCH_SITE) {
+            if !matches!(site.as_bytes(), b"same-origin" | b"none") {
+                return Err(Forbidden::Site(shown(site.as_bytes())));
+            }
+        }
+        for origin in headers.get_all(header::ORIGIN) {
+            let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
+            let host = authority.or_else(|| headers.get(header::HOST).map(HeaderValue::as_bytes));
+            if !host.is_some_and(|host| is_same_origin(origin.as_bytes(), host)) {
+                return Err(Forbidden::Site(shown(origin.as_bytes())));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, host: &[u8]) -> Result<(), Forbidden> {
+        let name = std::str::from_utf8(host).ok().and_then(without_port);
+        if name.is_some_and(|name| self.is_ours(name)) { Ok(()) } else { Err(Forbidden::Host(shown(host))) }
+    }
+
+    /// Returns true if the name without a port always leads to this machine, or is configured.
+    fn is_ours(&self, name: &str) -> bool {
+        if name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" {
+            return true;
+        }
+        let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+        match address.parse::<IpAddr>().map(|address| address.to_canonical()) {
+            Ok(address) => {
+                address.is_loopback() || self.local == Some(address) || self.allowed.allows(&address.to_string())
+            }
+            Err(_) => self.allowed.allows(name),
+        }
+    }
+}
+
+/// Returns a host without its port, and without a dot at the end of a name. `None` if the text is no host.
+fn without_port(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(_) => host.split_at(host.find(']')? + 1),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let port_is_sound = port.is_empty() || port[1..].bytes().all(|byte| byte.is_ascii_digit()) && port.starts_with(':');
+    let name = name.strip_suffix('.').unwrap_or(name);
+    (port_is_sound && !name.is_empty()).then_some(name)
+}
+
+/// Returns true if an `Origin` is that of the pages of the host and port that the request names. The scheme is not
+/// compared, because a proxy in front of the node may add TLS.
+fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
+    let page = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    page.is_some_and(|page| page.eq_ignore_ascii_case(host))
+}
+
+fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().take(MAX_SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_serving::config::Setting as _;
+
+    use super::*;
+
+    fn check(policy: &OriginPolicy, method: &Method, target: &str, headers: &[(&str, &str)]) -> Result<(), Forbidden> {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(()).unwrap();
+        policy.mark(&mut request);
+        request.extensions_mut().remove::<Forbidden>().map_or(Ok(()), Err)
+    }
+
+    fn policy(allowed: &str, local: &str) -> OriginPolicy {
+        OriginPolicy::new(&AllowedHosts::parse(allowed).unwrap(), Some(local.parse().unwrap()))
+    }
+
+    #[test]
+    fn names_of_this_machine_and_configured_names_are_served() {
+        let policy = policy("db.example.com,fe80::7", "::ffff:10.0.0.5");
+        let host = |host: &str| check(&policy, &Method::GET, "/v1/kv", &[("host", host)]).is_ok();
+        for good in [
+            "localhost",
+            "LOCALHOST:7070",
+            "localhost.:7070",
+            "127.0.0.1:7070",
+            "127.1.2.3",
+            "[::1]:7070",
+            "[::1]",
+            "10.0.0.5:7070",
+            "[::ffff:10.0.0.5]:7070",
+            "db.example.com",
+            "DB.example.com.:80",
+            "[FE80::7]:7070",
+        ] {
+            assert!(host(good), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:7070",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.6",
+            "0.0.0.0:7070",
+            "[::]",
+            "[::1",
+            "",
+            ":7070",
+            "localhost:x",
+            "localhost@evil.example",
+            "evil.example@localhost",
+            "example.com",
+            "a.db.example.com",
+        ] {
+            assert!(!host(bad), "{bad}");
+        }
+        assert!(check(&policy, &Method::GET, "/", &[("host", "localhost"), ("host", "evil.example")]).is_err());
+        assert!(check(&policy, &Method::GET, "http://localhost:7070/v1/kv", &[]).is_ok());
+        assert!(check(&policy, &Method::GET, "http://evil.example/v1/kv", &[("host", "localhost")]).is_err());
+        assert!(check(&policy, &Method::GET, "/v1/kv", &[]).is_ok(), "a browser always names a host");
+        let any = self::policy("any", "10.0.0.5");
+        assert!(check(&any, &Method::GET, "/v1/kv", &[("host", "evil.example")]).is_ok());
+    }
+
+    #[test]
+    fn pages_of_other_origins_get_harmless_pages_only() {
+        let policy = policy("", "127.0.0.1");
+        let sends = |method: Method, target: &str, name: &str, value: &str| {
+            check(&policy, &method, target, &[("host", "localhost:7070"), (name, value)])
+        };
+        for site in ["cross-site", "same-site", "", "other"] {
+            for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
+                assert_eq!(sends(method, "/v1/kv/a", "sec-fetch-site", site), Err(Forbidden::Site(site.to_owned())));
+            }
+            assert!(sends(Method::GET, "/health", "sec-fetch-site", site).is_ok());
+            assert!(sends(Method::HEAD, "/?from=a-link", "sec-fetch-site", site).is_ok());
+            assert!(sends(Method::POST, "/health", "sec-fetch-site", site).is_err());
+            assert!(sends(Method::GET, "/metrics", "sec-fetch-site", site).is_err());
+        }
+        for site in ["same-origin", "none"] {
+            assert!(sends(Method::PUT, "/v1/kv/a/b", "sec-fetch-site", site).is_ok());
+        }
+        for origin in ["null", "http://evil.example", "http://localhost:3000", "localhost:7070", "file://", "http://"] {
+            assert!(sends(Method::POST, "/v1/txn", "origin", origin).is_err(), "{origin}");
+            assert!(sends(Method::GET, "/ready", "origin", origin).is_ok(), "{origin}");
+        }
+        for origin in ["http://localhost:7070", "https://LOCALHOST:7070"] {
+            assert!(sends(Method::POST, "/v1/txn", "origin", origin).is_ok(), "{origin}");
+        }
+        assert!(check(&policy, &Method::POST, "/v1/txn", &[("origin", "http://localhost")]).is_err(), "without a host");
+    }
+
+    #[test]
+    fn an_error_shows_a_short_and_harmless_part_of_what_was_sent() {
+        let host = "x".repeat(1000);
+        let refused = check(&policy("", "::1"), &Method::GET, "/", &[("host", &host)]);
+        assert_eq!(refused, Err(Forbidden::Host("x".repeat(MAX_SHOWN))));
+        let error = ApiError::from(refused.unwrap_err());
+        assert!(error.message.contains("allowed_hosts"), "{}", error.message);
+    }
+}

@@ -1,0 +1,72 @@
+//! Fields of a server's log lines as text.
+//!
+//! Messages and errors may quote what a client has sent. The formatter of `tracing_subscriber` escapes strings and the
+//! message, but not values that are recorded by their `Display`, such as errors, and it keeps line feeds. This formatter
+//! escapes everything that is not printable, so that a client can neither forge a log line nor act on the terminal that
+//! shows it. Log lines in JSON need no such formatter.
+
+use std::fmt::Write as _;
+
+use thalweg_types::printable::Escaping;
+use tracing_subscriber::{
+    field::MakeExt as _,
+    fmt::{FormatFields, format},
+};
+
+/// Creates the formatter of the fields in log lines of text: the message, then `name=value` for each other field.
+pub fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+    format::debug_fn(|writer, field, value| {
+        let mut writer = Escaping(writer);
+        match field.name() {
+            "message" => write!(writer, "{value:?}"),
+            name => write!(writer, "{}={value:?}", name.strip_prefix("r#").unwrap_or(name)),
+        }
+    })
+    .delimited(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_line_stays_one_line_whatever_a_client_has_sent() {
+        let out = Shared::default();
+        let writer = out.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(escaped())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let sent = "a\x1b[2J\n  INFO forged\r\u{9b}1m\u{202e}";
+            tracing::warn!(error = %sent, text = sent, number = 7, "refused {sent}");
+        });
+        let line = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+        let sent = "a\\u{1b}[2J\\n  INFO forged\\r\\u{9b}1m\\u{202e}";
+        assert_eq!(line.trim_end_matches('\n').lines().count(), 1, "{line:?}");
+        assert!(line.contains(&format!("refused {sent} error={sent} text=\"a")), "{line}");
+        assert!(line.ends_with(" number=7\n"), "{line}");
+        assert!(line.trim_end_matches('\n').chars().all(thalweg_types::printable::is_printable), "{line:?}");
+    }
+}

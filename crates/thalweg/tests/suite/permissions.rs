@@ -1,0 +1,100 @@
+//! Permissions of the files that a server, a backup and a restore write, and warnings about those of others.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use crate::node::{Node, command, run};
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Returns the directory and everything in it.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let mut all = vec![dir.to_owned()];
+    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() { all.extend(tree(&entry)) } else { all.push(entry) }
+    }
+    all
+}
+
+#[track_caller]
+fn is_private(dir: &Path) {
+    for path in tree(dir) {
+        let expected = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&path), expected, "{}", path.display());
+    }
+}
+
+#[test]
+fn data_and_backups_are_private() {
+    let root = tempfile::tempdir().unwrap();
+    for backend in ["lsm", "memory", "redb", "sqlite"] {
+        let at = |name: &str| root.path().join(format!("{backend}-{name}"));
+        let node = Node::start_with(&at("data"), &["--backend", backend, "--native-quic-sockets", "1"]);
+        node.cli(&["put", "k", "a", "1"]).ok();
+        node.cli(&["append", "s", "record"]).ok();
+        node.cli(&["backup", "--to", &format!("{}/", at("many").display())]).ok();
+        node.cli(&["backup", "--to", at("one.tws").to_str().unwrap()]).ok();
+        is_private(&at("data"));
+        node.stop();
+        is_private(&at("data"));
+        is_private(&at("many"));
+        assert_eq!(mode(&at("one.tws")), 0o600);
+        let restored = at("restored");
+        let args =
+            ["restore", at("one.tws").to_str().unwrap(), "--data", restored.to_str().unwrap(), "--backend", backend]
+                .map(str::to_owned);
+        run(command().args(args), b"").ok();
+        is_private(&restored);
+    }
+}
+
+#[test]
+fn a_backup_follows_no_link_and_overwrites_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, dir, victim) = (root.path().join("data"), root.path().join("backups"), root.path().join("victim"));
+    fs::write(&victim, b"theirs").unwrap();
+    fs::create_dir(&dir).unwrap();
+    // The names that earlier versions gave to unfinished files.
+    for name in ["backup.partial", "one.tws.partial"] {
+        std::os::unix::fs::symlink(&victim, dir.join(name)).unwrap();
+    }
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.cli(&["backup", "--to", dir.to_str().unwrap()]).ok();
+    node.cli(&["backup", "--to", dir.join("one.tws").to_str().unwrap()]).ok();
+    node.stop();
+    assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+}
+
+#[test]
+fn the_server_warns_of_files_that_others_can_change() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, config) = (root.path().join("data"), root.path().join("thalweg.toml"));
+    fs::create_dir(&data).unwrap();
+    set(&data, 0o777);
+    fs::write(&config, "resp_password = \"hunter2\"\n").unwrap();
+    set(&config, 0o644);
+    let node = Node::start_with(&data, &["--config", config.to_str().unwrap()]);
+    node.signal(libc::SIGTERM);
+    let (status, log) = node.wait(crate::node::PATIENCE);
+    assert!(status.success(), "{log}");
+    assert!(log.contains(&format!("other users can replace files in {}", data.display())), "{log}");
+    assert!(log.contains(&format!("other users can read the secret in {}", config.display())), "{log}");
+    assert!(log.contains("resp_password protects only the port for Redis clients"), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+    set(&data, 0o700);
+    set(&config, 0o600);
+    let node = Node::start_with(&data, &["--config", config.to_str().unwrap()]);
+    node.signal(libc::SIGTERM);
+    let (_, log) = node.wait(crate::node::PATIENCE);
+    assert!(!log.contains("other users"), "{log}");
+}
