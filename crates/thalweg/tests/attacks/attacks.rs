@@ -7,8 +7,6 @@ use std::{
     time::Duration,
 };
 
-use thalweg_wire::Frame as _;
-
 use crate::{Progress, Server, connect, redis::encode};
 
 const MIB: usize = 1 << 20;
@@ -176,10 +174,13 @@ pub(crate) fn announced_frames_over_native() -> Attack {
         threads: 1,
         prepare: |_| {},
         run: |server, from, _, progress| {
-            let mut bytes = Vec::new();
-            thalweg_wire::handshake::hello("attacker", 1 << 20, Duration::ZERO, &[]).encode(&mut bytes, 0).unwrap();
-            // len u32, kind u16 (a write), fields u16, id u32
-            bytes.extend([&(16_u32 << 20).to_le_bytes()[..], &[0, 1, 0, 0], &[1, 0, 0, 0]].concat());
+            // As in docs/formats/wire.md: magic, versions, largest frame, keepalive, name, no features.
+            let hello = [&b"TLWG"[..], &[1, 0, 1, 0], &(1_u32 << 20).to_le_bytes(), &[0; 4], &[1, 0], b"a", &[0; 4]];
+            // A frame begins with len u32, kind u16, fields u16, id u32. The second one is a write.
+            let head = |len: u32, kind: u16, id: u8| {
+                [&len.to_le_bytes()[..], &kind.to_le_bytes(), &[0, 0, id, 0, 0, 0]].concat()
+            };
+            let bytes = [head(23, 1, 0), hello.concat(), head(16 << 20, 0x0100, 1)].concat();
             hold(server.native, from, 64, &bytes, progress);
         },
     }
