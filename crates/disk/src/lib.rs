@@ -85,6 +85,10 @@ pub trait File: Send + Sync + std::fmt::Debug {
     }
     /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
+    /// Bytes of disk space that the file takes. This is less than its length if it has holes.
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        self.len()
+    }
     /// Returns true if the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         self.len().map(|len| len == 0)

@@ -55,6 +55,29 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     }
 }
 
+/// Renames the state directory of a backend, so that the backend starts with an empty state. Keeps a directory that was
+/// set aside before, because the present one is then only a part of a state.
+pub(crate) fn set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::Result<()> {
+    let root = disk.os_path().ok_or(io::ErrorKind::Unsupported)?;
+    let (state, aside) = (root.join(dir(kind)), root.join(aside_dir(kind)));
+    if aside.exists() {
+        return remove_dir(disk, &dir(kind));
+    }
+    match fs::rename(&state, &aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the state directory that [`set_aside`] has renamed.
+pub(crate) fn remove_set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::Result<()> {
+    remove_dir(disk, &aside_dir(kind))
+}
+
+fn aside_dir(kind: BackendKind) -> String {
+    format!("{}.old", dir(kind))
+}
+
 /// Opens the state that a backend keeps. The state is empty if the backend has none yet.
 pub(crate) fn open(
     disk: &Arc<dyn Disk>,

@@ -17,6 +17,7 @@ use std::{
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
 use thalweg_replica::ReplayProgress;
+use thalweg_store::BackendHealth;
 use thalweg_types::{
     Clock, Durability,
     command::{CommandError, CommitBuilder},
@@ -30,6 +31,7 @@ use crate::{
     maintenance::{Background, Maintenance},
     open::{self, OpenReport, Opened},
     options::Options,
+    scrub::{Scrub, ScrubStats},
 };
 
 /// Ability of the database to accept writes, and the reason if it cannot.
@@ -98,7 +100,10 @@ impl Database {
         // A replayed command may have left a view that no caller of this process has requested.
         open.machine.drop_digest_view();
         let digests = Digests::new(open.machine.applied().lsn);
+        let (log, backend) = (open.log.clone(), open.backend.clone());
+        let scrub = Scrub::start(log, backend, options.scrub_interval, options.scrub_bytes_per_second);
         let inner = Arc::new(Inner {
+            scrub,
             open,
             options,
             totals: Mutex::default(),
@@ -109,6 +114,7 @@ impl Database {
             digests,
             closed: AtomicBool::new(false),
         });
+        inner.note_state_space();
         let background = Arc::new(Background::start(Arc::downgrade(&inner), interval));
         Self { background, inner, level }
     }
@@ -127,6 +133,7 @@ impl Database {
             return Ok(());
         }
         self.background.stop();
+        inner.scrub.stop();
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
         // ignored.
@@ -136,6 +143,7 @@ impl Database {
         inner.open.watches.close();
         // Do both: a state that cannot be flushed only makes the next open slower.
         let flushed = inner.open.backend.flush();
+        inner.note_last_use();
         inner.open.log.close()?;
         flushed?;
         Ok(())
@@ -196,6 +204,12 @@ impl Database {
         self.background.run_round(&self.inner)
     }
 
+    /// Reads all stored data on the caller's thread, as the scrub does in the background, and verifies it. Returns the
+    /// statistics of all scrubs, with any damage.
+    pub fn scrub(&self) -> ScrubStats {
+        self.inner.scrub.run()
+    }
+
     /// Returns the database's ability to accept writes, and the reason if it does not.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -206,7 +220,12 @@ impl Database {
         if inner.closed.load(Ordering::SeqCst) {
             return Health::Closed;
         }
-        if inner.is_disk_full() { Health::DiskFull { free_bytes: inner.free_bytes() } } else { Health::Good }
+        let state = inner.open.backend.health();
+        if let BackendHealth::Failed(reason) = state {
+            return Health::Failed { reason };
+        }
+        let is_full = state != BackendHealth::Good || inner.is_disk_full();
+        if is_full { Health::DiskFull { free_bytes: inner.free_bytes() } } else { Health::Good }
     }
 }
 

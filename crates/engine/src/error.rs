@@ -1,6 +1,6 @@
 //! Error enums of the engine's operations: open, write, read.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use thalweg_log::AppendError;
 use thalweg_redis::Collection;
@@ -16,6 +16,8 @@ use thalweg_types::{
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
     record::RecordError,
 };
+
+use crate::clock_file::shown_span;
 
 /// Error returned when a directory cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -67,6 +69,22 @@ pub enum OpenError {
     NoOsPath {
         /// Name of the backend.
         backend: &'static str,
+    },
+    /// The wall clock is far ahead of the time at which the directory was last in use. The time of a space never goes
+    /// back, so a wrong clock would end leases and expire keys for good.
+    #[error(
+        "the wall clock is {} ahead of the last use of {path}, more than max_clock_jump ({}): opening it now would end \
+         leases, expire keys and trim streams by that time, for good. If the clock is right, because the node was off, \
+         accept it once with THALWEG_MAX_CLOCK_JUMP={} (`serve --max-clock-jump`). If it is wrong, correct it first",
+        shown_span(*.jump), shown_span(*.max), shown_span(*.jump + Duration::from_secs(3600))
+    )]
+    ClockJump {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Span between the last use of the directory and the time of the wall clock.
+        jump: Duration,
+        /// Maximum span that the options permit.
+        max: Duration,
     },
     /// This build of the program does not contain the backend.
     #[error("this build has no {backend} backend: build it with `--features {backend}`")]
@@ -133,6 +151,7 @@ impl Classified for OpenError {
             Self::Unfinished { .. } => "unfinished_restore",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
+            Self::ClockJump { .. } => "clock_jump",
             Self::NotBuilt { .. } => "backend_not_built",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
@@ -151,6 +170,7 @@ impl Classified for OpenError {
             | Self::NotEmpty { .. }
             | Self::Unfinished { .. }
             | Self::OtherBackend { .. }
+            | Self::ClockJump { .. }
             | Self::NoOsPath { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,
@@ -159,6 +179,14 @@ impl Classified for OpenError {
             Self::Machine(error) => error.action(),
             Self::Replica(error) => error.action(),
         }
+    }
+}
+
+/// Formats a number of bytes for a message: in MiB, rounded up, or in bytes if it is less than one MiB.
+fn shown_bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{bytes} bytes"),
+        _ => format!("{} MiB", bytes.div_ceil(1 << 20)),
     }
 }
 
@@ -308,14 +336,18 @@ pub enum WriteError {
     },
     /// Too little disk space is left for new data. Nothing happened.
     #[error(
-        "disk full: {free_bytes} bytes are free, and {reserve_bytes} are kept for deletes and trims (reserve_bytes): \
-         delete or trim data, or add space"
+        "disk full: {} are free, and {} more are needed, because {} stay free for deletes and trims (reserve_bytes) \
+         and the log grows by whole segments: add space, or delete or trim data; the node frees the space of deleted \
+         data within a minute, or reports why it cannot in `thalweg status`",
+        shown_bytes(*.free_bytes), shown_bytes(*.short_bytes), shown_bytes(*.reserve_bytes)
     )]
     DiskFull {
         /// Number of bytes that are free on the disk.
         free_bytes: u64,
         /// Bytes of disk space that are reserved for deletes and trims.
         reserve_bytes: u64,
+        /// Number of bytes that must become free before new data is accepted.
+        short_bytes: u64,
     },
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
@@ -457,7 +489,9 @@ impl From<ProposeError> for WriteError {
 impl From<AppendError> for WriteError {
     fn from(error: AppendError) -> Self {
         match error {
-            AppendError::DiskFull { free_bytes, reserve_bytes } => Self::DiskFull { free_bytes, reserve_bytes },
+            AppendError::DiskFull { free_bytes, reserve_bytes, short_bytes } => {
+                Self::DiskFull { free_bytes, reserve_bytes, short_bytes }
+            }
             AppendError::Closed => Self::Closed,
             AppendError::TooLarge { got, max } => Self::LargerThanSegment { got, max },
             AppendError::NoSegment { .. } => Self::NoSegment { reason: error.to_string() },

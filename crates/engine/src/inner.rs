@@ -24,12 +24,15 @@ use crate::{
     maintenance::Maintenance,
     open::Opened,
     options::Options,
+    scrub::Scrub,
     snapshot::{Counters, Pins},
 };
 
 /// Data of an open database that all its handles share.
 #[derive(Debug)]
 pub(crate) struct Inner {
+    /// Scrub of the log and the state. It ends before the directory is released, because it is dropped first.
+    pub(crate) scrub: Scrub,
     pub(crate) open: Opened,
     pub(crate) options: Options,
     pub(crate) totals: Mutex<Maintenance>,

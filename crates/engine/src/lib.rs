@@ -18,12 +18,13 @@
 //! # }
 //! ```
 //!
-//! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/BACKEND/`.
+//! Layout of a directory: `LOCK`, `IDENTITY`, `CLOCK`, `log/`, `state/default/BACKEND/`.
 
 mod ack;
 mod async_database;
 mod async_time;
 mod backends;
+mod clock_file;
 mod command;
 mod compactor;
 mod coordination;
@@ -51,8 +52,10 @@ mod redis;
 mod redis_streams;
 mod runs;
 mod scan_range;
+mod scrub;
 pub mod snapshot;
 mod state_digest;
+pub mod state_files;
 mod state_version;
 mod stats;
 mod stream;
@@ -86,6 +89,7 @@ pub use producer::{AsyncProducer, Producer};
 pub use redis_streams::RedisStreams;
 pub use runs::{RunLimits, StreamRun};
 pub use scan_range::{Order, ScanRange, Values};
+pub use scrub::ScrubStats;
 pub use state_digest::{DigestError, StateView};
 pub use stats::Stats;
 pub use stream::{Stream, StreamInfo};

@@ -17,12 +17,13 @@ use std::{
     time::Duration,
 };
 
-use thalweg_log::Purpose;
+use thalweg_log::{Purpose, StateSpace};
 use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::StaleCursor,
     machine::{LocalOutcome, MachineError},
 };
+use thalweg_store::BackendHealth;
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
     command::{
@@ -74,6 +75,12 @@ const PRUNED_PER_COMMAND: u32 = 1000;
 /// second.
 const PRUNES_PER_ROUND: u32 = 100;
 
+/// Number of rounds after which maintenance notes that the directory is in use: about half an hour. A node that is killed
+/// after days without a write must not seem to have been off.
+const ROUNDS_PER_NOTE: u32 = 1800;
+/// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
+/// flushed deletes return space.
+const FULL_ROUNDS_PER_FLUSH: u32 = 10;
 /// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 
@@ -92,6 +99,10 @@ struct Rounds {
     stale: StaleCursor,
     /// Id of the digest whose view is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
+    /// Number of rounds so far.
+    count: u32,
+    /// Number of consecutive rounds that have found the disk full.
+    full: u32,
 }
 
 /// First error of a maintenance round; `None` if no step has failed.
@@ -125,9 +136,13 @@ impl Inner {
         done.dead_letters = first.default_on_error(self.move_dead_letters());
         first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
-        first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state()));
+        first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
         first.default_on_error(rounds.mover.round(self, &mut done));
         first.default_on_error(self.raise_history_floor());
+        rounds.count = rounds.count.wrapping_add(1);
+        if rounds.count.is_multiple_of(ROUNDS_PER_NOTE) {
+            self.note_last_use();
+        }
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         first.0.map_or(Ok(done), Err)
     }
@@ -162,6 +177,12 @@ impl Inner {
             self.propose_expiry()?;
         }
         Ok(())
+    }
+
+    /// Writes the present time of the space to the file that shows when the directory was last in use.
+    pub(crate) fn note_last_use(&self) {
+        // The file is only compared with at the next open; a disk that cannot take it reports itself elsewhere.
+        let _ = self.open.clock_file.save(&self.open.disk, self.open.solo.now());
     }
 
     fn is_expiry_due(&self) -> Result<bool, WriteError> {
@@ -331,19 +352,37 @@ impl Inner {
     /// Persists the state if replay would become long, and then releases the part of the log that the persisted state
     /// no longer needs.
     ///
-    /// On a full disk the state is flushed as soon as that frees a segment. Nothing else would free space, because the
-    /// writes that would trigger the next flush are rejected.
-    fn flush_and_release(&self, frees_segments: bool) -> Result<(), WriteError> {
+    /// On a full disk the state is flushed as soon as that frees a segment, and from time to time, so that the backend
+    /// finds the deletes whose space it can return. Nothing else would free space, because the writes that would trigger
+    /// the next flush are rejected.
+    fn flush_and_release(&self, frees_segments: bool, full_rounds: &mut u32) -> Result<(), WriteError> {
         let backend = &self.open.backend;
         let behind = self.replay_bytes();
+        let is_full = self.is_disk_full();
+        *full_rounds = if is_full { *full_rounds + 1 } else { 0 };
         let frees_segments = frees_segments || behind > u64::from(self.options.segment_bytes);
-        let persisted = if behind > self.options.max_replay_bytes || (frees_segments && self.is_disk_full()) {
+        let is_turn = frees_segments || *full_rounds % FULL_ROUNDS_PER_FLUSH == 1;
+        let persisted = if behind > self.options.max_replay_bytes || (is_turn && is_full) {
             backend.flush().map(|_| ())
         } else {
             backend.maintain()
         };
         self.open.log.release(backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn));
+        self.note_state_space();
+        if self.is_disk_full() {
+            backend.reclaim_space();
+        }
         Ok(persisted?)
+    }
+
+    /// Passes to the log how much disk space the state needs, so that the log leaves it free.
+    pub(crate) fn note_state_space(&self) {
+        let backend = &self.open.backend;
+        self.open.log.set_state_space(StateSpace {
+            needed_bytes: backend.bytes_to_persist(),
+            reusable_bytes: backend.reusable_bytes(),
+            is_full: matches!(backend.health(), BackendHealth::DiskFull(_)),
+        });
     }
 }
 

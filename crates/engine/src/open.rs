@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{ReplayProgress, Solo, SoloOptions, bridge, replay_while};
+use thalweg_replica::{NOTE_AHEAD, ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
@@ -30,6 +30,7 @@ use thalweg_types::{
 
 use crate::{
     backends,
+    clock_file::{self, ClockFile},
     error::OpenError,
     group::WaitingFetches,
     identity::Identity,
@@ -76,6 +77,7 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) machine: Arc<Machine>,
     pub(crate) solo: Solo,
+    pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -167,8 +169,28 @@ pub(crate) fn on(
         _ => 0,
     };
     let replayed = replay_while(&log, &machine, space, progress)?;
+    let clock_file = ClockFile::open(&disk).map_err(|error| io_error(&path, "opening the file CLOCK", &error))?;
+    let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
+    // A directory of an earlier version, and one that was just created or restored, has no file to compare with.
+    if clock_file.found().is_some()
+        && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
+    {
+        return Err(OpenError::ClockJump { path, jump, max: options.max_clock_jump });
+    }
+    let clock_file = Arc::new(clock_file);
+    // Only a wall clock that was set back is behind by more than the notes are ahead.
+    let went_back = clock.wall().plus(NOTE_AHEAD) < last;
+    let anchor = if went_back { last } else { machine.applied().time };
+    let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
+    match clock_file.save(&disk, space_clock.now()) {
+        // A directory on a full disk must open, so that data can be deleted.
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+            return Err(io_error(&path, "writing the file CLOCK", &error));
+        }
+        _ => {}
+    }
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
-    let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
+    let solo = Solo::open_with(log.clone(), machine.clone(), space_clock, &solo_options)?;
     // Also when the previous open bridged the gap and ended before this step.
     let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
     if purged > machine.history_floor()?.index {
@@ -189,7 +211,7 @@ pub(crate) fn on(
         repaired: repaired(recovery.repaired, bridged),
     };
     let waits = WaitingFetches::default();
-    Ok(Opened { disk, log, backend, machine, solo, tails, watches, waits, report, _lock: lock })
+    Ok(Opened { disk, log, backend, machine, solo, clock_file, tails, watches, waits, report, _lock: lock })
 }
 
 /// Describes the data that a repair gave up.

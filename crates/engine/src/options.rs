@@ -124,6 +124,16 @@ pub struct Options {
     /// Interval between rounds of maintenance (retention, moving, freeing); with zero, maintenance runs only on
     /// request.
     pub maintenance_interval: Duration,
+    /// Maximum span by which the wall clock may be ahead of the last use of the directory at an open; beyond it, the open
+    /// fails with `ClockJump`. Zero disables the check: then a wrong clock ends leases and expires keys for good. A
+    /// smaller span finds smaller errors of the clock, but a directory that was not in use for longer must be accepted.
+    pub max_clock_jump: Duration,
+    /// Interval between scrubs, each of which reads all stored data and verifies it; with zero there are none. The first
+    /// scrub begins at the latest ten minutes after the open.
+    pub scrub_interval: Duration,
+    /// Maximum number of bytes per second that a scrub reads. A higher rate takes more of the disk from others; with a
+    /// lower one, the files of redb and SQLite can grow by what is written during a longer scrub.
+    pub scrub_bytes_per_second: u64,
 }
 
 impl Default for Options {
@@ -148,6 +158,9 @@ impl Default for Options {
             max_queue_bytes: limits::MAX_QUEUE_BYTES,
             max_replay_bytes: 512 << 20,
             maintenance_interval: Duration::from_secs(1),
+            max_clock_jump: Duration::from_secs(24 * 3600),
+            scrub_interval: Duration::from_secs(7 * 24 * 3600),
+            scrub_bytes_per_second: 32 << 20,
         }
     }
 }

@@ -6,7 +6,7 @@ use thalweg_log::LogStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Database, inner::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
+use crate::{database::Database, inner::Inner, maintenance::Maintenance, scrub::ScrubStats, snapshot::SnapshotStats};
 
 /// Statistics of a database. Counters start at 0 when the database is opened.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,8 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
+    /// Progress and results of the scrub.
+    pub scrub: ScrubStats,
     /// Current time of the space, with which deadlines are compared.
     pub space_time: SpaceTime,
 }
@@ -84,6 +86,7 @@ impl Inner {
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),
             maintenance_error: self.maintenance_error(),
             snapshots: self.snapshot_counters.get(),
+            scrub: self.scrub.stats(),
             space_time: open.solo.now(),
         }
     }

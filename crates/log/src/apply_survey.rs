@@ -8,8 +8,10 @@
 //!    the cache but missing on the disk.
 //! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can
 //!    reappear after a later, shorter log.
-//! 3. These writes are synced.
-//! 4. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
+//! 3. Every kept segment before the last one gets a footer if it has none. Without a footer, a later survey could not
+//!    tell a freed successor from a lost one, and would end the log there.
+//! 4. These writes are synced.
+//! 5. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
 
 use std::io;
 
@@ -29,22 +31,26 @@ const PIECE_BYTES: u32 = 64 * 1024;
 /// Makes the disk match the result of a survey. `generation` is the highest segment generation in use before
 /// the call; the function returns the highest one in use afterwards.
 pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
-    if !survey.clean {
-        let last = survey.kept.len() - 1;
-        for (at, kept) in survey.kept.iter().enumerate().skip(survey.walked_from.min(last)) {
-            let from = first_unattested(kept, survey.attested)?;
-            if at == last {
+    let last = survey.kept.len() - 1;
+    let first_walked = survey.walked_from.min(last);
+    for (at, kept) in survey.kept.iter().enumerate() {
+        let is_attested = survey.clean || at < first_walked;
+        let from = if is_attested { kept.extent.written } else { first_unattested(kept, survey.attested)? };
+        if at < last {
+            if from < kept.extent.written {
                 rewrite(kept, from)?;
-                zero(&*kept.found.slot.file, kept.extent.written, kept.found.header.segment_bytes)
-                    .explain("write", kept.found.path())?;
-            } else if from < kept.extent.written {
-                rewrite(kept, from)?;
-                write_footer(kept)?;
-            } else {
+            } else if kept.sealed {
                 continue;
             }
-            kept.found.slot.file.sync_data().explain("sync", kept.found.path())?;
+            write_footer(kept)?;
+        } else if !survey.clean {
+            rewrite(kept, from)?;
+            zero(&*kept.found.slot.file, kept.extent.written, kept.found.header.segment_bytes)
+                .explain("write", kept.found.path())?;
+        } else {
+            continue;
         }
+        kept.found.slot.file.sync_data().explain("sync", kept.found.path())?;
     }
     for found in &survey.cut {
         generation = generation.next();

@@ -154,12 +154,17 @@ pub enum AppendError {
     Closed,
     /// The disk has less free space than the log's reserve; no bytes were written. Deletes and trims are
     /// still accepted.
-    #[error("disk full: {free_bytes} bytes free, {reserve_bytes} are kept in reserve; free space or delete data")]
+    #[error(
+        "disk full: {free_bytes} bytes are free, {reserve_bytes} are kept in reserve, and {short_bytes} more are needed; \
+         free space or delete data"
+    )]
     DiskFull {
         /// Free bytes on the disk.
         free_bytes: u64,
         /// Number of bytes that must stay free on the disk.
         reserve_bytes: u64,
+        /// Number of bytes that must become free before the log accepts data again.
+        short_bytes: u64,
     },
     /// The batch does not fit in a segment; no bytes were written.
     #[error("batch of {got} bytes does not fit in a segment, which has room for {max}: split it")]

@@ -40,6 +40,7 @@ pub use errors::{AppendError, Corruption, DiskFault, OpenError, ReadError};
 pub use format::RECORD_HEADER_BYTES;
 pub use log::Log;
 pub use options::{LogOptions, LogStats, Recovery, Repair, SegmentInfo};
+pub use prepare::StateSpace;
 pub use record::{Appended, Draft, LogRecord, Purpose, Truncation};
 pub use record_kind::RecordKind;
 pub use records::Records;

@@ -16,6 +16,7 @@ use crate::{
     errors::{AppendError, OpenError},
     format::BatchKind,
     options::{LogOptions, LogStats, Recovery, SegmentInfo},
+    prepare::StateSpace,
     record::Truncation,
     recovery,
     shared::Shared,
@@ -159,6 +160,11 @@ impl Log {
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().segment_pool.short_bytes()
+    }
+
+    /// Sets the disk space that the state beside the log needs, which determines how much space the log leaves free.
+    pub fn set_state_space(&self, state: StateSpace) {
+        self.shared().segment_pool.set_state_space(state);
     }
 
     /// Returns counters of events since the log was opened, and current values such as the number of

@@ -132,7 +132,12 @@ pub(crate) struct SegmentPool {
     dir: String,
     segment_bytes: u32,
     target: usize,
-    reserve_bytes: u64,
+    /// Reserve of the options, in bytes.
+    min_reserve_bytes: u64,
+    /// Needs of the log's user; see [`StateSpace`].
+    state_bytes: AtomicU64,
+    reusable_bytes: AtomicU64,
+    state_is_full: AtomicBool,
     seed: u64,
     state: Mutex<State>,
     /// Notified when a segment is ready, or an attempt to prepare one failed.
@@ -142,6 +147,17 @@ pub(crate) struct SegmentPool {
     /// True if the last check of the disk found less free space than the reserve.
     low: AtomicBool,
     pub counters: PrepareCounters,
+}
+
+/// Disk space of the state that the log's user keeps beside the log, on the same disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateSpace {
+    /// Bytes that persisting the state takes. The log keeps them free, if they are more than the reserve of its options.
+    pub needed_bytes: u64,
+    /// Bytes within the state's files that the state can use again. They count as free.
+    pub reusable_bytes: u64,
+    /// True if the state could not be persisted because the disk was full. The log then rejects data.
+    pub is_full: bool,
 }
 
 /// Reason why a writer that waited got no segment.
@@ -176,7 +192,10 @@ impl SegmentPool {
             dir: dir.to_owned(),
             segment_bytes: options.segment_bytes,
             target: options.spare_segments as usize,
-            reserve_bytes: options.reserve_bytes,
+            min_reserve_bytes: options.reserve_bytes,
+            state_bytes: AtomicU64::new(0),
+            reusable_bytes: AtomicU64::new(0),
+            state_is_full: AtomicBool::new(false),
             seed,
             state: Mutex::new(state),
             ready: Condvar::new(),
@@ -264,9 +283,22 @@ impl SegmentPool {
     /// report its free bytes counts as full.
     pub fn check_free_space(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
-        let low = free < self.reserve_bytes;
+        let low = free < self.reserve_bytes() || self.state_is_full.load(Ordering::Relaxed);
         self.low.store(low, Ordering::Relaxed);
         (free, low)
+    }
+
+    /// Number of free bytes below which data is rejected.
+    pub fn reserve_bytes(&self) -> u64 {
+        let needed = self.min_reserve_bytes.max(self.state_bytes.load(Ordering::Relaxed));
+        needed.saturating_sub(self.reusable_bytes.load(Ordering::Relaxed))
+    }
+
+    pub fn set_state_space(&self, state: StateSpace) {
+        self.state_bytes.store(state.needed_bytes, Ordering::Relaxed);
+        self.reusable_bytes.store(state.reusable_bytes, Ordering::Relaxed);
+        self.state_is_full.store(state.is_full, Ordering::Relaxed);
+        self.check_free_space();
     }
 
     /// Number of bytes that must become free on the disk before the log accepts data for a further segment.
@@ -274,8 +306,10 @@ impl SegmentPool {
     /// created. 0 if the log accepts data already.
     pub fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
-        let wanted = self.reserve_bytes.saturating_add(missing * u64::from(self.segment_bytes));
-        wanted.saturating_sub(self.check_free_space().0)
+        let wanted = self.reserve_bytes().saturating_add(missing * u64::from(self.segment_bytes));
+        let short = wanted.saturating_sub(self.check_free_space().0);
+        let is_full = self.state_is_full.load(Ordering::Relaxed);
+        if is_full { short.max(self.segment_bytes.into()) } else { short }
     }
 
     pub fn stop(&self) {
@@ -374,7 +408,7 @@ impl SegmentPool {
     pub fn fill(&self) {
         while self.ready_count() < self.target {
             let free = self.check_free_space().0;
-            if free < self.reserve_bytes.saturating_add(self.segment_bytes.into()) {
+            if free < self.reserve_bytes().saturating_add(self.segment_bytes.into()) {
                 return;
             }
             let Ok(prepared) = self.create_now() else { return };
@@ -385,7 +419,7 @@ impl SegmentPool {
     fn create(&self) -> Result<Option<Prepared>, DiskFault> {
         let (free, _) = self.check_free_space();
         // Only the last spare, for deletes and trims, may use the reserve.
-        let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes };
+        let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes() };
         if free < untouched.saturating_add(self.segment_bytes.into()) {
             let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "free space is below the reserve");
             return Err(DiskFault::new("prepare a segment in", &self.dir, &error));

@@ -28,6 +28,8 @@ pub(crate) struct Surveyed {
     pub chain: u32,
     /// First LSN and byte position of some of the segment's batches.
     pub index: Vec<(Lsn, u32)>,
+    /// True if a valid footer marks the end of the segment.
+    pub sealed: bool,
 }
 
 /// Result of a survey, which finds the end of the log. The log ends in the last segment of `kept`.
@@ -87,7 +89,7 @@ impl Survey {
             let walk = walk(&live[at])?;
             attested = attested.max(walk.attested);
             last_kind = walk.last_kind.unwrap_or(last_kind);
-            let (end, sealed) = (walk.surveyed.extent, walk.sealed);
+            let (end, sealed) = (walk.surveyed.extent, walk.surveyed.sealed);
             let bad = walk.bad;
             kept.push(walk.surveyed);
             let follows = live.get(at + 1).is_some_and(|next| {
@@ -174,7 +176,8 @@ fn settled(found: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)
             last_time: footer.last_time,
             truncates: footer.truncates,
         };
-        return Ok(Ok(Surveyed { found: found.clone(), extent, chain: footer.chain, index: Vec::new() }));
+        let index = Vec::new();
+        return Ok(Ok(Surveyed { found: found.clone(), extent, chain: footer.chain, index, sealed: true }));
     }
     let walk = walk(found)?;
     let mut later = false;
@@ -187,8 +190,6 @@ struct SegmentRead {
     surveyed: Surveyed,
     attested: Lsn,
     last_kind: Option<BatchKind>,
-    /// True if a valid footer marks the end of the segment.
-    sealed: bool,
     /// Position and damage of the first invalid batch, which ends the reading.
     bad: DamageAt,
 }
@@ -225,8 +226,8 @@ fn walk(found: &FoundSegment) -> Result<SegmentRead, DiskFault> {
     };
     (extent.first_time, extent.last_time) = times.unwrap_or_default();
     let sealed = found.footer()?.is_ok_and(|footer| footer.end == extent.written && footer.next == extent.next);
-    let surveyed = Surveyed { found: found.clone(), extent, chain: expected.chain, index };
-    Ok(SegmentRead { surveyed, attested, last_kind, sealed, bad })
+    let surveyed = Surveyed { found: found.clone(), extent, chain: expected.chain, index, sealed };
+    Ok(SegmentRead { surveyed, attested, last_kind, bad })
 }
 
 /// Valid batch headers found after the end of the log.

@@ -84,9 +84,15 @@ impl Shared {
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
         match self.segment_pool.check_free_space() {
-            (free_bytes, true) => Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes }),
+            (free_bytes, true) => Err(self.disk_full(free_bytes)),
             (_, false) => Ok(()),
         }
+    }
+
+    #[cold]
+    fn disk_full(&self, free_bytes: u64) -> AppendError {
+        let pool = &self.segment_pool;
+        AppendError::DiskFull { free_bytes, reserve_bytes: pool.reserve_bytes(), short_bytes: pool.short_bytes() }
     }
 
     /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions. Keeps the
@@ -158,7 +164,7 @@ impl Shared {
             Ok(()) => Ok(()),
             Err(PrepareError::Failed(fault)) if fault.is_full() => {
                 let (free_bytes, _) = self.segment_pool.check_free_space();
-                Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes })
+                Err(self.disk_full(free_bytes))
             }
             Err(PrepareError::Failed(fault)) => {
                 Err(AppendError::NoSegment { waited: Duration::ZERO, reason: Some(fault.to_string()) })

@@ -12,11 +12,13 @@
 //! entry, by its own time, still finds. So for reads the time stands still while an entry with a timestamp is in
 //! progress, for as long as its durability level takes (an fsync).
 //!
-//! Entries are logged with their time; the times of reads are not logged. If reads have hidden a key past its deadline,
-//! the space appends an entry within a round of maintenance, and when it is closed. So only a kill of the process
-//! before that entry can let the time go back behind the deadline, and only if the wall clock was set back as well. (If
-//! the space logged an upper bound of the time ahead of reads, the time could not go back. But then time would jump to
-//! this bound after each kill, and leases would end early, which is worse.)
+//! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that no
+//! read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than this
+//! span at an open, it was set back, and the time continues from the noted one. So a key that a read has hidden past its
+//! deadline stays hidden if the process is killed and the wall clock is set back; after an ordinary kill the time does not
+//! jump. A keeper need not make each
+//! note durable: a power loss can take back the notes of the last moments. For this case the space also appends an entry
+//! within a round of maintenance after a deadline has passed, and when it is closed.
 //!
 //! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of
 //! every read that did not see the entry; a read's time is at least the timestamp of every entry that it
@@ -24,7 +26,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -35,6 +37,16 @@ use thalweg_types::{Clock, SpaceTime};
 
 const FROZEN: u64 = 1;
 
+/// Span by which a noted time is ahead of the read that made it necessary. With a shorter span more notes are written;
+/// with a longer one the time jumps further after a kill.
+pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
+
+/// Keeper of a time that no read of the space exceeds; see the [module](self).
+pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
+    /// Notes a time. The times of successive calls increase.
+    fn note(&self, time: SpaceTime);
+}
+
 /// The clock of one space, which returns space time.
 #[derive(Debug)]
 pub struct SpaceClock {
@@ -42,6 +54,11 @@ pub struct SpaceClock {
     anchor: SpaceTime,
     anchored_at: Duration,
     word: AtomicU64,
+    /// Time up to which reads need no further note.
+    noted: AtomicU64,
+    keeper: Option<Arc<dyn TimeKeeper>>,
+    /// Held while a time is noted, so that the notes increase.
+    noting: Mutex<()>,
 }
 
 impl SpaceClock {
@@ -51,7 +68,26 @@ impl SpaceClock {
     pub fn anchor(clock: Arc<dyn Clock>, last: SpaceTime) -> Self {
         let anchor = clock.wall().max(last);
         let anchored_at = clock.monotonic();
-        Self { clock, anchor, anchored_at, word: AtomicU64::new(pack(last)) }
+        let (word, noted) = (AtomicU64::new(pack(last)), AtomicU64::new(u64::MAX));
+        Self { clock, anchor, anchored_at, word, noted, keeper: None, noting: Mutex::new(()) }
+    }
+
+    /// Makes the clock note the times of reads.
+    #[must_use]
+    pub fn with_keeper(self, keeper: Arc<dyn TimeKeeper>) -> Self {
+        Self { keeper: Some(keeper), noted: AtomicU64::new(0), ..self }
+    }
+
+    #[cold]
+    fn note(&self, time: SpaceTime) {
+        let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
+        if time.0 > self.noted.load(Ordering::Relaxed)
+            && let Some(keeper) = &self.keeper
+        {
+            let noted = time.plus(NOTE_AHEAD);
+            keeper.note(noted);
+            self.noted.store(noted.0, Ordering::Relaxed);
+        }
     }
 
     /// Returns the current time of the space. To decide what has expired, use [`read`](Self::read) instead.
@@ -62,7 +98,16 @@ impl SpaceClock {
 
     /// Returns the time by which a read hides expired keys. Every later log entry gets at least this timestamp.
     #[must_use]
+    #[inline]
     pub fn read(&self) -> SpaceTime {
+        let time = self.read_unnoted();
+        if time.0 > self.noted.load(Ordering::Relaxed) {
+            self.note(time);
+        }
+        time
+    }
+
+    fn read_unnoted(&self) -> SpaceTime {
         let ticked = self.ticked();
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
@@ -200,6 +245,31 @@ mod tests {
         assert_eq!((stamp, space.read(), space.now()), (SpaceTime(1000), SpaceTime(1000), SpaceTime(1007)));
         drop(frozen);
         assert_eq!(space.read(), SpaceTime(1007));
+    }
+
+    #[derive(Debug, Default)]
+    struct Notes(Mutex<Vec<SpaceTime>>);
+
+    impl TimeKeeper for Notes {
+        fn note(&self, time: SpaceTime) {
+            self.0.lock().unwrap().push(time);
+        }
+    }
+
+    #[test]
+    fn no_read_exceeds_the_noted_time_and_few_are_noted() {
+        let clock = Arc::new(ManualClock::at(SpaceTime(1000)));
+        let notes = Arc::new(Notes::default());
+        let space = SpaceClock::anchor(clock.clone(), SpaceTime(0)).with_keeper(notes.clone());
+        assert_eq!(space.stamp(), SpaceTime(1000));
+        assert_eq!(*notes.0.lock().unwrap(), [], "entries are logged");
+        for _ in 0..100 {
+            clock.advance(Duration::from_millis(1));
+            let read = space.read();
+            assert!(read <= *notes.0.lock().unwrap().last().unwrap());
+        }
+        assert_eq!(notes.0.lock().unwrap().len(), 2);
+        assert!(notes.0.lock().unwrap().is_sorted());
     }
 
     #[test]

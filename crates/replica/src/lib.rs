@@ -24,7 +24,7 @@ mod solo;
 mod valid;
 
 pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
-pub use clock::SpaceClock;
+pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
 pub use error::{OpenError, ProposeError};
 pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
 pub use replay::{ReplayProgress, Replayed, replay, replay_while};

@@ -129,8 +129,7 @@ impl Queue {
 
     /// Records how many steps commands with this estimate took. The mean of recent groups decays by a quarter each time.
     pub(crate) fn learn(&self, estimated_steps: u64, steps: u64) {
-        if estimated_steps > 0 {
-            let sample = steps.saturating_mul(COST_UNIT) / estimated_steps;
+        if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated_steps) {
             let before = self.cost.load(Ordering::Relaxed);
             self.cost.store(((3 * before + sample.min(COST_UNIT)) / 4).max(1), Ordering::Relaxed);
         }

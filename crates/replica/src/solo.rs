@@ -161,8 +161,19 @@ impl Solo {
         clock: Arc<dyn Clock>,
         options: &SoloOptions,
     ) -> Result<Self, OpenError> {
-        let applied = machine.applied();
-        let space_clock = Arc::new(SpaceClock::anchor(clock, applied.time));
+        let space_clock = SpaceClock::anchor(clock, machine.applied().time);
+        Self::open_with(log, machine, space_clock, options)
+    }
+
+    /// Opens a space like [`open`](Self::open), with a clock that the caller has anchored. Its time must be at least
+    /// that of the last applied entry.
+    pub fn open_with(
+        log: Log,
+        machine: Arc<Machine>,
+        space_clock: SpaceClock,
+        options: &SoloOptions,
+    ) -> Result<Self, OpenError> {
+        let space_clock = Arc::new(space_clock);
         let term = take_lead(&log, &machine, (options.space, options.node), space_clock.stamp())?;
         machine.set_read_clock(space_clock.clone());
         let next = machine.applied().index.next();

@@ -207,7 +207,8 @@ impl Server {
         });
         let measuring = tokio::spawn({
             let app = Arc::clone(&app);
-            async move { app.held_log.measure_until(&app, app.stopping.clone()).await }
+            let bound = app.config.history_bytes.0;
+            async move { app.held_log.measure_until(app.db.blocking(), bound, app.stopping.clone()).await }
         });
         if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);
@@ -262,7 +263,7 @@ async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::M
 
 /// Returns the collectors of the node and the protocols, in the order in which `/metrics` shows them after HTTP's.
 fn collectors(
-    app: &Arc<App>,
+    app: &App,
     native: &Arc<native::metrics::Metrics>,
     resp: &Arc<resp::metrics::Metrics>,
 ) -> Vec<Box<dyn Collector>> {
@@ -274,6 +275,10 @@ fn collectors(
         Box::new(Groups(db.clone())),
         Box::new(Subjects(Arc::clone(&app.views))),
         Box::new(Caches(Arc::clone(&app.views))),
-        Box::new(Shares(Arc::clone(app))),
+        Box::new(Shares {
+            admission: Arc::clone(&app.admission),
+            slots: Arc::clone(&app.slots),
+            held_log: Arc::clone(&app.held_log),
+        }),
     ]
 }

@@ -40,13 +40,13 @@ pub struct App {
     /// Bounds on requests, connections and bytes, and the shares of clients in them.
     pub admission: Arc<Admission>,
     /// Slots of connections that have not proved themselves.
-    pub slots: ConnectionSlots,
+    pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
     /// Shares of the keyspaces that clients have created, by name.
     created: Mutex<HashMap<String, Reservation>>,
     /// Growth of the log while snapshots are open.
-    pub held_log: HeldLog,
+    pub held_log: Arc<HeldLog>,
     /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
@@ -69,10 +69,10 @@ impl App {
     pub fn new(config: Config, db: &Database, stopping: watch::Receiver<bool>) -> Arc<Self> {
         let admission = Admission::new(&config);
         Arc::new(Self {
-            slots: ConnectionSlots::new(&config),
+            slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
             created: Mutex::default(),
-            held_log: HeldLog::default(),
+            held_log: Arc::default(),
             db: db.with_durability(config.durability).to_async(),
             admission,
             native_connections: Arc::default(),

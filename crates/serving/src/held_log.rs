@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_engine::Database;
 use tokio::sync::watch;
-
-use crate::app::App;
 
 /// Time between two measurements.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -56,12 +55,11 @@ impl HeldLog {
         self.bytes.load(Relaxed)
     }
 
-    /// Measures again and again until the server stops.
-    pub async fn measure_until(&self, app: &App, mut stopping: watch::Receiver<bool>) {
+    /// Measures again and again until the server stops. `bound` is the number of bytes above which it warns.
+    pub async fn measure_until(&self, db: &Database, bound: u64, mut stopping: watch::Receiver<bool>) {
         let mut measured = Measured::default();
         loop {
-            let stats = app.db.blocking().stats();
-            let bound = app.config.history_bytes.0;
+            let stats = db.stats();
             let (held, warns) = measured.measure(stats.snapshots.open, stats.log.bytes, bound, Instant::now());
             self.bytes.store(held, Relaxed);
             if warns {

@@ -83,5 +83,14 @@ pub fn node_status(db: &Database) -> Value {
             "estimated_keys": stats.state.estimated_keys,
             "stalls": stats.state.stalls,
         },
+        "maintenance_error": stats.maintenance_error,
+        "scrub": {
+            "running": stats.scrub.is_running,
+            "rounds": stats.scrub.rounds,
+            "done_bytes": stats.scrub.done_bytes,
+            "total_bytes": stats.scrub.total_bytes,
+            "damages": stats.scrub.damages,
+            "damage": stats.scrub.damage,
+        },
     })
 }

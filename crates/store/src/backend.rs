@@ -1,6 +1,6 @@
 //! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
 
-use std::{fmt, ops::Bound, ops::ControlFlow, sync::Arc};
+use std::{fmt, io, ops::Bound, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
@@ -333,6 +333,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Hints that the caller will read these keys next. A backend can load the memory of all keys into the processor's
     /// cache in one pass, so that the cache misses overlap. The default implementation does nothing.
     fn warm(&self, _keys: &[&[u8]]) {}
+    /// Blocks until flushes and compactions have caught up so far that the next [`apply`](Self::apply) does not wait
+    /// for them; `bytes` is the expected size of its batch. A caller that holds a lock during `apply` calls this
+    /// function before it takes the lock. If the batch turns out larger, `apply` may exceed the bound on memory by one
+    /// memtable instead of waiting. The default implementation does nothing, for backends whose `apply` never waits.
+    fn make_room(&self, _bytes: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
     /// Returns the newest consistent view of the backend's map.
     fn view(&self) -> Arc<dyn View>;
     /// Persists all batches that were applied before the call: first makes the log durable (through the barrier), then
@@ -346,10 +353,59 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
     /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
+    /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
+    /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends early.
+    /// Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists
+    /// nothing.
+    fn verify(&self, _step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        Ok(VerifiedRows { is_complete: true, ..VerifiedRows::default() })
+    }
+    /// Returns the backend's ability to persist batches.
+    fn health(&self) -> BackendHealth {
+        BackendHealth::Good
+    }
+    /// Returns the number of bytes of disk space that persisting all applied batches would take at most, as far as this
+    /// can be estimated cheaply.
+    fn bytes_to_persist(&self) -> u64 {
+        0
+    }
+    /// Returns the number of bytes within the backend's files that it can use again before its files grow. This is an
+    /// estimate that is rather too small.
+    fn reusable_bytes(&self) -> u64 {
+        0
+    }
+    /// Requests that a background thread returns the space of overwritten and deleted data to the disk, within the
+    /// space that is free now. Does not wait. Backends that keep such space for later data do nothing.
+    fn reclaim_space(&self) {}
     /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
     /// Returns the backend's name in the configuration, such as `memory` or `lsm`.
     fn name(&self) -> &'static str;
+}
+
+/// Amount of persisted data that a verification has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedRows {
+    /// Number of rows read, including overwritten and deleted versions of rows that the backend still stores.
+    pub rows: u64,
+    /// Number of bytes read.
+    pub bytes: u64,
+    /// True if all persisted data was read; false if the caller ended the verification early.
+    pub is_complete: bool,
+}
+
+/// Ability of a backend to persist batches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BackendHealth {
+    /// The backend persists batches.
+    #[default]
+    Good,
+    /// The disk has no room for what the backend must write. Reads and batches go on, and the backend continues to
+    /// persist when there is room. Contains the error's message.
+    DiskFull(String),
+    /// The backend persists nothing any more until it is opened again, because a background thread has ended with this
+    /// error.
+    Failed(String),
 }
 
 /// Statistics of a backend. A figure that the kind of backend does not have is 0.
@@ -396,8 +452,20 @@ pub enum BackendError {
         /// Error message of the operating system or of the storage library.
         message: String,
     },
+    /// The disk, or the quota on it, has no room for a file of the backend. Nothing is lost, and the backend continues
+    /// when there is room.
+    #[error("state {operation} found the disk full: {message}")]
+    DiskFull {
+        /// Name of the file operation that failed.
+        operation: &'static str,
+        /// Error message of the operating system or of the storage library.
+        message: String,
+    },
     /// Files of the backend on disk are damaged.
-    #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
+    #[error(
+        "state is corrupt in {what}: {message}; `thalweg state rebuild` computes it again if the log still has all \
+         entries, and otherwise restore a backup"
+    )]
     Corrupt {
         /// File, or part of a file, that is damaged.
         what: String,
@@ -431,6 +499,22 @@ impl BackendError {
         Self::Io { operation, message: error.to_string() }
     }
 
+    /// Creates the error for an operation that failed in the operating system, which may have been a full disk.
+    pub(crate) fn of_io(operation: &'static str, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull { operation, message: error.to_string() }
+            }
+            _ => Self::io(operation, error),
+        }
+    }
+
+    /// Returns true if the disk was full.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, Self::DiskFull { .. })
+    }
+
     /// Creates the error for damage to `what`, a file or a part of a file.
     pub(crate) fn corrupt(what: impl fmt::Display, message: impl fmt::Display) -> Self {
         Self::Corrupt { what: what.to_string(), message: message.to_string() }
@@ -441,6 +525,7 @@ impl Classified for BackendError {
     fn code(&self) -> &'static str {
         match self {
             Self::Io { .. } => "state_io",
+            Self::DiskFull { .. } => "disk_full",
             Self::Corrupt { .. } => "state_corrupt",
             Self::Format { .. } => "state_format",
             Self::Barrier(_) => "log_failed",
@@ -452,6 +537,7 @@ impl Classified for BackendError {
     fn action(&self) -> Action {
         match self {
             Self::BadBatch(_) => Action::Fix,
+            Self::DiskFull { .. } => Action::Retry,
             _ => Action::Stop,
         }
     }

@@ -29,5 +29,5 @@ pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
 }
 
 pub(crate) fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
-    move |error| BackendError::io(operation, error)
+    move |error| BackendError::of_io(operation, &error)
 }

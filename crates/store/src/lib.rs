@@ -35,8 +35,8 @@ mod span;
 pub mod sqlite;
 
 pub use backend::{
-    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, SyncMode, View, Visit,
-    WriteBatch, bounds_are_empty,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
+    SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 pub use buffered::BufferOptions;
 pub use passed::deleted_rows_passed;

@@ -115,7 +115,7 @@ pub enum Command {
     Import(import::Import),
     /// Write a stream or a keyspace to stdout or a file
     Export(export::Export),
-    /// Compute a digest of the state to compare nodes, and manage the version of the state machine
+    /// Verify or rebuild the state, compute its digest, and manage the version of the state machine
     #[command(subcommand)]
     State(state::State),
     /// Inspect the log of a stopped node

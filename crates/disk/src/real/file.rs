@@ -3,7 +3,10 @@
 //! Interrupted reads and writes are resumed, and short ones are completed. A sync is one system call, and its
 //! result is final.
 
-use std::{fs, io, os::unix::fs::FileExt};
+use std::{
+    fs, io,
+    os::unix::fs::{FileExt, MetadataExt},
+};
 
 use rustix::{buffer::spare_capacity, io::Errno};
 
@@ -68,6 +71,11 @@ impl File for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        // The system counts in units of 512 bytes, whatever the block size.
+        Ok(self.file.metadata()?.blocks() * 512)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

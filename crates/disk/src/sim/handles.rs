@@ -56,6 +56,12 @@ impl File for SimFile {
         Ok(state.inode(self.0.inode)?.cached.len())
     }
 
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        let state = self.0.state.lock();
+        state.check_power()?;
+        Ok(state.inode(self.0.inode)?.cached.allocated_bytes())
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.0.state.lock().set_len(self.0.inode, len)
     }

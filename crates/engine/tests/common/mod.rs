@@ -86,6 +86,7 @@ pub fn small(backend: BackendKind) -> Options {
         cache_bytes: 1 << 20,
         memtable_bytes: 64 << 10,
         maintenance_interval: Duration::ZERO,
+        scrub_interval: Duration::ZERO,
         ..Options::default()
     }
 }

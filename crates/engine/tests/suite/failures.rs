@@ -51,7 +51,8 @@ fn a_full_disk_refuses_new_data_but_not_deletes_and_trims() {
     let _ = used;
     disk.set_capacity(1);
     let refused = (0..100_000).find_map(|_| keyspace.put(b"b", &[1; 200]).err()).expect("the disk is full");
-    assert!(matches!(refused, WriteError::DiskFull { .. }), "{refused}");
+    assert!(matches!(refused, WriteError::DiskFull { short_bytes: 1.., .. }), "{refused}");
+    assert!(refused.to_string().contains("more are needed"), "{refused}");
     assert_eq!(refused.action(), Action::Retry);
     assert!(matches!(db.health(), Health::DiskFull { .. }));
     keyspace.delete(b"a").unwrap();
@@ -60,6 +61,21 @@ fn a_full_disk_refuses_new_data_but_not_deletes_and_trims() {
     disk.set_capacity(u64::MAX / 2);
     keyspace.put(b"c", b"3").unwrap();
     assert_eq!(db.health(), Health::Good);
+}
+
+/// A background thread of the state that has ended shows in the health, although the log still takes writes.
+#[test]
+fn a_state_whose_threads_have_ended_is_reported() {
+    let disk = SimDisk::new(1);
+    let db = Database::open_on(Arc::new(disk.clone()), clock(), 1, small(BackendKind::Redb)).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put(b"a", b"1").unwrap();
+    assert_eq!(db.health(), Health::Good);
+    disk.fail(Fault::new(Operation::Write, 1, Errno::Io).on_path("state.redb"));
+    assert!(db.flush().is_err());
+    let Health::Failed { reason } = db.health() else { panic!("{:?}", db.health()) };
+    assert!(reason.contains("state"), "{reason}");
+    assert_eq!(keyspace.get(b"a").unwrap().unwrap().value, b"1"[..]);
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod common;
 mod oracle;
 
 mod budget;
+mod clocks;
 mod failures;
+mod full_disk;
 mod group_pages;
 mod migrate;
 mod model;
@@ -21,6 +23,7 @@ mod repair;
 mod snapshot;
 mod space;
 mod state_digest;
+mod state_files;
 mod state_version;
 mod truncations;
 mod undercount;

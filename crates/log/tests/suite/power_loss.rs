@@ -4,7 +4,7 @@
 //! so every point of every order is a valid test. The output of a failure replays the loss, but not the
 //! order.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_log::{Log, LogOptions, Purpose, Recovery, offline};
@@ -225,4 +225,60 @@ fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
     }
     assert!(writes >= 5, "only {writes} operations: the batch was not written in pieces");
     assert!(whole > 0 && gone > 0, "{whole} whole, {gone} gone");
+}
+
+/// A power loss can take the footer of a segment whose records are all attested. Recovery keeps the segment. If its
+/// successor is freed later, only a footer shows after the next power loss that nothing was lost in between.
+#[test]
+fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
+    // Without idle batches, the next batch attests all records of a segment.
+    let options = || LogOptions { idle_mark_after: Duration::from_secs(1), ..options() };
+    let (mut lost, mut with_hole) = (0, 0);
+    for crash in 2..24 {
+        for seed in 0..40 {
+            let context = format!("crash after {crash}, loss {seed}");
+            let disk = SimDisk::new(seed);
+            let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+            while log.stats().spare_segments < 2 {
+                std::thread::yield_now();
+            }
+            let mut told = Told::default();
+            // The small batch that continues in the next segment attests all records of the first one.
+            told.append(&log, &[6500], Durability::Disk).unwrap();
+            disk.power_off_after(crash);
+            let _ = told.append(&log, &[1700], Durability::Os);
+            drop(log);
+            let found = disk.power_loss(seed * 100 + crash);
+            let footer_at = u64::from(options().segment_bytes) - 64;
+            let before = found.kill_process();
+            let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            told.given.truncate(told.check(&log, &recovery, &context));
+            if log.segments().len() < 2 {
+                continue;
+            }
+            let kept = log.segments()[0].clone();
+            let mut footer = [0; 64];
+            before.open(&kept.file).unwrap().read_exact_at(&mut footer, footer_at).unwrap();
+            lost += u64::from(footer == [0; 64] && recovery.attested == kept.next);
+            // Fill the second segment and continue in a third, whose only batch attests no record of its own. Then free
+            // the second.
+            told.append(&log, &[5000], Durability::Os).unwrap();
+            told.append(&log, &[4000], Durability::Disk).unwrap();
+            assert_eq!(log.segments().len(), 3, "{context}");
+            let freed = log.segments()[1].clone();
+            log.release(freed.next);
+            log.free(freed.generation).unwrap();
+            drop(log);
+            for loss in 0..6 {
+                let context = format!("{context}, then {loss}");
+                let again = found.power_loss(loss + 1000 * seed);
+                let (log, recovery) =
+                    open_still(&as_disk(&again), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                told.check(&log, &recovery, &context);
+                let first = &log.segments()[0];
+                with_hole += u64::from(first.generation == kept.generation && log.start() > first.next);
+            }
+        }
+    }
+    assert!(lost > 5 && with_hole > 5, "only {lost} footers were lost, and {with_hole} logs had a hole");
 }

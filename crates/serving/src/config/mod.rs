@@ -243,6 +243,17 @@ knobs! {
     /// Time between runs of retention, of moving values out of old segments, and of freeing segments. Cost: shorter
     /// intervals use more CPU, longer ones more disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
+    /// Maximum time by which the wall clock may be ahead of the last use of the directory at a start; the server refuses
+    /// to start beyond it, because a wrong clock would end leases and expire keys for good. 0s disables the check. Cost:
+    /// a node that was off for longer must be started once with a larger value.
+    max_clock_jump: Span = |engine| Span(engine.max_clock_jump);
+    /// Time between scrubs, which read all stored data and report damage in the metrics and the status; 0s disables
+    /// them. The first one begins within ten minutes of a start. Cost: `scrub_bytes_per_second` of the disk while a scrub
+    /// runs.
+    scrub_interval: Span = |engine| Span(engine.scrub_interval);
+    /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
+    /// the files of redb and sqlite grow by what is written during the longer scrub.
+    scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
     /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
     /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
     /// replies.
@@ -376,6 +387,9 @@ impl Config {
             max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
             max_replay_bytes: self.max_replay_bytes.0,
             maintenance_interval: self.maintenance_interval.0,
+            max_clock_jump: self.max_clock_jump.0,
+            scrub_interval: self.scrub_interval.0,
+            scrub_bytes_per_second: self.scrub_bytes_per_second.0,
             ..Options::default()
         }
     }

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use thalweg_engine::{Database, Health, Stats, snapshot::SnapshotStats};
+use thalweg_engine::{Database, Health, ScrubStats, Stats, snapshot::SnapshotStats};
 use thalweg_types::Log2Histogram;
 
 use super::encode::{NoLabels, counter, gauge};
@@ -26,6 +26,7 @@ impl Collector for Node {
         encode_log(&mut encoder, &stats)?;
         encode_engine(&mut encoder, &stats)?;
         encode_snapshots(&mut encoder, &stats.snapshots)?;
+        encode_scrub(&mut encoder, &stats.scrub)?;
         encode_state(&mut encoder, &stats)
     }
 }
@@ -113,6 +114,15 @@ fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, stats: &SnapshotStats) 
     counter(encoder, "snapshot_bytes", "Bytes of snapshots sent", stats.bytes)?;
     let took = "Time of each snapshot, from its beginning to its last chunk";
     histogram(encoder, "snapshot_duration", took, Some(&Unit::Seconds), &stats.took_millis, 1e-3)
+}
+
+fn encode_scrub(encoder: &mut DescriptorEncoder<'_>, stats: &ScrubStats) -> fmt::Result {
+    gauge(encoder, "scrub_running", "1 while a scrub reads the stored data", u64::from(stats.is_running))?;
+    gauge(encoder, "scrub_done_bytes", "Bytes verified by the scrub in progress, or the last one", stats.done_bytes)?;
+    gauge(encoder, "scrub_total_bytes", "Approximate bytes that this scrub verifies in all", stats.total_bytes)?;
+    counter(encoder, "scrub_rounds", "Scrubs that have read all stored data", stats.rounds)?;
+    counter(encoder, "scrub_bytes", "Bytes verified by all scrubs", stats.bytes)?;
+    counter(encoder, "scrub_damages", "Damaged log segments and states that scrubs have found", stats.damages)
 }
 
 fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {

@@ -9,15 +9,26 @@ use prometheus_client::{
 };
 
 use super::encode::{counter, gauge};
-use crate::{admission::Resource, app::App};
+use crate::{
+    admission::{Admission, Resource},
+    half_open::ConnectionSlots,
+    held_log::HeldLog,
+};
 
 /// Collector of the metrics of clients' shares. The server's bounds themselves are among the metrics of HTTP.
 #[derive(Debug)]
-pub struct Shares(pub Arc<App>);
+pub struct Shares {
+    /// Bounds of the server, and the accounts of its clients.
+    pub admission: Arc<Admission>,
+    /// Slots of connections that have not proved themselves.
+    pub slots: Arc<ConnectionSlots>,
+    /// Growth of the log while snapshots are open.
+    pub held_log: Arc<HeldLog>,
+}
 
 impl Collector for Shares {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (admission, slots, to) = (&self.0.admission, &self.0.slots, &mut encoder);
+        let (Self { admission, slots, held_log }, to) = (self, &mut encoder);
         gauge(to, "client_addresses", "Client addresses that hold anything", admission.address_count() as u64)?;
         let help = "Largest amount of each bound that one client address holds";
         let mut largest = to.encode_descriptor("client_largest_share", help, None, MetricType::Gauge)?;
@@ -33,6 +44,6 @@ impl Collector for Shares {
         let status = "HTTP connections above max_connections, for health and metrics only";
         gauge(to, "status_connections", status, slots.status.used() as u64)?;
         let held = "Bytes by which the log has grown since the oldest open snapshot began";
-        gauge(to, "snapshot_held_log_bytes", held, self.0.held_log.bytes())
+        gauge(to, "snapshot_held_log_bytes", held, held_log.bytes())
     }
 }

@@ -101,10 +101,14 @@ impl<'m> Applying<'m> {
     }
 
     /// Returns the table of consumer groups with the changes of earlier commands. Locks the table until the log record
-    /// is applied.
+    /// is applied. Before that, waits until the backend can apply the record without a stall, so that readers of groups
+    /// do not wait for flushes and compactions.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
         let machine = self.machine;
+        let staged = &mut self.applier.staged;
         self.groups.get_or_insert_with(|| {
+            // A failure shows again when the batch is applied, and stops the machine there.
+            let _ = machine.backend.make_room(staged.batch().byte_len());
             let mut table = lock(&machine.groups);
             table.applying = true;
             table

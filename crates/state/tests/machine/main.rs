@@ -31,6 +31,7 @@ mod redis;
 mod redis_model;
 mod replay;
 mod running_hash;
+mod stalls;
 mod stores;
 mod support;
 mod time;

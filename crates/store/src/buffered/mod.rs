@@ -20,6 +20,8 @@
 
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod checked;
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+mod contents;
 mod options;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
@@ -29,6 +31,7 @@ mod version;
 mod worker;
 
 use std::{
+    ops::ControlFlow,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -40,16 +43,21 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, Backend, BackendError, BackendStats, LogBarrier, SyncMode, View, WriteBatch},
+    backend::{
+        Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, VerifiedRows, View,
+        WriteBatch,
+    },
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub use contents::Contents;
 pub use options::BufferOptions;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
 use shared::lock;
-pub use shared::{Shared, State};
+pub use shared::{Shared, State, Work};
 pub use store::{Demand, Store, StoreView};
 use version::BufferedView;
 pub use worker::ThreadMain;
@@ -57,6 +65,10 @@ pub use worker::ThreadMain;
 /// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable is written, the previous
 /// one is persisted, so the two use two arenas in turn.
 const SPARE_ARENAS: usize = 1;
+/// Share of a memtable that [`Backend::make_room`] leaves free for a batch of unknown size: one in this number.
+const ROOM_SHARE: usize = 16;
+/// Size in bytes of a change in a memtable, assumed while the memtable has none.
+const DEFAULT_CHANGE_BYTES: usize = 256;
 /// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
@@ -72,6 +84,8 @@ struct Writer {
     memtable: MemtableWriter,
     /// Sum of the pauses that slowed-down writes should have made but have not made yet.
     owed: Duration,
+    /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
+    has_waited: bool,
 }
 
 impl<S: Store> std::fmt::Debug for Buffered<S> {
@@ -93,7 +107,7 @@ impl<S: Store> Buffered<S> {
         let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
         let shared = Arc::new(Shared::new(store, options, barrier, pool, active)?);
         let threads = worker::start(&shared, upkeep)?;
-        Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO }), threads })
+        Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false }), threads })
     }
 
     /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
@@ -101,6 +115,7 @@ impl<S: Store> Buffered<S> {
     fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let state = match seal {
+            SealTarget::Active if writer.has_waited => shared.lock_unless_failed()?,
             SealTarget::Active => shared.wait_for_room()?,
             SealTarget::Nothing => shared.lock(),
         };
@@ -119,8 +134,7 @@ impl<S: Store> Buffered<S> {
         let mut writer = lock(&self.writer);
         if !batch.is_empty() {
             if !writer.memtable.has_room_for(batch) {
-                let seal = if writer.memtable.memtable().is_empty() { SealTarget::Nothing } else { SealTarget::Active };
-                self.replace_active(&mut writer, bytes, seal)?;
+                self.start_memtable(&mut writer, bytes)?;
             }
             writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
         }
@@ -131,11 +145,24 @@ impl<S: Store> Buffered<S> {
             self.shared.store.wrote(&state.version.stored, batch.byte_len())
         };
         writer.owed += owed;
+        if !std::mem::take(&mut writer.has_waited) {
+            self.pause(&mut writer);
+        }
+        Ok(())
+    }
+
+    /// Replaces the active memtable with a new one that has room for `bytes`, and seals the old one if it has changes.
+    fn start_memtable(&self, writer: &mut Writer, bytes: usize) -> Result<(), BackendError> {
+        let seal = if writer.memtable.memtable().is_empty() { SealTarget::Nothing } else { SealTarget::Active };
+        self.replace_active(writer, bytes, seal)
+    }
+
+    /// Makes the pauses that are due because the store's background work is behind.
+    fn pause(&self, writer: &mut Writer) {
         if writer.owed >= MIN_PAUSE {
             let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
             self.shared.count_stall(|| std::thread::sleep(pause));
         }
-        Ok(())
     }
 
     fn sync(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
@@ -151,7 +178,9 @@ impl<S: Store> Buffered<S> {
             })?;
             shared.maintain()
         });
-        if let Err(failure) = &persisted {
+        if let Err(failure) = &persisted
+            && !failure.is_disk_full()
+        {
             shared.lock().failure.get_or_insert(failure.clone());
         }
         persisted
@@ -197,6 +226,22 @@ impl<S: Store> Backend for Buffered<S> {
         self.shared.version.load().active.warm(keys);
     }
 
+    fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
+        if self.shared.options.sync == SyncMode::PerBatch {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
+        writer.has_waited = false;
+        self.pause(&mut writer);
+        // Batches of ordinary log entries fit into the part that is kept free besides.
+        let wanted = bytes.saturating_add(self.shared.options.memtable_bytes / ROOM_SHARE);
+        if writer.memtable.free_bytes() < wanted && !writer.memtable.memtable().is_empty() {
+            self.replace_active(&mut writer, wanted, SealTarget::Active)?;
+        }
+        writer.has_waited = true;
+        Ok(())
+    }
+
     fn view(&self) -> Arc<dyn View> {
         let state = self.shared.lock();
         let version = Arc::clone(&state.version);
@@ -234,6 +279,33 @@ impl<S: Store> Backend for Buffered<S> {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        // A view of the store alone, so that no memtable hides its pairs.
+        self.shared.store.view()?.verify(step)
+    }
+
+    fn health(&self) -> BackendHealth {
+        self.shared.health()
+    }
+
+    fn bytes_to_persist(&self) -> u64 {
+        let version = self.shared.version.load();
+        let active = &version.active;
+        // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
+        let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
+        let changes = self.shared.options.memtable_bytes / mean_bytes;
+        let memtables = version.sealed.len() as u64 + 1;
+        self.shared.store.bytes_to_persist(memtables, changes as u64, self.shared.options.memtable_bytes as u64)
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        self.shared.store.reusable_bytes()
+    }
+
+    fn reclaim_space(&self) {
+        self.shared.change_upkeep(S::request_space);
     }
 
     fn stats(&self) -> BackendStats {

@@ -1,16 +1,16 @@
 //! Views that are read one page at a time.
 //!
-//! Owns: [`Page`], and the cursor that reads one page of a [`PagedView`] after the other. To read a page, the view
+//! Owns: [`Page`], the cursor that reads one page of a [`PagedView`] after the other, and the verification of all pairs. To read a page, the view
 //! searches again from the last key of the previous page. So no lock or cursor of the store is held while the caller
 //! processes a pair, and the caller may read the store again.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::store::StoreView;
+use super::{checked::checksum, contents::Contents, store::StoreView};
 use crate::{
-    backend::{BackendError, Direction},
+    backend::{BackendError, Direction, VerifiedRows},
     merge::{Cursor, Source},
     span::Span,
 };
@@ -36,6 +36,9 @@ pub trait PagedView: Send + Sync + 'static {
         direction: Direction,
         page: &mut Page,
     ) -> Result<(), BackendError>;
+
+    /// Returns the summary of the view's pairs; `None` if the database has none yet.
+    fn contents(&self) -> Result<Option<Contents>, BackendError>;
 }
 
 impl<V: PagedView> StoreView for V {
@@ -43,6 +46,10 @@ impl<V: PagedView> StoreView for V {
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         PagedView::get(self, key)
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        verify(self, step)
     }
 
     fn run_count(&self) -> usize {
@@ -97,6 +104,11 @@ impl Page {
     /// Returns true if the page is full, so that no more pairs may be added.
     pub fn is_full(&self) -> bool {
         self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
+    }
+
+    /// Iterates over the pairs of key and value on the page.
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).map(|number| (self.key(number), self.value(number)))
     }
 
     fn len(&self) -> usize {
@@ -160,4 +172,50 @@ impl<V: PagedView> Cursor for PageCursor<'_, V> {
         self.at += 1;
         Ok(self.at < self.page.len() || self.next_page()?)
     }
+}
+
+/// Reads all pairs of a view, each by scan and by key, and compares them with the view's summary. Calls `step` after
+/// each page with its number of bytes; if `step` returns `Break`, the verification ends early.
+fn verify<V: PagedView>(view: &V, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+    let corrupt = |message: String| BackendError::corrupt("the state's database", message);
+    let (mut found, mut verified) = (Contents::default(), VerifiedRows::default());
+    let (mut page, mut last) = (Page::new(), None::<Vec<u8>>);
+    loop {
+        let lower = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        view.page(lower, Bound::Unbounded, Direction::Forward, &mut page)?;
+        let bytes_before = verified.bytes;
+        for (key, value) in page.iter() {
+            if last.as_deref().is_some_and(|last| last >= key) {
+                return Err(corrupt(format!("keys are out of order at {}", shown(key))));
+            }
+            // A search takes another way through the tree than a scan, and a damaged inner page can mislead it.
+            if PagedView::get(view, key)?.as_deref() != Some(value) {
+                return Err(corrupt(format!("a search does not find the key {}", shown(key))));
+            }
+            found.add(key, &[&checksum(key, value)[..], value].concat());
+            verified.rows += 1;
+            verified.bytes += (key.len() + value.len()) as u64;
+            last = Some(key.to_vec());
+        }
+        let goes_on = step(verified.bytes - bytes_before).is_continue();
+        if !page.is_full() {
+            break;
+        }
+        if !goes_on {
+            return Ok(verified);
+        }
+        page.reset();
+    }
+    verified.is_complete = true;
+    match view.contents()? {
+        Some(expected) if expected != found => Err(corrupt(format!(
+            "it has {} rows of {} bytes, and its summary counts {} rows of {} bytes",
+            found.pairs, found.bytes, expected.pairs, expected.bytes
+        ))),
+        _ => Ok(verified),
+    }
+}
+
+fn shown(key: &[u8]) -> String {
+    format!("that begins with {:02x?}", &key[..key.len().min(16)])
 }

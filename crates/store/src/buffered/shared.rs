@@ -9,7 +9,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -20,7 +20,7 @@ use super::{
     version::{Sealed, Version},
 };
 use crate::{
-    backend::{Applied, BackendError, Change, LogBarrier},
+    backend::{Applied, BackendError, BackendHealth, Change, LogBarrier},
     memtable::{ArenaPool, BatchNumber, Memtable},
 };
 
@@ -60,8 +60,45 @@ pub struct State<S: Store> {
     /// Pending work of the store's own background threads.
     pub upkeep: S::Upkeep,
     pub(super) failure: Option<BackendError>,
+    /// Work that waits for room on the disk.
+    pub(super) full: FullDisk,
     stop: bool,
 }
+
+/// Work of background threads that found the disk full and waits for room.
+#[derive(Default)]
+pub(super) struct FullDisk {
+    /// Error of the last attempt to persist a memtable; `None` if that attempt succeeded.
+    flush: Option<BackendError>,
+    /// Error of the last attempt of the store's background work; `None` if that attempt succeeded.
+    upkeep: Option<BackendError>,
+    /// Number of failed attempts to persist since the backend was opened, followed by those of background work.
+    flush_attempts: u64,
+    upkeep_attempts: u64,
+}
+
+impl FullDisk {
+    fn slot(&mut self, work: Work) -> (&mut Option<BackendError>, &mut u64) {
+        match work {
+            Work::Flush => (&mut self.flush, &mut self.flush_attempts),
+            Work::Upkeep => (&mut self.upkeep, &mut self.upkeep_attempts),
+        }
+    }
+}
+
+/// Work that can find the disk full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A memtable is persisted.
+    Flush,
+    /// The store's own background work, such as a compaction.
+    Upkeep,
+}
+
+/// Pause before work that found the disk full is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(250);
+/// Interval at which a caller that waits for a flush looks for a full disk inside the store.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -102,6 +139,7 @@ impl<S: Store> Shared<S> {
             waiting: 0,
             upkeep,
             failure: None,
+            full: FullDisk::default(),
             stop: false,
         };
         Ok(Self {
@@ -217,12 +255,55 @@ impl<S: Store> Shared<S> {
         }
     }
 
+    /// Runs `attempt` until it does not find the disk full, with pauses in between. Returns `None` when the calling
+    /// thread must stop.
+    pub fn until_there_is_room<T>(
+        &self,
+        work: Work,
+        mut attempt: impl FnMut() -> Result<T, BackendError>,
+    ) -> Result<Option<T>, BackendError> {
+        loop {
+            let failure = match attempt() {
+                Err(failure) if failure.is_disk_full() => failure,
+                done => {
+                    self.lock().full.slot(work).0.take();
+                    return done.map(Some);
+                }
+            };
+            let mut state = self.lock();
+            let (full, attempts) = state.full.slot(work);
+            *full = Some(failure);
+            *attempts += 1;
+            self.progress.notify_all();
+            let signal = if work == Work::Flush { &self.work } else { &self.upkeep };
+            let goes_on = |state: &mut State<S>| !state.stop && state.failure.is_none();
+            let (state, _) =
+                signal.wait_timeout_while(state, RETRY_AFTER, goes_on).unwrap_or_else(PoisonError::into_inner);
+            if state.stop || state.failure.is_some() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the backend's ability to persist.
+    pub(super) fn health(&self) -> BackendHealth {
+        let full_store = self.store.full_disk();
+        let state = self.lock();
+        let full = full_store.or_else(|| state.full.flush.clone()).or_else(|| state.full.upkeep.clone());
+        match (&state.failure, full) {
+            (Some(failure), _) => BackendHealth::Failed(failure.to_string()),
+            (None, Some(full)) => BackendHealth::DiskFull(full.to_string()),
+            (None, None) => BackendHealth::Good,
+        }
+    }
+
     /// Makes all background threads stop after their current work.
     pub(super) fn stop(&self) {
         let mut state = self.lock();
         state.stop = true;
         self.report_demand(&state);
         drop(state);
+        self.store.stop();
         self.work.notify_all();
         self.changed();
     }
@@ -259,11 +340,16 @@ impl<S: Store> Shared<S> {
     }
 
     /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.
+    ///
+    /// While the disk is full, nothing would end the wait, but deletes must go on. So there is no bound then. The log is
+    /// the bound: it takes no new data while the state finds the disk full, and deletes only until its segments are
+    /// full.
     pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         let is_full = |state: &mut State<S>| {
+            let sealed = state.version.sealed.len() >= self.options.max_sealed;
             state.failure.is_none()
-                && (state.version.sealed.len() >= self.options.max_sealed
-                    || self.store.is_behind(&state.version.stored))
+                && ((sealed && state.full.flush.is_none() && self.store.full_disk().is_none())
+                    || (state.full.upkeep.is_none() && self.store.is_behind(&state.version.stored)))
         };
         let mut state = self.lock();
         if is_full(&mut state) {
@@ -275,7 +361,17 @@ impl<S: Store> Shared<S> {
                 state.failure = Some(BackendError::Failed(message));
             }
         }
-        // After a failure no memtable is persisted any more. Writes may still use the remaining room.
+        self.unless_failed(state)
+    }
+
+    /// Locks the state to seal another memtable, without waiting for room.
+    pub(super) fn lock_unless_failed(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
+        self.unless_failed(self.lock())
+    }
+
+    /// Returns the locked state if another memtable may be sealed. After a failure no memtable is persisted any more;
+    /// writes may still use the remaining room.
+    fn unless_failed<'a>(&self, state: MutexGuard<'a, State<S>>) -> Result<MutexGuard<'a, State<S>>, BackendError> {
         match &state.failure {
             Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
                 Err(BackendError::Failed(failure.to_string()))
@@ -288,11 +384,26 @@ impl<S: Store> Shared<S> {
     pub(super) fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;
+        // An attempt that is running now may have begun before there was room.
+        let attempts = state.full.flush_attempts + 2;
         state.waiting += 1;
         self.report_demand(&state);
-        let mut state = self.wait_while(state, |state| state.persisted_count < target);
+        let is_pending = |state: &mut State<S>| {
+            state.persisted_count < target && state.failure.is_none() && state.full.flush_attempts < attempts
+        };
+        let mut full = None;
+        while is_pending(&mut state) && full.is_none() {
+            let waited = self.progress.wait_timeout_while(state, LOOK_EVERY, is_pending);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            full = self.store.full_disk();
+        }
         state.waiting -= 1;
         self.report_demand(&state);
+        if state.persisted_count < target
+            && let Some(failure) = state.failure.clone().or(full).or_else(|| state.full.flush.clone())
+        {
+            return Err(failure);
+        }
         state.failure.clone().map_or(Ok(state.persisted), Err)
     }
 
@@ -300,8 +411,16 @@ impl<S: Store> Shared<S> {
     /// finished.
     pub(super) fn compact(&self) -> Result<(), BackendError> {
         let Some(request) = self.change_upkeep(S::request_compaction) else { return Ok(()) };
-        let state = self.wait_while(self.lock(), |state| !S::has_compacted(&state.upkeep, request));
-        state.failure.clone().map_or(Ok(()), Err)
+        let state = self.lock();
+        let attempts = state.full.upkeep_attempts + 2;
+        let is_pending =
+            |state: &State<S>| !S::has_compacted(&state.upkeep, request) && state.full.upkeep_attempts < attempts;
+        let state = self.wait_while(state, is_pending);
+        match (&state.failure, &state.full.upkeep) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, Some(full)) if !S::has_compacted(&state.upkeep, request) => Err(full.clone()),
+            (None, _) => Ok(()),
+        }
     }
 
     /// Waits until `is_pending` returns false or a background thread has failed.

@@ -1,11 +1,11 @@
 //! The interface of a store behind memtables.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{
-    backend::{Applied, BackendError, BackendStats, Change},
+    backend::{Applied, BackendError, BackendStats, Change, VerifiedRows},
     merge::{Cursor, Source},
     span::Span,
 };
@@ -29,7 +29,7 @@ pub trait Store: Sized + Send + Sync + 'static {
     fn applied(&self) -> Result<Option<Applied>, BackendError>;
 
     /// Makes the changes and the position `applied` durable in one transaction before the call returns; after a crash
-    /// either all of them are stored or none. Returns the number of bytes written. The changes of a memtable are in
+    /// either all of them are stored or none. If the disk is full, the call has no effect, and may be repeated. Returns the number of bytes written. The changes of a memtable are in
     /// ascending order, one for each key. The changes of a single batch (`SyncMode::PerBatch`) are in any order, and
     /// the last change of a key wins.
     fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError>;
@@ -70,6 +70,30 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Reports to the store how urgent its background work is. Called after each change of one of the arguments.
     fn report_demand(&self, _view: &Self::View, _upkeep: &Self::Upkeep, _demand: Demand) {}
 
+    /// Returns the error of a full disk if the store waits for room within [`persist`](Self::persist) instead of
+    /// returning the error. Such a store continues when there is room.
+    fn full_disk(&self) -> Option<BackendError> {
+        None
+    }
+
+    /// Ends waits within the store, because the background threads must stop.
+    fn stop(&self) {}
+
+    /// Requests that background threads return the space of overwritten and deleted data to the disk, within the space
+    /// that is free now.
+    fn request_space(_upkeep: &mut Self::Upkeep) {}
+
+    /// Returns an estimate of the disk space in bytes that persisting `memtables` memtables takes at most, if each has
+    /// `changes` changes in `bytes` bytes.
+    fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
+        memtables * bytes
+    }
+
+    /// Returns the number of bytes within the store's files that it can use again before the files grow.
+    fn reusable_bytes(&self) -> u64 {
+        0
+    }
+
     /// Requests the removal of all overwritten and deleted data (a compaction). Returns the number of the request;
     /// `None` if the store has nothing to remove.
     fn request_compaction(_upkeep: &mut Self::Upkeep) -> Option<u64> {
@@ -104,6 +128,9 @@ pub trait StoreView: Send + Sync + 'static {
 
     /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+
+    /// Reads all pairs and verifies them; see [`Backend::verify`](crate::Backend::verify).
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError>;
 
     /// Returns the maximum number of sorted runs that a scan over the view must merge; 0 if the view has no pairs.
     fn run_count(&self) -> usize;

@@ -1,7 +1,8 @@
 //! Background threads of a backend: one thread that persists sealed memtables, oldest first, and the store's own
 //! threads.
 //!
-//! A failure of a thread is final: the error is stored for later callers, all threads stop, and reads continue over the
+//! A full disk is no failure: the thread discards what it has written and tries again until there is room. Any other
+//! failure of a thread is final: the error is stored for later callers, all threads stop, and reads continue over the
 //! existing data. A failed sync is never retried, because the retry could succeed although pages that the first sync
 //! could not write are lost.
 
@@ -11,7 +12,10 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{shared::Shared, store::Store};
+use super::{
+    shared::{Shared, Work},
+    store::Store,
+};
 use crate::backend::BackendError;
 
 /// Name and main function of a background thread of the store. The function returns when the thread must stop.
@@ -50,13 +54,14 @@ pub(super) fn start<S: Store>(
 
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
     while let Some(oldest) = shared.next_sealed() {
-        shared.persist(oldest.memtable.changes(), oldest.applied)?;
+        let persist = || shared.persist(oldest.memtable.changes(), oldest.applied);
+        let Some(()) = shared.until_there_is_room(Work::Flush, persist)? else { return Ok(()) };
         shared.publish_after(|state, version| {
             version.sealed.pop();
             state.persisted_count += 1;
             state.persisted = Some(oldest.applied);
         })?;
-        shared.maintain()?;
+        let Some(()) = shared.until_there_is_room(Work::Flush, || shared.maintain())? else { return Ok(()) };
     }
     Ok(())
 }

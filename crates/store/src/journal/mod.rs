@@ -13,13 +13,17 @@
 
 mod file;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use bytes::Bytes;
 use thalweg_disk::Disk;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, LogBarrier, View, WriteBatch,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, LogBarrier, VerifiedRows, View,
+    WriteBatch,
 };
 use file::JournalFile;
 
@@ -134,6 +138,10 @@ impl<B: Backend> Backend for Journaled<B> {
         self.backend.get(key)
     }
 
+    fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
+        self.backend.make_room(bytes)
+    }
+
     fn view(&self) -> Arc<dyn View> {
         self.backend.view()
     }
@@ -155,6 +163,29 @@ impl<B: Backend> Backend for Journaled<B> {
 
     fn maintain(&self) -> Result<(), BackendError> {
         self.backend.maintain()
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        self.backend.verify(step)
+    }
+
+    fn health(&self) -> BackendHealth {
+        match &self.lock().failure {
+            Some(failure) => BackendHealth::Failed(failure.to_string()),
+            None => self.backend.health(),
+        }
+    }
+
+    fn bytes_to_persist(&self) -> u64 {
+        self.backend.bytes_to_persist()
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        self.backend.reusable_bytes()
+    }
+
+    fn reclaim_space(&self) {
+        self.backend.reclaim_space();
     }
 
     fn stats(&self) -> BackendStats {

@@ -30,6 +30,7 @@ const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
 /// The sorted tables of an LSM tree, as a store behind memtables; see the [module](super).
 pub struct LsmStore {
     tables: TableStore,
+    memtable_bytes: u64,
     compaction: Compaction,
     is_compacting: AtomicBool,
     compactions: AtomicU64,
@@ -41,6 +42,8 @@ pub struct LsmStore {
 pub struct Upkeep {
     /// True if level 0 may have enough tables for a compaction.
     may_compact: bool,
+    /// True if the space of deleted data should be returned to the disk.
+    is_space_wanted: bool,
     /// Number of the newest full compaction that a caller requested, followed by the number of the newest finished one.
     asked: u64,
     answered: u64,
@@ -52,6 +55,8 @@ pub struct Upkeep {
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
     MostUrgent,
+    /// A compaction that returns the space of deleted data to a full disk.
+    Reclaim,
     /// A compaction of all tables, which fulfils all requests for full compactions up to this number.
     All {
         asked: u64,
@@ -62,6 +67,11 @@ impl Upkeep {
     /// Returns true if no compaction is pending or requested.
     pub(super) fn is_compacted(&self) -> bool {
         !self.may_compact && self.asked == self.answered
+    }
+
+    /// Returns true if the space of deleted data should be returned to the disk, and marks the request as fulfilled.
+    pub(super) fn take_space_request(&mut self) -> bool {
+        std::mem::take(&mut self.is_space_wanted)
     }
 
     /// Marks all requests for full compactions up to this number as fulfilled.
@@ -75,6 +85,7 @@ impl LsmStore {
         let table_options = TableOptions { cache_bytes: options.cache_bytes, table_bytes: options.table_bytes };
         Ok(Self {
             tables: TableStore::open(&options.dir, table_options)?,
+            memtable_bytes: options.memtable_bytes as u64,
             compaction: options.compaction,
             is_compacting: AtomicBool::default(),
             compactions: AtomicU64::default(),
@@ -90,8 +101,10 @@ impl LsmStore {
     pub(super) fn next_compaction(&self, upkeep: &mut Upkeep) -> Option<Extent> {
         let extent = if upkeep.answered < upkeep.asked {
             Some(Extent::All { asked: upkeep.asked })
+        } else if std::mem::take(&mut upkeep.may_compact) {
+            Some(Extent::MostUrgent)
         } else {
-            std::mem::take(&mut upkeep.may_compact).then_some(Extent::MostUrgent)
+            std::mem::take(&mut upkeep.is_space_wanted).then_some(Extent::Reclaim)
         };
         self.is_compacting.store(extent.is_some(), Ordering::Relaxed);
         extent
@@ -101,6 +114,7 @@ impl LsmStore {
     pub(super) fn compact(&self, extent: Extent) -> Result<bool, BackendError> {
         let written_bytes = match extent {
             Extent::MostUrgent => self.tables.compact()?,
+            Extent::Reclaim => self.tables.reclaim()?,
             Extent::All { .. } => self.tables.compact_all()?,
         };
         if let Some(written_bytes) = written_bytes {
@@ -165,7 +179,13 @@ impl Store for LsmStore {
             is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
             sealed: demand.sealed,
             level_0_runs: tables.level_0_runs(),
+            // The memtable in use can be sealed at any time.
+            flush_bytes: (demand.sealed as u64 + 1) * self.memtable_bytes,
         });
+    }
+
+    fn request_space(upkeep: &mut Upkeep) {
+        upkeep.is_space_wanted = true;
     }
 
     fn request_compaction(upkeep: &mut Upkeep) -> Option<u64> {

@@ -1,11 +1,16 @@
 //! The tables of one version of the state, as the immutable view of a store behind memtables.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
 use super::tables::{RESERVED, RunCursor, TableEntry, TableSet};
-use crate::{backend::BackendError, buffered::StoreView, merge::Source, span::Span};
+use crate::{
+    backend::{BackendError, VerifiedRows},
+    buffered::StoreView,
+    merge::Source,
+    span::Span,
+};
 
 impl StoreView for TableSet {
     type Cursor<'a> = RunCursor<'a>;
@@ -19,6 +24,17 @@ impl StoreView for TableSet {
             Some(TableEntry::Value(value)) => Ok(Some(value)),
             Some(TableEntry::Deleted) | None => Ok(None),
         }
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        let mut verified = VerifiedRows::default();
+        for table in self.tables() {
+            if table.verify(&mut verified, step)?.is_break() {
+                return Ok(verified);
+            }
+        }
+        verified.is_complete = true;
+        Ok(verified)
     }
 
     fn run_count(&self) -> usize {

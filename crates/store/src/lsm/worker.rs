@@ -10,7 +10,7 @@ use rustix::{process::setpriority_process, thread::gettid};
 use super::store::{Extent, LsmStore};
 use crate::{
     backend::BackendError,
-    buffered::{Shared, State},
+    buffered::{Shared, State, Work},
 };
 
 /// The lowest scheduling priority of a thread, as a `nice` value.
@@ -20,7 +20,15 @@ const LOWEST_PRIORITY: i32 = 19;
 pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
-        if store.compact(extent)? {
+        let attempt = || match store.compact(extent) {
+            // If even this finds no room, smaller steps may make some.
+            Err(full) if full.is_disk_full() && shared.lock().upkeep.take_space_request() => {
+                if store.compact(Extent::Reclaim)? { Ok(true) } else { Err(full) }
+            }
+            done => done,
+        };
+        let Some(changed) = shared.until_there_is_room(Work::Upkeep, attempt)? else { return Ok(()) };
+        if changed {
             shared.publish_after(|_, _| {})?;
         }
         if let Extent::All { asked } = extent {

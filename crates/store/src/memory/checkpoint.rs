@@ -20,13 +20,13 @@
 //! directory, leaves the old or the new file, and both are complete. So a `checkpoint` that fails verification was
 //! damaged later, and is corruption.
 
-use std::io;
+use std::{io, ops::ControlFlow};
 
 use bytes::Bytes;
 use thalweg_disk::{Disk, File};
 
 use crate::{
-    backend::{Applied, BackendError},
+    backend::{Applied, BackendError, VerifiedRows},
     checksum::crc32c,
     files::{io_error, remove_if_there},
 };
@@ -77,7 +77,19 @@ pub(super) fn write<'a>(
         disk.sync_dir(dir)?;
         Ok(bytes)
     };
-    write_file().map_err(io_error("checkpoint"))
+    write_file().map_err(|error| {
+        // The room is needed more than the beginning of a checkpoint.
+        let _ = remove_if_there(disk, &path(dir, TMP_FILE));
+        io_error("checkpoint")(error)
+    })
+}
+
+/// Returns the size in bytes of a checkpoint file with this number of pairs, whose keys and values have `pair_bytes`
+/// bytes together.
+pub(super) fn file_bytes(pairs: u64, pair_bytes: u64) -> u64 {
+    let payload = pair_bytes + pairs * PAIR_HEADER_BYTES as u64;
+    let frames = payload.div_ceil(FRAME_PAYLOAD_BYTES as u64) + 1;
+    payload + frames * FRAME_HEADER_BYTES as u64 + (HEADER_BYTES + END_PAYLOAD_BYTES) as u64
 }
 
 /// Removes an unfinished checkpoint file. If a finished checkpoint exists, reads it and passes each pair of key and
@@ -88,10 +100,40 @@ pub(super) fn load(
     mut pair: impl FnMut(Bytes, Bytes),
 ) -> Result<Option<Loaded>, BackendError> {
     remove_if_there(disk, &path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
+    let loaded = read(disk, dir, &mut pair, &mut |_| ControlFlow::Continue(()))?;
+    Ok(match loaded {
+        ControlFlow::Continue(loaded) => loaded,
+        ControlFlow::Break(()) => None,
+    })
+}
+
+/// Reads the finished checkpoint, if there is one, and verifies it; see [`Backend::verify`](crate::Backend::verify).
+pub(super) fn verify(
+    disk: &dyn Disk,
+    dir: &str,
+    step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<VerifiedRows, BackendError> {
+    let mut verified = VerifiedRows::default();
+    let mut bytes = 0;
+    let read = read(disk, dir, &mut |_, _| verified.rows += 1, &mut |read| {
+        bytes += read;
+        step(read)
+    })?;
+    Ok(VerifiedRows { bytes, is_complete: read.is_continue(), ..verified })
+}
+
+/// Reads a finished checkpoint and passes each pair of key and value to `pair`. Calls `step` after each frame with the
+/// frame's bytes, and stops early if it returns `Break`.
+fn read(
+    disk: &dyn Disk,
+    dir: &str,
+    pair: &mut dyn FnMut(Bytes, Bytes),
+    step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<ControlFlow<(), Option<Loaded>>, BackendError> {
     let file_path = path(dir, FILE);
     let file = match disk.open(&file_path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ControlFlow::Continue(None)),
         Err(error) => return Err(io_error("open checkpoint")(error)),
     };
     let file_bytes = file.len().map_err(io_error("read checkpoint"))?;
@@ -101,10 +143,15 @@ pub(super) fn load(
     let mut payload = Vec::new();
     loop {
         match reader.frame(&mut payload)? {
-            Frame::Payload => pairs.take(&payload, &mut pair).map_err(|message| reader.corrupt(message))?,
+            Frame::Payload => {
+                pairs.take(&payload, pair).map_err(|message| reader.corrupt(message))?;
+                if step((FRAME_HEADER_BYTES + payload.len()) as u64).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
             Frame::End { pairs: count, payload_bytes } => {
                 pairs.finish(count, payload_bytes).map_err(|message| reader.corrupt(message))?;
-                return Ok(Some(Loaded { applied, file_bytes }));
+                return Ok(ControlFlow::Continue(Some(Loaded { applied, file_bytes })));
             }
         }
     }
@@ -281,7 +328,7 @@ struct PairReader {
 }
 
 impl PairReader {
-    fn take(&mut self, payload: &[u8], pair: &mut impl FnMut(Bytes, Bytes)) -> Result<(), String> {
+    fn take(&mut self, payload: &[u8], pair: &mut dyn FnMut(Bytes, Bytes)) -> Result<(), String> {
         self.payload_bytes += payload.len() as u64;
         self.pending.extend_from_slice(payload);
         let mut at = 0;

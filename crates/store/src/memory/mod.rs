@@ -21,8 +21,8 @@ use thalweg_disk::Disk;
 use crate::files::create_dir;
 
 use crate::backend::{
-    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, View, Visit,
-    WriteBatch, bounds_are_empty,
+    Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
+    VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 
 /// Estimated memory in bytes of one pair in addition to its key and value: two reference-counted buffers and a share of
@@ -89,6 +89,8 @@ struct Durable {
     file_bytes: u64,
     flushes: u64,
     flushed_bytes: u64,
+    /// Message of the error with which the last checkpoint failed, if the disk was full.
+    full: Option<String>,
 }
 
 impl MemoryBackend {
@@ -139,8 +141,10 @@ impl MemoryBackend {
             writing.barrier_failed = Some(failed.clone());
             return Err(failed.into());
         }
-        let pairs = cut.pairs.iter().map(|(key, value)| (&key[..], &value[..]));
-        let file_bytes = checkpoint::write(&*self.disk, &self.options.dir, applied, pairs)?;
+        let needed = checkpoint::file_bytes(cut.pairs.len() as u64, cut.live_bytes);
+        let written = self.write_checkpoint(&cut, applied, needed);
+        lock(&self.durable).full = written.as_ref().err().filter(|error| error.is_disk_full()).map(ToString::to_string);
+        let file_bytes = written?;
         writing.cut_at_changed_bytes = cut.changed_bytes;
         let mut durable = lock(&self.durable);
         durable.applied = Some(applied);
@@ -148,6 +152,21 @@ impl MemoryBackend {
         durable.flushes += 1;
         durable.flushed_bytes += file_bytes;
         Ok(Some(applied))
+    }
+}
+
+impl MemoryBackend {
+    /// Writes a checkpoint of the map `cut`, which takes `needed` bytes, if the disk has room for it. A checkpoint is
+    /// written beside the previous one. Without the check, each attempt would first fill the disk.
+    fn write_checkpoint(&self, cut: &LiveMap, applied: Applied, needed: u64) -> Result<u64, BackendError> {
+        // A disk that cannot report its free space is not checked.
+        let free = self.disk.free_bytes().unwrap_or(u64::MAX);
+        if free < needed {
+            let message = format!("{needed} bytes are needed, and {free} are free");
+            return Err(BackendError::DiskFull { operation: "checkpoint", message });
+        }
+        let pairs = cut.pairs.iter().map(|(key, value)| (&key[..], &value[..]));
+        checkpoint::write(&*self.disk, &self.options.dir, applied, pairs)
     }
 }
 
@@ -194,6 +213,20 @@ impl Backend for MemoryBackend {
             self.checkpoint(&mut writing)?;
         }
         Ok(())
+    }
+
+    fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
+        checkpoint::verify(&*self.disk, &self.options.dir, step)
+    }
+
+    fn health(&self) -> BackendHealth {
+        let full = lock(&self.durable).full.clone();
+        full.map_or(BackendHealth::Good, BackendHealth::DiskFull)
+    }
+
+    fn bytes_to_persist(&self) -> u64 {
+        let live = self.read();
+        checkpoint::file_bytes(live.pairs.len() as u64, live.live_bytes)
     }
 
     fn stats(&self) -> BackendStats {

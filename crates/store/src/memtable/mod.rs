@@ -96,6 +96,12 @@ impl MemtableWriter {
         self.arena.free() >= Memtable::bytes_for(batch) && self.memtable.visible().0 < u32::MAX - 1
     }
 
+    /// Returns the number of bytes that are free in the memtable's arena.
+    #[must_use]
+    pub fn free_bytes(&self) -> usize {
+        self.arena.free()
+    }
+
     /// Applies a batch to the memtable and makes it visible to readers.
     pub fn apply(&mut self, batch: &WriteBatch) -> Result<(), MemtableFull> {
         if !self.has_room_for(batch) {

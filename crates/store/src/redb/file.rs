@@ -4,13 +4,83 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use redb::StorageBackend;
 use thalweg_disk::File;
+
+/// Pause before a write that found the disk full is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Wait of redb's writes for room on a full disk.
+///
+/// After a write has failed, redb serves neither reads nor writes until the database is opened again. A full disk must
+/// not have this effect, so a write waits here until there is room, and redb never learns of it. The thread that
+/// persists memtables is the only one that waits.
+#[derive(Debug, Default)]
+pub(super) struct RoomWait {
+    state: Mutex<RoomState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct RoomState {
+    /// Message of the last failed write; `None` if no write waits.
+    full: Option<String>,
+    /// True while writes wait. They do not while the database is opened or closed, or if a caller waits for each batch.
+    waits: bool,
+}
+
+impl RoomWait {
+    /// Returns the message of the error if a write waits for room.
+    pub(super) fn full(&self) -> Option<String> {
+        self.lock().full.clone()
+    }
+
+    /// Makes later writes wait for room on a full disk.
+    pub(super) fn begin(&self) {
+        self.lock().waits = true;
+    }
+
+    /// Makes the present write and all later writes fail on a full disk instead of waiting.
+    pub(super) fn end(&self) {
+        self.lock().waits = false;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, RoomState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Repeats `write` until it does not fail for lack of room, or until waiting is not permitted.
+    fn until_there_is_room(&self, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let mut has_waited = false;
+        loop {
+            let done = match write() {
+                Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                    let mut state = self.lock();
+                    if state.waits {
+                        has_waited = true;
+                        state.full = Some(error.to_string());
+                        let wait = self.changed.wait_timeout_while(state, RETRY_AFTER, |state| state.waits);
+                        drop(wait.unwrap_or_else(PoisonError::into_inner));
+                        continue;
+                    }
+                    Err(error)
+                }
+                done => done,
+            };
+            if has_waited {
+                self.lock().full = None;
+            }
+            return done;
+        }
+    }
+}
 
 /// The database file of redb. The file has no lock of its own, because the lock of its directory excludes other
 /// processes.
@@ -18,13 +88,28 @@ use thalweg_disk::File;
 pub(super) struct DatabaseFile {
     file: Arc<dyn File>,
     len: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+    room: Arc<RoomWait>,
+}
+
+/// Figures of a database file that its user reads.
+#[derive(Debug, Clone)]
+pub(super) struct FileFigures {
+    /// Size of the file in bytes, updated when redb resizes it.
+    pub len: Arc<AtomicU64>,
+    /// Number of bytes written to the file since it was opened.
+    pub written: Arc<AtomicU64>,
+    /// The file, for its disk space: redb extends the file without writing, so it has holes.
+    pub file: Arc<dyn File>,
 }
 
 impl DatabaseFile {
-    /// Returns the file and a shared counter of the file's size in bytes, which is updated when redb resizes the file.
-    pub(super) fn new(file: Arc<dyn File>) -> io::Result<(Self, Arc<AtomicU64>)> {
+    /// Returns the file, and its figures.
+    pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, FileFigures)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
-        Ok((Self { file, len: len.clone() }, len))
+        let figures = FileFigures { len, written: Arc::default(), file };
+        let FileFigures { len, written, file } = figures.clone();
+        Ok((Self { file, len, written, room }, figures))
     }
 }
 
@@ -38,7 +123,7 @@ impl StorageBackend for DatabaseFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)?;
+        self.room.until_there_is_room(|| self.file.set_len(len))?;
         self.len.store(len, Ordering::Relaxed);
         Ok(())
     }
@@ -48,6 +133,8 @@ impl StorageBackend for DatabaseFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, offset)
+        self.room.until_there_is_room(|| self.file.write_all_at(data, offset))?;
+        self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -3,8 +3,8 @@
 //! Owns: the layout of pairs in the database, its transactions and its views. Does not own: the decision when to
 //! persist; see `buffered`.
 //!
-//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written in the same transaction
-//! as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
+//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied` and `contents`, written in the
+//! same transaction as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
 //! redb's quick repair. This costs a second fsync for each memtable, but an open after a crash need not read the whole
 //! database. If each batch is synced, the transaction is a plain one, as redb users have it, and an open after a crash
 //! reads the whole database.
@@ -25,24 +25,33 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use thalweg_disk::Disk;
 
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, PagedView, Store, checked, checksum},
+    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Contents, Page, PagedView, Store, checked, checksum},
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
-use file::DatabaseFile;
+use file::{DatabaseFile, FileFigures, RoomWait};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.tmp";
 const PAIRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pairs");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
+const CONTENTS: &str = "contents";
 const FORMAT: &str = "format";
-const FORMAT_VERSION: &[u8] = &[1];
+/// Format of a database whose transactions store a summary of the pairs.
+const FORMAT_VERSION: &[u8] = &[2];
+/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+const FORMAT_VERSION_1: &[u8] = &[1];
+
+/// Size of a page of redb in bytes, which is the least that a change of a page writes.
+const PAGE_BYTES: u64 = 4096;
+/// Number of bytes of a database file that [`Store::reusable_bytes`] leaves out of account: redb's own tables.
+const MIN_FILE_BYTES: u64 = 2 << 20;
 
 /// Options of a [`RedbBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +90,14 @@ pub struct RedbStore {
     /// The redb database; `None` only while the store is being dropped.
     database: Option<Database>,
     sync: SyncMode,
-    file_bytes: Arc<AtomicU64>,
+    figures: FileFigures,
+    room: Arc<RoomWait>,
+    /// Bytes of all keys and stored values, as of the last transaction that this process has made.
+    pair_bytes: AtomicU64,
+    /// Bytes that two transactions copy, by the last estimate.
+    copied_bytes: AtomicU64,
+    /// Bytes that recent transactions have written to the file for each change.
+    bytes_per_change: AtomicU64,
 }
 
 impl RedbStore {
@@ -99,14 +115,28 @@ impl RedbStore {
             }
             opened => opened.map_err(io_error("open"))?,
         };
-        let (file, file_bytes) = DatabaseFile::new(file).map_err(io_error("open"))?;
-        if file_bytes.load(Ordering::Relaxed) == 0 {
+        let room = Arc::new(RoomWait::default());
+        let (file, figures) = DatabaseFile::new(file, room.clone()).map_err(io_error("open"))?;
+        if figures.len.load(Ordering::Relaxed) == 0 {
             return Err(corrupt("the file is empty"));
         }
         let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
-        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes };
+        let store = Self {
+            database: Some(database),
+            sync: options.buffer.sync,
+            figures,
+            room,
+            pair_bytes: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            bytes_per_change: AtomicU64::new(PAGE_BYTES),
+        };
         match store.meta(FORMAT)? {
-            Some(version) if version == FORMAT_VERSION => Ok(store),
+            Some(version) if version == FORMAT_VERSION || version == FORMAT_VERSION_1 => {
+                if store.sync == SyncMode::BehindLog {
+                    store.room.begin();
+                }
+                Ok(store)
+            }
             found => Err(corrupt(format_args!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
         }
     }
@@ -125,7 +155,7 @@ impl RedbStore {
 /// Creates a redb database with its tables at a temporary path.
 fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     let file = disk.create(path).map_err(io_error("create"))?;
-    let (file, _) = DatabaseFile::new(file).map_err(io_error("create"))?;
+    let (file, _) = DatabaseFile::new(file, Arc::default()).map_err(io_error("create"))?;
     let database = Builder::new().create_with_backend(file).map_err(failed("create"))?;
     let mut transaction = database.begin_write().map_err(failed("create"))?;
     transaction.set_quick_repair(true);
@@ -141,7 +171,12 @@ impl Store for RedbStore {
     type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
-        let bytes = catch_panics("reading the applied position", || self.meta(APPLIED))?;
+        let bytes = catch_panics("reading the applied position", || {
+            let transaction = self.database().begin_read().map_err(failed("read"))?;
+            // Verifies the applied position too.
+            contents_of(&transaction.open_table(META).map_err(failed("read"))?)?;
+            self.meta(APPLIED)
+        })?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
@@ -149,29 +184,51 @@ impl Store for RedbStore {
         catch_panics("persisting", || {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
-            let mut bytes = 0;
-            {
+            let (mut bytes, mut count) = (0, 0);
+            let written_before = self.figures.written.load(Ordering::Relaxed);
+            let contents = {
                 let mut pairs = transaction.open_table(PAIRS).map_err(failed("write"))?;
+                let mut meta = transaction.open_table(META).map_err(failed("write"))?;
+                let mut contents = match contents_of(&meta)? {
+                    Some(contents) => contents,
+                    None => summarize(&pairs)?,
+                };
                 for change in changes {
+                    count += 1;
                     match change {
                         Change::Put(key, value) => {
                             bytes += key.len() + value.len();
+                            if let Some(old) = pairs.get(key).map_err(failed("write"))? {
+                                contents.remove(key, old.value());
+                            }
                             let stored_bytes = CHECKSUM_BYTES + value.len();
                             let mut room = pairs.insert_reserve(key, stored_bytes).map_err(failed("write"))?;
                             let room: &mut [u8] = room.as_mut();
                             room[..CHECKSUM_BYTES].copy_from_slice(&checksum(key, value));
                             room[CHECKSUM_BYTES..].copy_from_slice(value);
+                            contents.add(key, room);
                         }
                         Change::Delete(key) => {
                             bytes += key.len();
-                            pairs.remove(key).map_err(failed("write"))?;
+                            if let Some(old) = pairs.remove(key).map_err(failed("write"))? {
+                                contents.remove(key, old.value());
+                            }
                         }
                     }
                 }
-                let mut meta = transaction.open_table(META).map_err(failed("write"))?;
-                meta.insert(APPLIED, applied.encode().as_slice()).map_err(failed("write"))?;
-            }
+                let applied = applied.encode();
+                meta.insert(APPLIED, applied.as_slice()).map_err(failed("write"))?;
+                meta.insert(CONTENTS, contents.encode(&applied).as_slice()).map_err(failed("write"))?;
+                meta.insert(FORMAT, FORMAT_VERSION).map_err(failed("write"))?;
+                contents
+            };
             transaction.commit().map_err(failed("commit"))?;
+            self.pair_bytes.store(contents.bytes, Ordering::Relaxed);
+            let written = self.figures.written.load(Ordering::Relaxed) - written_before;
+            // The figure falls slowly, because the next transaction may be like an earlier one.
+            let before = self.bytes_per_change.load(Ordering::Relaxed);
+            let per_change = (written / count.max(1)).max(before / 4 * 3);
+            self.bytes_per_change.store(per_change, Ordering::Relaxed);
             Ok(bytes as u64)
         })
     }
@@ -179,13 +236,48 @@ impl Store for RedbStore {
     fn view(&self) -> Result<Arc<RedbView>, BackendError> {
         catch_panics("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }))
+            let pairs = transaction.open_table(PAIRS).map_err(failed("read"))?;
+            Ok(Arc::new(RedbView { pairs, meta: transaction.open_table(META).map_err(failed("read"))? }))
         })
     }
 
+    /// A transaction copies each page that it changes, and frees the old pages for the transaction after the next. It
+    /// cannot copy more than the whole file.
+    fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
+        let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
+        let copied = copied.min(self.figures.file.allocated_bytes().unwrap_or(u64::MAX));
+        self.copied_bytes.store(copied * 2, Ordering::Relaxed);
+        copied * 2 + memtables * bytes * 2
+    }
+
+    /// Returns the part of the file that the pairs do not need, even if its pages are half full and all inner pages are
+    /// counted, without the pages that the last two transactions have freed and the next two copy.
+    fn reusable_bytes(&self) -> u64 {
+        match self.pair_bytes.load(Ordering::Relaxed) {
+            0 => 0,
+            pairs => {
+                let allocated = self.figures.file.allocated_bytes().unwrap_or(0);
+                let copied = self.copied_bytes.load(Ordering::Relaxed);
+                allocated.saturating_sub(pairs.saturating_mul(3) + MIN_FILE_BYTES + copied)
+            }
+        }
+    }
+
+    fn full_disk(&self) -> Option<BackendError> {
+        self.room.full().map(|message| BackendError::DiskFull { operation: "write", message })
+    }
+
+    fn stop(&self) {
+        self.room.end();
+    }
+
     fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
-        stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
+        stats.disk_bytes += self.figures.len.load(Ordering::Relaxed);
         stats.tables += 1;
+        if self.room.full().is_some() {
+            // The transaction that waits for room may hold locks that the figures below need.
+            return;
+        }
         stats.cache_bytes += self.database().cache_stats().used_bytes() as u64;
         let keys = || self.database().begin_read().ok()?.open_table(PAIRS).ok()?.len().ok();
         stats.estimated_keys += keys().unwrap_or(0);
@@ -196,6 +288,7 @@ impl Drop for RedbStore {
     /// Closes the database. While it closes, redb writes data that makes the next open quick, and may panic if the file
     /// is damaged; no committed data is lost by such a panic.
     fn drop(&mut self) {
+        self.room.end();
         let database = self.database.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }
@@ -204,9 +297,40 @@ impl Drop for RedbStore {
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
 pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    meta: ReadOnlyTable<&'static str, &'static [u8]>,
+}
+
+/// Returns the summary of the pairs in a transaction; `None` if the database has the format without summaries.
+fn contents_of(meta: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Option<Contents>, BackendError> {
+    let get = |name| meta.get(name).map_err(failed("read"));
+    if get(FORMAT)?.is_some_and(|format| format.value() == FORMAT_VERSION_1) {
+        return Ok(None);
+    }
+    let damaged = || corrupt("`applied` or `contents` is damaged");
+    match (get(APPLIED)?, get(CONTENTS)?) {
+        (None, None) => Ok(Some(Contents::default())),
+        (Some(applied), Some(contents)) => {
+            Contents::decode(contents.value(), applied.value()).ok_or_else(damaged).map(Some)
+        }
+        _ => Err(damaged()),
+    }
+}
+
+/// Computes the summary of all pairs. Needed only for a database that was written without one.
+fn summarize(pairs: &impl ReadableTable<&'static [u8], &'static [u8]>) -> Result<Contents, BackendError> {
+    let mut contents = Contents::default();
+    for pair in pairs.iter().map_err(failed("read"))? {
+        let (key, stored) = pair.map_err(failed("read"))?;
+        contents.add(key.value(), stored.value());
+    }
+    Ok(contents)
 }
 
 impl PagedView for RedbView {
+    fn contents(&self) -> Result<Option<Contents>, BackendError> {
+        catch_panics("reading", || contents_of(&self.meta))
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         catch_panics("reading", || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };

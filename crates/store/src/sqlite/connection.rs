@@ -9,6 +9,13 @@ use crate::backend::BackendError;
 /// Name of the SQLite database file in its directory.
 pub(super) const FILE: &str = "state.sqlite";
 
+/// Application id in the database's header, "THWG", which identifies a state database.
+pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
+/// Format of a database whose transactions store a summary of the pairs.
+pub(super) const FORMAT_VERSION: i32 = 2;
+/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+pub(super) const FORMAT_VERSION_1: i32 = 1;
+
 /// Purpose of a connection: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -40,6 +47,7 @@ pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connecti
 pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) -> BackendError {
     move |error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupt(error),
+        Some(ErrorCode::DiskFull) => BackendError::DiskFull { operation, message: error.to_string() },
         _ => BackendError::io(operation, error),
     }
 }

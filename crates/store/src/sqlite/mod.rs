@@ -3,8 +3,8 @@
 //! Owns: the layout of pairs in the database, its transactions, its write-ahead log and its views. Does not own:
 //! the decision when to persist; see `buffered`.
 //!
-//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written in the same
-//! transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
+//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied` and `contents`, written in the
+//! same transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
 //! state is behind the node's log, there is one commit per memtable, and a checkpoint would sync the WAL anyway, so
 //! `synchronous = NORMAL` would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint.
 //! SQLite receives only batches that are durable in the log.
@@ -15,6 +15,7 @@
 
 mod connection;
 mod view;
+mod wal;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -22,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -33,13 +34,11 @@ use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, checksum},
 };
-use connection::{FILE, Role, corrupt, failed};
+use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, Role, corrupt, failed};
 use view::{Readers, SqliteView};
 
 const WAL_FILE: &str = "state.sqlite-wal";
-/// Application id in the database's header, "THWG", which identifies a state database.
-const APPLICATION_ID: i32 = 0x5448_5747;
-const FORMAT_VERSION: i32 = 1;
+const SHM_FILE: &str = "state.sqlite-shm";
 const PAGE_BYTES: u32 = 8192;
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
@@ -85,6 +84,10 @@ pub struct SqliteStore {
     dir: PathBuf,
     /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
+    /// True if the last checkpoint has copied the whole WAL, so that SQLite reuses the file from its start.
+    is_wal_copied: AtomicBool,
+    /// Bytes of the database's unused pages at the last look.
+    reusable_bytes: AtomicU64,
 }
 
 impl SqliteStore {
@@ -109,13 +112,83 @@ impl SqliteStore {
             sync: options.buffer.sync,
             dir: options.dir.clone(),
             unchecked_bytes: AtomicU64::new(0),
+            is_wal_copied: AtomicBool::new(false),
+            reusable_bytes: AtomicU64::new(0),
         })
+    }
+
+    /// Makes the changes and the position `applied` durable in one transaction.
+    fn write<'a>(
+        &self,
+        writer: &mut Connection,
+        changes: impl Iterator<Item = Change<'a>>,
+        applied: Applied,
+    ) -> Result<u64, BackendError> {
+        let transaction = writer.transaction().map_err(failed("write"))?;
+        let (mut bytes, mut count) = (0, 0);
+        {
+            let mut contents = match view::contents_of(&transaction)? {
+                Some(contents) => contents,
+                None => {
+                    let convert = format!("PRAGMA user_version = {FORMAT_VERSION}");
+                    transaction.execute_batch(&convert).map_err(failed("write"))?;
+                    view::summarize(&transaction)?
+                }
+            };
+            let get = "SELECT value FROM pairs WHERE key = ?1";
+            let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
+            let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
+                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
+            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
+            let mut stored = Vec::new();
+            for change in changes {
+                count += 1;
+                let (Change::Put(key, _) | Change::Delete(key)) = change;
+                let mut old = get.query([key]).map_err(failed("write"))?;
+                if let Some(row) = old.next().map_err(failed("write"))? {
+                    contents.remove(key, view::blob(row, 0)?);
+                }
+                drop(old);
+                match change {
+                    Change::Put(key, value) => {
+                        bytes += key.len() + value.len();
+                        stored.clear();
+                        stored.extend_from_slice(&checksum(key, value));
+                        stored.extend_from_slice(value);
+                        contents.add(key, &stored);
+                        put.execute([key, &stored]).map_err(failed("write"))?;
+                    }
+                    Change::Delete(key) => {
+                        bytes += key.len();
+                        delete.execute([key]).map_err(failed("write"))?;
+                    }
+                }
+            }
+            let meta = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
+                        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
+            let applied = applied.encode();
+            meta.execute(("applied", &applied)).map_err(failed("write"))?;
+            meta.execute(("contents", contents.encode(&applied))).map_err(failed("write"))?;
+        }
+        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
+        let written = bytes as u64 + count * u64::from(PAGE_BYTES);
+        self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(bytes as u64)
     }
 
     /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
+        self.copy_wal(&writer)
+    }
+
+    fn copy_wal(&self, writer: &Connection) -> Result<(), BackendError> {
+        let frames = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+        let (written, copied) =
+            writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], frames).map_err(failed("checkpoint"))?;
+        self.is_wal_copied.store(written == copied, Ordering::Relaxed);
         self.unchecked_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -130,7 +203,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
     if found == (0, 0) {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
-    } else if found != (APPLICATION_ID, FORMAT_VERSION) {
+    } else if found != (APPLICATION_ID, FORMAT_VERSION) && found != (APPLICATION_ID, FORMAT_VERSION_1) {
         return Err(corrupt(format_args!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
@@ -170,6 +243,8 @@ impl Store for SqliteStore {
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
+        // Verifies the applied position too.
+        view::contents_of(&writer)?;
         let found = writer.query_row("SELECT value FROM meta WHERE name = 'applied'", [], row);
         let found = found.optional().map_err(failed("read"))?;
         found.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
@@ -177,39 +252,14 @@ impl Store for SqliteStore {
 
     fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = writer.transaction().map_err(failed("write"))?;
-        let (mut bytes, mut count) = (0, 0);
-        {
-            let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
-                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
-            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
-            let mut stored = Vec::new();
-            for change in changes {
-                count += 1;
-                match change {
-                    Change::Put(key, value) => {
-                        bytes += key.len() + value.len();
-                        stored.clear();
-                        stored.extend_from_slice(&checksum(key, value));
-                        stored.extend_from_slice(value);
-                        put.execute([key, &stored]).map_err(failed("write"))?;
-                    }
-                    Change::Delete(key) => {
-                        bytes += key.len();
-                        delete.execute([key]).map_err(failed("write"))?;
-                    }
-                }
-            }
-            let meta = "INSERT INTO meta (name, value) VALUES ('applied', ?1) \
-                        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
-            meta.execute([applied.encode()]).map_err(failed("write"))?;
+        let persisted = self.write(&mut writer, changes, applied);
+        if persisted.as_ref().is_err_and(BackendError::is_disk_full) {
+            // A WAL that cannot be trimmed only leaves less room.
+            let _ = wal::trim(&self.dir.join(WAL_FILE), &self.dir.join(SHM_FILE), PAGE_BYTES.into());
+            // The next attempt can reuse the WAL if its content is in the database.
+            let _ = self.copy_wal(&writer);
         }
-        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
-        let written = bytes as u64 + count * u64::from(PAGE_BYTES);
-        self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
-        Ok(bytes as u64)
+        persisted
     }
 
     fn view(&self) -> Result<Arc<SqliteView>, BackendError> {
@@ -232,6 +282,27 @@ impl Store for SqliteStore {
                 Ok(is_due)
             }
         }
+    }
+
+    /// A transaction writes each page that it changes to the WAL, whose file is used again; a checkpoint then extends
+    /// the database by the new pages.
+    fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
+        let file_bytes = |name: &str| fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
+        let used = file_bytes(FILE).saturating_sub(self.reusable_bytes());
+        let changed = changes.saturating_mul(PAGE_BYTES.into()).min(used);
+        let reused = if self.is_wal_copied.load(Ordering::Relaxed) { file_bytes(WAL_FILE) } else { 0 };
+        changed.saturating_sub(reused) + memtables * bytes * 2
+    }
+
+    fn reusable_bytes(&self) -> u64 {
+        // While a transaction runs, the figure of the last call stays in force.
+        if let Ok(writer) = self.writer.try_lock()
+            && let Ok(pages) = writer.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0))
+        {
+            let bytes = u64::try_from(pages).unwrap_or(0) * u64::from(PAGE_BYTES);
+            self.reusable_bytes.store(bytes, Ordering::Relaxed);
+        }
+        self.reusable_bytes.load(Ordering::Relaxed)
     }
 
     fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {

@@ -18,10 +18,10 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::connection::{self, Role, failed};
+use super::connection::{self, FORMAT_VERSION_1, Role, corrupt, failed};
 use crate::{
     backend::{BackendError, Direction},
-    buffered::{Page, PagedView, checked},
+    buffered::{Contents, Page, PagedView, checked},
 };
 
 /// Maximum number of connections of one view. If more threads read the view, they share these connections in turn.
@@ -147,7 +147,41 @@ impl SqliteView {
     }
 }
 
+/// Returns the summary of the pairs in a transaction; `None` if the database has the format without summaries.
+pub(super) fn contents_of(connection: &Connection) -> Result<Option<Contents>, BackendError> {
+    let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("read"))?;
+    if version == FORMAT_VERSION_1 {
+        return Ok(None);
+    }
+    let mut meta = connection.prepare_cached("SELECT value FROM meta WHERE name = ?1").map_err(failed("read"))?;
+    let mut meta = |name: &str| {
+        let found = meta.query_row([name], |row| row.get::<_, Vec<u8>>(0));
+        found.optional().map_err(failed("read"))
+    };
+    let damaged = || corrupt("`applied` or `contents` is damaged");
+    match (meta("applied")?, meta("contents")?) {
+        (None, None) => Ok(Some(Contents::default())),
+        (Some(applied), Some(contents)) => Contents::decode(&contents, &applied).ok_or_else(damaged).map(Some),
+        _ => Err(damaged()),
+    }
+}
+
+/// Computes the summary of all pairs. Needed only for a database that was written without one.
+pub(super) fn summarize(connection: &Connection) -> Result<Contents, BackendError> {
+    let mut contents = Contents::default();
+    let mut statement = connection.prepare("SELECT key, value FROM pairs").map_err(failed("read"))?;
+    let mut rows = statement.query([]).map_err(failed("read"))?;
+    while let Some(row) = rows.next().map_err(failed("read"))? {
+        contents.add(blob(row, 0)?, blob(row, 1)?);
+    }
+    Ok(contents)
+}
+
 impl PagedView for SqliteView {
+    fn contents(&self) -> Result<Option<Contents>, BackendError> {
+        contents_of(&*self.reader()?)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         let reader = self.reader()?;
         let mut statement = reader.prepare_cached("SELECT value FROM pairs WHERE key = ?1").map_err(failed("read"))?;
@@ -203,7 +237,7 @@ impl Drop for SqliteView {
 }
 
 /// Returns the bytes of a column of a row. SQLite can return an empty blob as NULL, which counts as no bytes.
-fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
+pub(super) fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
     let value = row.get_ref(column).map_err(failed("read"))?;
     value.as_blob_or_null().map(Option::unwrap_or_default).map_err(connection::corrupt)
 }

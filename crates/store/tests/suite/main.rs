@@ -5,4 +5,5 @@ mod backend_support;
 
 mod backend_faults;
 mod backend_suite;
+mod flips;
 mod store_faults;

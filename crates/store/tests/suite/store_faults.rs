@@ -12,7 +12,7 @@ use std::{
 
 use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
 use thalweg_store::{
-    Applied, Backend, BackendError, Direction, SyncMode, WriteBatch,
+    Applied, Backend, BackendError, BackendHealth, Direction, SyncMode, WriteBatch,
     journal::Journaled,
     memory::{MemoryBackend, MemoryOptions},
     redb::RedbBackend,
@@ -364,8 +364,8 @@ fn a_full_disk_stops_sqlite_and_keeps_what_was_persisted() {
         }
         assert!(number < 100, "never full");
     };
-    assert_eq!(error.code(), "state_io", "{error}");
-    assert!(error.to_string().contains("full"), "{error}");
+    assert_eq!(error.code(), "disk_full", "{error}");
+    assert!(matches!(backend.health(), BackendHealth::DiskFull(_)), "{:?}", backend.health());
     assert_eq!(backend.persisted(), Some(applied(number - 1)));
     assert_eq!(scan(&backend).unwrap().len() as u64, number, "reads continue");
     assert!(backend.flush().is_err());

@@ -26,7 +26,7 @@ use thalweg_engine::{
         chain, restore, verify,
     },
 };
-use thalweg_types::{Classified, Lsn};
+use thalweg_types::{Classified, Lsn, NodeId};
 
 use super::migrate;
 use crate::{
@@ -158,42 +158,83 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
     let there = infos(&parts(&[dir.to_owned()])?)?;
     let newest = there.iter().max_by_key(|(_, info)| info.applied.lsn).map(|(_, info)| *info);
     let has_full = there.iter().any(|(_, info)| info.kind == PartKind::Full);
-    let since = newest.filter(|_| has_full);
-    if args.incremental && since.is_none() {
+    let newest = newest.filter(|_| has_full);
+    if args.incremental && newest.is_none() {
         render::note(&format!("{} has no full backup yet: taking one", dir.display()));
     }
-    let name = |info: &SnapshotInfo| part_path(dir, newest.as_ref(), info);
+    let node = there.first().map(|(_, info)| info.node);
+    let name = |info: &SnapshotInfo| part_path(dir, node, info);
     let partial = (dir, "backup");
-    if let Some(since) = since {
+    let mut covered = next_increment(&there);
+    if let Some(newest) = newest {
         // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
-        match take(args, session, Some(since.applied.lsn), partial, &name) {
-            Ok(Some((path, verified))) => print_backup(args, &path, &verified)?,
-            Ok(None) if args.incremental => return nothing_new(args, &since),
+        let mut taken = take(args, session, covered, partial, &name);
+        if covered.is_some_and(|since| since < newest.applied.lsn)
+            && let Err(failure) = &taken
+            && is_out_of_reach(failure)
+        {
+            render::note(&format!("{}: the entries before the newest full backup stay missing", failure.message));
+            taken = take(args, session, Some(newest.applied.lsn), partial, &name);
+        }
+        match taken {
+            Ok(Some((path, verified))) => {
+                covered = Some(verified.info.applied.lsn);
+                print_backup(args, &path, &verified)?;
+            }
+            Ok(None) if args.incremental => return nothing_new(args, &newest),
             Ok(None) => {}
             Err(failure) if args.incremental => return Err(hint(failure)),
-            Err(failure) if matches!(&*failure.code, "compacted" | "past_end") => render::note(&failure.message),
+            Err(failure) if is_out_of_reach(&failure) => {
+                covered = None;
+                render::note(&failure.message);
+            }
             Err(failure) => return Err(failure),
         }
         if args.incremental {
             return Ok(());
         }
     }
-    match take(args, session, None, partial, &name)? {
-        Some((path, verified)) => print_backup(args, &path, &verified),
-        None => Err(Failure::usage("the directory already has a full backup of this LSN")),
+    let Some((path, full)) = take(args, session, None, partial, &name)? else {
+        return Err(Failure::usage("the directory already has a full backup of this LSN"));
+    };
+    print_backup(args, &path, &full)?;
+    // Entries written between the increment and the full backup are in neither of them as single steps.
+    let Some(since) = covered.filter(|since| *since < full.info.applied.lsn) else { return Ok(()) };
+    match take(args, session, Some(since), partial, &name) {
+        Ok(Some((path, verified))) => print_backup(args, &path, &verified),
+        Ok(None) => Ok(()),
+        Err(failure) => {
+            render::note(&format!("the next increment begins at LSN {since}, before the full backup"));
+            Err(failure)
+        }
     }
+}
+
+/// Returns the LSN at which the next increment must begin, so that no entry is missing between the backups of a
+/// directory; `None` if the directory has no full backup. This is the end of the newest backup. But if the newest
+/// backup is a full one, and the entries before it are in no increment, it is the end of the backup before.
+fn next_increment(there: &[(PathBuf, SnapshotInfo)]) -> Option<Lsn> {
+    let fulls = there.iter().filter(|(_, info)| info.kind == PartKind::Full);
+    let full = fulls.map(|(_, info)| info.applied.lsn).max()?;
+    let increments = || there.iter().filter(|(_, info)| info.kind == PartKind::Increment);
+    let newest = there.iter().map(|(_, info)| info.applied.lsn).max()?;
+    let before = there.iter().map(|(_, info)| info.applied.lsn).filter(|lsn| *lsn < full).max();
+    let is_covered = increments().any(|(_, info)| info.since < full && full <= info.applied.lsn);
+    Some(before.filter(|_| newest == full && !is_covered).unwrap_or(newest))
+}
+
+/// Returns true if an increment is impossible because the node no longer has the entries since the last backup, or
+/// never had them.
+fn is_out_of_reach(failure: &Failure) -> bool {
+    matches!(&*failure.code, "compacted" | "past_end")
 }
 
 /// Returns the path for a new backup file in a directory of backups; `None` if the directory already contains
 /// everything that the new backup contains.
-fn part_path(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
-    if let Some(newest) = newest.filter(|newest| newest.node != info.node) {
-        let message = format!(
-            "{} holds backups of node {:016x}, and this is node {:016x}",
-            dir.display(),
-            newest.node.0,
-            info.node.0
-        );
+fn part_path(dir: &Path, node: Option<NodeId>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
+    if let Some(node) = node.filter(|node| *node != info.node) {
+        let message =
+            format!("{} holds backups of node {:016x}, and this is node {:016x}", dir.display(), node.0, info.node.0);
         return Err(Failure::new(Exit::Usage, "other_node", message).then("back up each node into its own directory"));
     }
     let lsn = info.applied.lsn;
@@ -214,10 +255,10 @@ fn nothing_new(args: &Backup, since: &SnapshotInfo) -> Result<(), Failure> {
 }
 
 fn hint(failure: Failure) -> Failure {
-    match &*failure.code {
-        "compacted" | "past_end" => failure.then("take a full backup: the same command without --incremental"),
-        _ => failure,
+    if is_out_of_reach(&failure) {
+        return failure.then("take a full backup: the same command without --incremental");
     }
+    failure
 }
 
 /// Takes a snapshot, verifies it, and renames the file to the path that `name` returns. Removes the file and

@@ -1,7 +1,11 @@
-//! `state`: prints digests for comparing nodes, and the version of the state machine.
+//! `state`: prints digests for comparing nodes, and the version of the state machine; verifies and rebuilds the state
+//! of a stopped node.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
+use thalweg_engine::{Options, state_files};
 
 use crate::{
     args::{Plain, TargetArgs},
@@ -19,6 +23,26 @@ pub enum State {
     Version(Plain),
     /// Raise the version of the state machine in force
     RaiseVersion(RaiseVersion),
+    /// Read the whole state of a stopped node and verify it; ends with 1 if it is damaged
+    Verify(StateFiles),
+    /// Replace the damaged state of a stopped node with one computed from its log
+    Rebuild(StateFiles),
+}
+
+/// Options of `state verify` and `state rebuild`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The directory of a running server is in use; the server itself verifies its data in the background (see \
+                  scrub_interval).\n`rebuild` needs a log that still has all entries. The old state is kept until the \
+                  new one is complete.\n\nExamples:\n  thalweg state verify --data ./data\n  thalweg state rebuild --data ./data"
+)]
+pub struct StateFiles {
+    /// The node's directory; no server may have it open
+    #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
+    pub data: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `state digest`.
@@ -64,7 +88,36 @@ pub fn run(args: &State) -> Result<(), Failure> {
             let version = Session::with(&args.place, Access::Read, |session| session.raise_version(args.to))?;
             show_version(&version, args.place.json)
         }
+        State::Verify(args) => verify(args),
+        State::Rebuild(args) => rebuild(args),
     }
+}
+
+fn verify(args: &StateFiles) -> Result<(), Failure> {
+    let bar = render::progress_bar(None, "{elapsed_precise} reading the state {binary_bytes}", args.json);
+    let verified = state_files::verify(&args.data, &Options::default(), &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    let verified = verified.map_err(|error| Failure::of(&error))?;
+    let backend = verified.backend.name();
+    let object = json!({ "backend": backend, "rows": verified.rows, "bytes": verified.bytes, "verified": true });
+    render::print_result(&object, args.json, || {
+        let rows = render::counted(verified.rows, "row", "rows");
+        format!("{}: good, {rows} in {} of {backend}", args.data.display(), render::bytes(verified.bytes))
+    })
+}
+
+fn rebuild(args: &StateFiles) -> Result<(), Failure> {
+    let bar = render::progress_bar(None, "{elapsed_precise} replaying the log {spinner}", args.json);
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    let rebuilt = state_files::rebuild(&args.data, &Options::default());
+    bar.finish_and_clear();
+    let rebuilt = rebuilt.map_err(|error| Failure::of(&error))?;
+    let backend = rebuilt.backend.name();
+    let object = json!({ "backend": backend, "records": rebuilt.records, "lsn": rebuilt.lsn.0 });
+    render::print_result(&object, args.json, || {
+        let records = render::counted(rebuilt.records, "log record", "log records");
+        format!("{}: the {backend} state is rebuilt from {records}", args.data.display())
+    })
 }
 
 fn digest(args: &Digest) -> Result<(), Failure> {

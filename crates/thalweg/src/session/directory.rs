@@ -28,7 +28,7 @@ use tokio::{
 use tower_service::Service;
 use ureq::http::{Request, Response};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, span::parse_span};
 
 /// Time without changes after which a watch reports its position. A watch of a directory then ends, since no other
 /// process can change the directory.
@@ -65,8 +65,11 @@ impl Directory {
         let create = if access == Access::Write { Create::IfMissing } else { Create::Never };
         let mut options = Options { create, ..Options::default() };
         options.durability = durability.unwrap_or(options.durability);
+        options.max_clock_jump = max_clock_jump(options.max_clock_jump)?;
+        options.scrub_interval = Duration::ZERO;
         if access == Access::Inspect {
             options.maintenance_interval = Duration::ZERO;
+            options.max_clock_jump = Duration::ZERO;
         }
         let config =
             Config { durability: options.durability, tail_keep_alive: Span(PROGRESS_AFTER), ..Config::default() };
@@ -110,6 +113,12 @@ impl Directory {
         self.http.stop();
         self.database.close().map_err(|error| Failure::of(&error))
     }
+}
+
+/// Returns the bound on jumps of the wall clock: that of the environment, which `serve` reads too, or `default`.
+fn max_clock_jump(default: Duration) -> Result<Duration, Failure> {
+    let Ok(text) = std::env::var("THALWEG_MAX_CLOCK_JUMP") else { return Ok(default) };
+    parse_span(&text).map_err(|why| Failure::usage(format!("THALWEG_MAX_CLOCK_JUMP={text}: {why}")))
 }
 
 /// Reader of the body of a reply of the HTTP API.

@@ -30,6 +30,9 @@ const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 /// which an idle tail sends a keepalive.
 const MIN_SILENCE: Duration = Duration::from_secs(45);
 
+const MAY_HAVE_RUN_LATE: &str =
+    "the request may have been executed; read before you write again, or wait longer with --timeout";
+const MAY_HAVE_RUN: &str = "the connection broke and the request may have been executed; read before you write again";
 const CHECK_ADDRESS: &str = "nothing was sent; check --server or THALWEG_SERVER";
 
 /// Result of handling one part of a reply: continue, end the reply early (`Break`), or fail.
@@ -41,6 +44,12 @@ fn is_unreachable(error: &io::Error) -> bool {
     // The standard library has no error kind for an unknown host name.
     matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
         || error.to_string().starts_with("failed to lookup address")
+}
+
+/// Returns true if the failure is a connection that broke, or a reply that did not arrive in time. False for a server
+/// that was never reached.
+pub(super) fn is_broken_connection(failure: &Failure) -> bool {
+    matches!(failure.next.as_deref(), Some(MAY_HAVE_RUN | MAY_HAVE_RUN_LATE))
 }
 
 /// HTTP client of one node, which is a server or a directory that this process has opened.
@@ -314,14 +323,8 @@ impl Http {
             ureq::Error::BadUri(why) => {
                 return Failure::usage(format!("{base}: {why}")).then("use http://HOST:PORT");
             }
-            ureq::Error::Timeout(_) => (
-                format!("{base} did not answer in time"),
-                "the request may have been executed; read before you write again, or wait longer with --timeout",
-            ),
-            error => (
-                format!("{base}: {error}"),
-                "the connection broke and the request may have been executed; read before you write again",
-            ),
+            ureq::Error::Timeout(_) => (format!("{base} did not answer in time"), MAY_HAVE_RUN_LATE),
+            error => (format!("{base}: {error}"), MAY_HAVE_RUN),
         };
         Failure::new(Exit::Unavailable, "unreachable", message).then(next)
     }

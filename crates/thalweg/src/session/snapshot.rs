@@ -10,7 +10,10 @@ use std::{
 use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, survey};
 use thalweg_types::Lsn;
 
-use super::{Session, http::RequestBuilder};
+use super::{
+    Session,
+    http::{OpenReply, RequestBuilder, is_broken_connection},
+};
 use crate::{
     failure::{Exit, Failure},
     render,
@@ -83,7 +86,7 @@ impl Session {
     fn take_one_snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<DownloadEnd, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
-        let mut reply = self.http.open(RequestBuilder::get(first))?;
+        let mut reply = self.begin_download(&first)?;
         let name = reply.headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
         let mut bytes = 0;
         loop {
@@ -102,6 +105,30 @@ impl Session {
                 Ok(rest) => reply.body = rest,
                 Err(gone) => return Ok(DownloadEnd::Lost(gone)),
             }
+        }
+    }
+
+    /// Requests a new snapshot. Repeats the request if its connection breaks, like later requests, until the server
+    /// answers. A server that cannot be reached at all is a failure immediately, because its address may be wrong.
+    fn begin_download(&self, path: &str) -> Result<OpenReply, Failure> {
+        let until = Instant::now() + PATIENCE;
+        let mut first: Option<Failure> = None;
+        loop {
+            let failure = match self.http.open(RequestBuilder::get(path)) {
+                Err(failure) if failure.exit == Exit::Unavailable => failure,
+                answered => return answered,
+            };
+            if first.is_none() && !is_broken_connection(&failure) {
+                return Err(failure);
+            }
+            if Instant::now() >= until {
+                return Err(first.unwrap_or(failure));
+            }
+            if first.is_none() {
+                render::note(&format!("{}: requesting the snapshot again", failure.message));
+            }
+            first.get_or_insert(failure);
+            thread::sleep(PAUSE);
         }
     }
 

@@ -179,3 +179,117 @@ fn a_backup_whose_server_forgot_it_is_taken_anew_a_few_times() {
     assert_eq!(begun.load(Ordering::SeqCst), 3);
     assert!(!never.exists() && fs::read_dir(root.path()).unwrap().count() == 3, "nothing unfinished is left");
 }
+
+/// Starts a proxy that calls `before` with the number of the snapshot request, counted from 0, before it passes the
+/// request on. If `before` returns false, the proxy closes the connection instead.
+fn watching_proxy(to: String, before: impl Fn(usize) -> bool + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (before, requests) = (Arc::new(before), Arc::new(AtomicUsize::new(0)));
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let (to, before, requests) = (to.clone(), before.clone(), requests.clone());
+            thread::spawn(move || {
+                let mut server = TcpStream::connect(&to).unwrap();
+                let (mut back_from, mut back_to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+                let mut buffer = [0; 16 * 1024];
+                while let Ok(read @ 1..) = client.read(&mut buffer) {
+                    let is_snapshot = buffer[..read].starts_with(b"GET /v1/snapshot");
+                    if is_snapshot && !before(requests.fetch_add(1, Ordering::SeqCst)) {
+                        break;
+                    }
+                    if server.write_all(&buffer[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = client.shutdown(Shutdown::Both);
+                let _ = server.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn entries_between_an_increment_and_the_full_backup_after_it_can_be_restored() {
+    let root = tempfile::tempdir().unwrap();
+    let node = Node::start(&root.path().join("data"));
+    let dir = root.path().join("backups");
+    fs::create_dir(&dir).unwrap();
+    let at = |name: &str| root.path().join(name);
+    node.cli(&["put", "k", "a", "first"]).ok();
+    node.cli(&["backup", "--to", text(&dir)]).ok();
+    node.cli(&["put", "k", "a", "second"]).ok();
+    let url = node.url.clone();
+    let proxy = watching_proxy(node.url.trim_start_matches("http://").to_owned(), move |request| {
+        // The first request is for the increment, the second for the full backup.
+        if request == 1 {
+            for value in ["between 1", "between 2"] {
+                run(command().args(["put", "k", "a", value]).env("THALWEG_SERVER", &url), b"").ok();
+            }
+        }
+        true
+    });
+    let taken = cli(&["backup", "--to", text(&dir), "--json", "--server", &proxy]).ok();
+    let parts: Vec<serde_json::Value> = taken.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((parts[0]["kind"].as_str(), parts[1]["kind"].as_str()), (Some("increment"), Some("full")));
+    let between = parts[0]["lsn"].as_u64().unwrap() + 1;
+    assert!(between < parts[1]["lsn"].as_u64().unwrap());
+    cli(&["restore", text(&dir), "--data", text(&at("between")), "--to-lsn", &between.to_string()]).ok();
+    assert_eq!(cli(&["get", "k", "a", "--data", text(&at("between"))]).ok(), "between 1");
+    node.cli(&["put", "k", "a", "after"]).ok();
+    node.cli(&["backup", "--to", text(&dir), "--incremental"]).ok();
+    cli(&["backup", "verify", text(&dir)]).ok();
+    // An older full backup can be restored past the newer one, which may be lost.
+    fs::remove_file(parts[1]["file"].as_str().unwrap()).unwrap();
+    cli(&["restore", text(&dir), "--data", text(&at("after"))]).ok();
+    assert_eq!(cli(&["get", "k", "a", "--data", text(&at("after"))]).ok(), "after");
+    node.stop();
+}
+
+#[test]
+fn an_increment_closes_the_hole_before_a_full_backup() {
+    let root = tempfile::tempdir().unwrap();
+    let node = Node::start(&root.path().join("data"));
+    let dir = root.path().join("backups");
+    fs::create_dir(&dir).unwrap();
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.cli(&["backup", "--to", text(&dir)]).ok();
+    node.cli(&["put", "k", "a", "2"]).ok();
+    node.cli(&["put", "k", "a", "3"]).ok();
+    // Earlier versions could leave a directory like this: no increment has the entries before the newer full backup.
+    let newer = dir.join("full-newer.tws");
+    node.cli(&["backup", "--to", text(&newer)]).ok();
+    let show = |dir: &Path| -> Vec<serde_json::Value> {
+        let shown = cli(&["backup", "show", text(dir), "--json"]).ok();
+        shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let oldest = show(&dir).iter().map(|part| part["lsn"].as_u64().unwrap()).min().unwrap();
+    node.cli(&["put", "k", "a", "4"]).ok();
+    node.cli(&["backup", "--to", text(&dir), "--incremental"]).ok();
+    let increment = show(&dir).into_iter().find(|part| part["kind"] == "increment").unwrap();
+    assert_eq!(increment["since"].as_u64(), Some(oldest), "{increment}");
+    let data = root.path().join("restored");
+    cli(&["restore", text(&dir), "--data", text(&data), "--to-lsn", &(oldest + 1).to_string()]).ok();
+    assert_eq!(cli(&["get", "k", "a", "--data", text(&data)]).ok(), "2");
+    node.stop();
+}
+
+#[test]
+fn a_backup_repeats_its_first_request_if_the_connection_breaks() {
+    let root = tempfile::tempdir().unwrap();
+    let node = Node::start(&root.path().join("data"));
+    node.cli(&["put", "k", "a", "1"]).ok();
+    let proxy = watching_proxy(node.url.trim_start_matches("http://").to_owned(), |request| request > 1);
+    let file = root.path().join("one.tws");
+    let taken = cli(&["backup", "--to", text(&file), "--server", &proxy]);
+    assert!(taken.err.contains("requesting the snapshot again"), "{}", taken.err);
+    taken.ok();
+    cli(&["backup", "verify", text(&file)]).ok();
+    node.stop();
+    // A server that is not there is a wrong address, not a lost connection.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let failed = cli(&["backup", "--to", text(&root.path().join("x.tws")), "--server", &format!("http://{nobody}")]);
+    assert!(failed.fails(5).contains("no server listens"));
+}

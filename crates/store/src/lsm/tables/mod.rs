@@ -9,6 +9,7 @@ mod cache;
 mod cursor;
 mod discarding;
 mod filter;
+mod partial;
 mod set;
 mod store;
 mod table;

@@ -32,6 +32,7 @@ use lsm_tree::{
 use super::{
     cache::BlockCache,
     discarding::Discarding,
+    partial::PartialTables,
     set::{Run, TableSet},
     table::{Table, TableEntry},
     throttle::{Throttle, WorkKind},
@@ -54,6 +55,11 @@ const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
 const FILTER_BITS_PER_KEY: f32 = 10.0;
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
+/// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller tables,
+/// a merge of deletes with the data below them needs less room at a time.
+const SLICES_PER_TABLE: u64 = 16;
+/// Minimum size in bytes of these tables.
+const MIN_SLICE_BYTES: u64 = 1 << 20;
 /// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;
 
@@ -74,6 +80,9 @@ pub struct TableStore {
     pace: Arc<Throttle>,
     discarding: Discarding,
     table_bytes: u64,
+    partial: PartialTables,
+    /// Numbers of the tables with which the last attempt to return space to the disk achieved nothing.
+    not_reclaimable: Mutex<Vec<u64>>,
     /// The newest set of tables and the sequence number of the next flush. Locked while a set is read from the LSM
     /// crate, so that an older set never replaces a newer one.
     newest: Mutex<Newest>,
@@ -111,7 +120,10 @@ impl TableStore {
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
         let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
         let table_bytes = options.table_bytes;
-        let store = Self { tree, cache, growth, pace, discarding, table_bytes, newest: Mutex::new(newest) };
+        let partial = PartialTables::in_dir(dir);
+        let newest = Mutex::new(newest);
+        let not_reclaimable = Mutex::default();
+        let store = Self { tree, cache, growth, pace, discarding, table_bytes, partial, not_reclaimable, newest };
         store.refresh(&mut store.lock(), Origin::Found)?;
         Ok(store)
     }
@@ -157,7 +169,7 @@ impl TableStore {
             growing.add(item.key.user_key.len() + item.value.len());
             Ok(item)
         });
-        let written_bytes = catch_panics("flush", || {
+        let written_bytes = self.write("flush", || {
             let Some((tables, _)) = self.tree.flush_to_tables(items)? else { return Ok(0) };
             self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
             Ok(tables.iter().map(|table| table.metadata.file_size).sum())
@@ -166,11 +178,21 @@ impl TableStore {
         Ok(written_bytes)
     }
 
+    /// Calls `work`, which writes tables through the LSM crate. If it fails, removes the tables that it has left behind.
+    fn write<T>(&self, operation: &'static str, work: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
+        let written = self.partial.discard_on_error(&self.tree, || catch_panics(operation, work));
+        if written.is_err() {
+            // The removed tables leave a gap in the numbers, over which the search for new tables must not stumble.
+            self.growth.begin(self.tree.get_next_table_id());
+        }
+        written
+    }
+
     /// Runs the most urgent compaction. Returns the number of bytes written; `None` if no compaction was necessary.
     pub fn compact(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
-        catch_panics("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
+        self.write("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
         self.compacted_since(&before)
     }
 
@@ -182,8 +204,54 @@ impl TableStore {
         if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
             return Ok(None);
         }
-        catch_panics("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
+        self.write("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
         self.compacted_since(&before)
+    }
+
+    /// Makes one step of returning the space of deleted data to the disk. Merges all tables if the result fits into the
+    /// free space. Otherwise merges deletes with a small part of the data below them, in tables that are small enough
+    /// for that. Returns the number of bytes written; `None` if no step is possible or useful.
+    pub fn reclaim(&self) -> Result<Option<u64>, BackendError> {
+        let before = self.newest();
+        let ids: Vec<u64> = before.tables().map(|table| table.id()).collect();
+        if *self.not_reclaimable() == ids {
+            return Ok(None);
+        }
+        let room = self.growth.room();
+        let merged = if self.merged_bytes() <= room {
+            self.compact_all()
+        } else {
+            let table_bytes = (self.table_bytes / SLICES_PER_TABLE).max(MIN_SLICE_BYTES);
+            let strategy = Leveled::default().with_l0_threshold(1).with_table_target_size(table_bytes);
+            self.write("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))
+                .and_then(|()| self.compacted_since(&before))
+        };
+        let merged = match merged {
+            // Other work may still find room, so the disk is not reported as full.
+            Err(error) if error.is_disk_full() => None,
+            merged => merged?,
+        };
+        if merged.is_none() {
+            *self.not_reclaimable() = ids;
+        }
+        Ok(merged)
+    }
+
+    fn not_reclaimable(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.not_reclaimable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns an estimate of the size of all tables after they are merged into one run.
+    fn merged_bytes(&self) -> u64 {
+        let (mut bytes, mut items, mut deletes) = (0, 0, 0);
+        for table in self.tree.current_version().iter_tables() {
+            bytes += table.metadata.file_size;
+            items += table.metadata.item_count;
+            deletes += table.metadata.tombstone_count;
+        }
+        // Each delete removes itself and, as a rule, one pair below it.
+        let left = items.saturating_sub(deletes.saturating_mul(2));
+        (u128::from(bytes) * u128::from(left) / u128::from(items.max(1))) as u64
     }
 
     /// Publishes the set of tables that a compaction has left; `before` is the set before the compaction. Returns the
@@ -281,7 +349,7 @@ fn config(dir: &Path) -> Config {
 fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
     match caught(call) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::io(operation, error)),
+        Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::of_io(operation, &error)),
         Ok(Err(error)) => Err(BackendError::corrupt(operation, error)),
         Err(text) => Err(BackendError::corrupt(operation, text)),
     }

@@ -9,6 +9,8 @@
 use std::{
     cmp::Ordering,
     fmt::Display,
+    ops::ControlFlow,
+    os::unix::fs::FileExt as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -16,6 +18,8 @@ use std::{
 };
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::Xxh3Default;
+
 use lsm_tree::{
     CompressionType,
     table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
@@ -27,11 +31,18 @@ use super::{
     discarding::{Discarding, TableFile},
     filter::Filter,
 };
-use crate::{backend::BackendError, files::io_error, span::Reads};
+use crate::{
+    backend::{BackendError, VerifiedRows},
+    caught::caught,
+    files::io_error,
+    span::Reads,
+};
 
 /// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Shorter
 /// values are copied, so that a caller that keeps many small values does not keep a block alive for each of them.
 const MAX_COPIED_BYTES: usize = 1024;
+/// Number of bytes that a verification reads at a time.
+const VERIFY_PIECE_BYTES: usize = 256 * 1024;
 
 /// Entry of a key in a table or in a set of tables: its value, or a delete.
 pub enum TableEntry {
@@ -80,8 +91,8 @@ impl Table {
             return Err(corrupt("its index or filter is partitioned, which this version never writes"));
         }
         let part = |what: &str, handle, compression, kind| {
-            let block =
-                Block::from_file(file.get(), handle, compression).map_err(|error| corrupt(&error.to_string()))?;
+            let block = caught(|| Block::from_file(file.get(), handle, compression)).map_err(|text| corrupt(&text))?;
+            let block = block.map_err(|error| corrupt(&error.to_string()))?;
             if block.header.block_type == kind { Ok(block) } else { Err(corrupt(&format!("its {what} is missing"))) }
         };
         let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
@@ -181,6 +192,36 @@ impl Table {
         }
     }
 
+    /// Reads the whole file of the table and compares it with the checksum that the LSM crate has stored for it in its
+    /// manifest. Adds the amounts to `verified`, and calls `step` after each piece. Returns `Break` if `step` does.
+    pub fn verify(
+        &self,
+        verified: &mut VerifiedRows,
+        step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, BackendError> {
+        let unreadable = |error| BackendError::io("read table", format_args!("{}: {error}", self.inner.path.display()));
+        let mut digest = Xxh3Default::new();
+        let (mut at, mut piece) = (0, vec![0; VERIFY_PIECE_BYTES]);
+        loop {
+            let read = self.file.get().read_at(&mut piece, at).map_err(unreadable)?;
+            if read == 0 {
+                break;
+            }
+            digest.update(&piece[..read]);
+            at += read as u64;
+            verified.bytes += read as u64;
+            if step(read as u64).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        let (found, expected) = (digest.digest128(), self.inner.checksum().into_u128());
+        if found != expected {
+            return Err(corrupt(&self.inner, format_args!("its checksum is {found:032x}, expected {expected:032x}")));
+        }
+        verified.rows += self.item_count();
+        Ok(ControlFlow::Continue(()))
+    }
+
     /// Marks all blocks of the table as handled, so that [`warm`](Self::warm) reads none of them.
     pub(super) fn without_warming(self) -> Self {
         self.warmed.store(self.index.len(), Relaxed);
@@ -198,15 +239,16 @@ impl Table {
     fn read_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let (offset, size) = self.index.block_position(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
-        let block =
-            Block::from_file(self.file.get(), handle, self.inner.metadata.data_block_compression).map_err(|error| {
-                match error {
-                    lsm_tree::Error::Io(error) => {
-                        BackendError::io("read table", format_args!("{}: {error}", self.inner.path.display()))
-                    }
-                    error => corrupt(&self.inner, format_args!("block at {offset}: {error}")),
-                }
-            })?;
+        // The crate has assertions about damaged headers.
+        let compression = self.inner.metadata.data_block_compression;
+        let block = caught(|| Block::from_file(self.file.get(), handle, compression));
+        let block = block.map_err(|text| corrupt(&self.inner, format_args!("block at {offset}: {text}")))?;
+        let block = block.map_err(|error| match error {
+            lsm_tree::Error::Io(error) => {
+                BackendError::io("read table", format_args!("{}: {error}", self.inner.path.display()))
+            }
+            error => corrupt(&self.inner, format_args!("block at {offset}: {error}")),
+        })?;
         if block.header.block_type != BlockType::Data {
             return Err(corrupt(&self.inner, format_args!("no data block at {offset}")));
         }

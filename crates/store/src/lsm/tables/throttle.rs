@@ -44,6 +44,8 @@ pub struct Backlog {
     pub sealed: usize,
     /// Number of sorted runs of tables on level 0.
     pub level_0_runs: usize,
+    /// Maximum number of bytes that the flushes of all memtables in memory will write.
+    pub flush_bytes: u64,
 }
 
 impl Backlog {
@@ -64,6 +66,8 @@ pub struct Throttle {
     writes: AtomicU64,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
+    /// Free disk space in bytes that compactions must leave for flushes.
+    flush_bytes: AtomicU64,
 }
 
 impl Throttle {
@@ -78,6 +82,12 @@ impl Throttle {
         for chore in [WorkKind::Flush, WorkKind::Compaction] {
             self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
         }
+        self.flush_bytes.store(backlog.flush_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of bytes of disk space that a compaction must leave free for flushes.
+    pub fn kept_free_bytes(&self) -> u64 {
+        self.flush_bytes.load(Ordering::Relaxed)
     }
 
     /// Creates the throttling state for a flush or compaction that begins now.
@@ -125,7 +135,7 @@ pub fn pause_after(took: Duration) {
 mod tests {
     use super::*;
 
-    const CALM: Backlog = Backlog { is_awaited: false, sealed: 1, level_0_runs: 6 };
+    const CALM: Backlog = Backlog { is_awaited: false, sealed: 1, level_0_runs: 6, flush_bytes: 0 };
 
     #[test]
     fn work_is_urgent_if_it_is_awaited_or_writers_would_soon_be() {

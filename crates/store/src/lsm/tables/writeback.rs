@@ -44,6 +44,8 @@ pub(super) struct WritebackTracker(Arc<Shared>);
 struct Shared {
     tables: PathBuf,
     pace: Arc<Throttle>,
+    /// Returns the free bytes of the disk with the tables.
+    free_bytes: fn(&Path) -> io::Result<u64>,
     /// Number of the next table file to be written. Files with lower numbers are complete, or a thread handles them.
     next: AtomicU64,
 }
@@ -52,12 +54,18 @@ impl WritebackTracker {
     /// Creates a tracker of the tables in the LSM crate's directory `dir`.
     pub(super) fn of(dir: &Path, pace: &Arc<Throttle>) -> Self {
         let next = AtomicU64::new(u64::MAX);
-        Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), next }))
+        Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), free_bytes, next }))
     }
 
     /// Starts the tracking of new table files. `next` is the number that the LSM crate will give to its next table.
     pub(super) fn begin(&self, next: u64) {
         self.0.next.store(next, Ordering::Relaxed);
+    }
+
+    /// Returns the number of bytes that a compaction may write now.
+    pub(super) fn room(&self) -> u64 {
+        let free = (self.0.free_bytes)(&self.0.tables).unwrap_or(u64::MAX);
+        free.saturating_sub(self.0.pace.kept_free_bytes())
     }
 
     /// Creates the writeback handle of one flush or compaction.
@@ -89,13 +97,30 @@ struct Table {
 
 impl Writeback {
     /// Counts `bytes` that the LSM crate is about to write, and writes a piece back to the disk when it is complete.
-    pub(super) fn add(&mut self, bytes: usize) {
+    /// Returns true if a piece was complete.
+    pub(super) fn add(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         self.small_bytes += bytes as u64;
-        if self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES {
+        let is_complete = self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES;
+        if is_complete {
             self.small_bytes = 0;
             self.write_back();
         }
+        is_complete
+    }
+
+    /// Returns the error of a full disk if a compaction has taken so much of it that flushes might find no room. A
+    /// compaction can be repeated later, but without flushes the log cannot be freed, so they come first.
+    #[cold]
+    fn check_room(&self) -> io::Result<()> {
+        let kept = self.shared.pace.kept_free_bytes();
+        // A disk that cannot report its free space is not checked; a write to it fails when it is full.
+        let free = (self.shared.free_bytes)(&self.shared.tables).unwrap_or(u64::MAX);
+        if free >= kept {
+            return Ok(());
+        }
+        let message = format!("a compaction stops at {free} free bytes, because flushes may need {kept}");
+        Err(io::Error::new(io::ErrorKind::StorageFull, message))
     }
 
     #[cold]
@@ -124,6 +149,12 @@ impl Writeback {
             }
         }
     }
+}
+
+/// Returns the number of bytes that are free on the disk with this directory.
+fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 impl Table {
@@ -162,7 +193,9 @@ impl Factory for WritebackTracker {
 
 impl CompactionFilter for Writeback {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
-        self.add(item.key().len() + item.value()?.len());
+        if self.add(item.key().len() + item.value()?.len()) {
+            self.check_room()?;
+        }
         Ok(Verdict::Keep)
     }
 }
@@ -210,7 +243,7 @@ mod tests {
     fn beside_writers_pieces_are_small_and_urgent_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tables")).unwrap();
-        let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0 };
+        let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0, flush_bytes: 0 };
         let pace = Arc::new(Throttle::default());
         let growth = WritebackTracker::of(dir.path(), &pace);
         growth.begin(1);

@@ -7,7 +7,7 @@ use thalweg_server::config::{KNOBS, Knob};
 
 /// Each heading with the first option under it, in the order of the table of options.
 const HEADINGS: &[(&str, &str)] = &[
-    ("data", "Data and HTTP"),
+    ("data", "Data, memory and HTTP"),
     ("native", "Native protocol"),
     ("resp", "Redis clients"),
     ("allowed_hosts", "Protection"),

@@ -1,0 +1,96 @@
+//! Tests that readers do not wait for the flushes and compactions that stall the applying thread.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
+    lsm::{LsmBackend, LsmOptions},
+};
+use thalweg_types::{
+    Lsn, Offset, SpaceTime,
+    command::{self, StreamConfig, groups},
+};
+
+use crate::{
+    groups::{GROUP, STREAM, append, config, fetch_command},
+    support::{Log, apply, command},
+};
+
+/// Longest wait for an event that should come immediately.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Time without progress after which the applying thread counts as stalled. If it is only slow, the test proves less.
+const STALLED: Duration = Duration::from_millis(500);
+
+/// A log that does not become durable, so that no flush ends, until it is opened.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+}
+
+impl LogBarrier for Gate {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
+        Ok(())
+    }
+}
+
+#[test]
+fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let max_stall = Duration::from_secs(600);
+    let options = LsmOptions { memtable_bytes: 64 << 10, max_sealed: 1, max_stall, ..LsmOptions::new(dir.path()) };
+    let backend = Arc::new(LsmBackend::open(options, gate.clone()).unwrap());
+    let mut log = Log::new(1 << 20);
+    let machine = Arc::new(log.machine(backend.clone(), MachineOptions::default()));
+    let mut records = vec![
+        log.entry(
+            &command(|out| command::encode_create_stream(out, "jobs", &StreamConfig::default()).unwrap()),
+            SpaceTime(1),
+        ),
+        log.entry(
+            &command(|out| groups::encode_create_group(out, STREAM, "g", Some(Offset(0)), &config()).unwrap()),
+            SpaceTime(1),
+        ),
+    ];
+    for number in 0..2000 {
+        records.push(log.entry(&append(STREAM, 1), SpaceTime(2 + number)));
+        records.push(log.entry(&fetch_command(1, "worker"), SpaceTime(2 + number)));
+    }
+    let last = records.len() as u64;
+    let applying = {
+        let machine = machine.clone();
+        thread::spawn(move || records.iter().for_each(|record| drop(apply(&machine, record))))
+    };
+    let (mut before, mut since) = (machine.applied().lsn, Instant::now());
+    while since.elapsed() < STALLED || backend.stats().sealed_memtables == 0 {
+        thread::yield_now();
+        let now = machine.applied().lsn;
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    assert!(before.0 < last, "nothing stalled the applying thread");
+    let (send, read) = mpsc::channel();
+    let reader = {
+        let machine = machine.clone();
+        thread::spawn(move || send.send(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap()))
+    };
+    let seen = read.recv_timeout(PATIENCE);
+    gate.open();
+    reader.join().unwrap().ok();
+    applying.join().unwrap();
+    let seen = seen.expect("the read waited for the flush");
+    assert!(seen.delivered < 2000, "{seen:?}");
+    assert_eq!(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap().delivered, 2000);
+}
