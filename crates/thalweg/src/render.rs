@@ -2,7 +2,7 @@
 //!
 //! stdout contains only results; notes and progress go to stderr.
 //!
-//! Invariant: no text that came from data acts on a terminal. Every line passes [`line`], [`Lines::line`], [`note`] or
+//! Invariant: no text that came from data acts on a terminal. Every line passes [`line()`], [`Lines::line`], [`note`] or
 //! [`failure`], which escape control characters in it. Values go through [`data`], which prints them byte for byte only
 //! if stdout is no terminal or the user asks for it.
 
