@@ -166,7 +166,7 @@ fn no_flip_is_silent(open: &Open) {
             .collect();
         assert!(found == of_keys, "{what}: gets find other rows, and the verification was silent");
     }
-    println!("{noticed} of {flips} flips were noticed, {by_verification} of them only by the verification");
+    eprintln!("{noticed} of {flips} flips were noticed, {by_verification} of them only by the verification");
     assert!(noticed * 10 > flips, "only {noticed} of {flips} flips were noticed");
 }
 
