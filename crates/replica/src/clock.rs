@@ -41,7 +41,7 @@ const FROZEN: u64 = 1;
 /// with a longer one the time jumps further after a kill.
 pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
-/// Keeper of a time that no read of the space exceeds; see the [module](self).
+/// Keeper of a time that no read of the space exceeds.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
     /// Notes a time. The times of successive calls increase.
     fn note(&self, time: SpaceTime);

@@ -85,7 +85,7 @@ fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
     let reader = {
         let machine = machine.clone();
         thread::spawn(move || {
-            send.send(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap()).expect("the test waits")
+            send.send(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap()).expect("the test waits");
         })
     };
     let seen = read.recv_timeout(PATIENCE);
