@@ -3,7 +3,7 @@
 //! Owns matching as in Redis, including corner cases: an empty text matches only the empty pattern, an
 //! unclosed class ends with the pattern, and ranges compare bytes as signed. Each part of a pattern except
 //! `*` consumes one byte, so backtracking to the last `*` is sufficient. A match costs at most pattern × text
-//! comparisons, for any pattern. Commands count these comparisons as work ([`Matcher`]), so a hostile pattern is
+//! comparisons, for any pattern. Commands count these comparisons as work (`Matcher`), so a hostile pattern is
 //! rejected instead of blocking other clients.
 
 use thalweg_types::{limits::MAX_REDIS_PATTERN_BYTES, steps::comparisons};
