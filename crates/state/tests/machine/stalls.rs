@@ -84,11 +84,11 @@ fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
     let (send, read) = mpsc::channel();
     let reader = {
         let machine = machine.clone();
-        thread::spawn(move || send.send(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap()))
+        thread::spawn(move || drop(send.send(machine.group(GROUP, SpaceTime(10_000)).unwrap().unwrap())))
     };
     let seen = read.recv_timeout(PATIENCE);
     gate.open();
-    reader.join().unwrap().ok();
+    reader.join().unwrap();
     applying.join().unwrap();
     let seen = seen.expect("the read waited for the flush");
     assert!(seen.delivered < 2000, "{seen:?}");
