@@ -31,7 +31,7 @@ fn a_wall_clock_far_ahead_is_refused_and_shifts_nothing() {
     db.close().unwrap();
     drop((keyspace, db));
     let wrong = START.plus(DAY * 3650);
-    let error = open_at(&disk, wrong, options()).expect_err("the open is refused");
+    let error = open_at(&disk, wrong, options()).map(drop).expect_err("the open is refused");
     assert!(matches!(&error, OpenError::ClockJump { .. }), "{error}");
     assert_eq!((error.code(), error.action()), ("clock_jump", Action::Fix));
     let said = error.to_string();

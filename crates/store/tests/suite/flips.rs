@@ -3,6 +3,8 @@
 //!
 //! `THALWEG_FLIPS` sets the number of flips for each backend; the default is small.
 
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
 use std::{
     collections::BTreeMap,
     fs,

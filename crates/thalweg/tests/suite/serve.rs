@@ -162,13 +162,20 @@ fn a_tail_shows_records_as_they_come_and_outlives_a_restart() {
     let port = node.url.rsplit(':').next().unwrap().to_owned();
     let mut tail = command();
     tail.args(["tail", "events", "--from", "0", "--limit", "3", "--payload-only", "--server", &node.url]);
-    let tail = std::thread::spawn(move || run(&mut tail, b""));
+    let mut tail = tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(tail.stdout.take().unwrap());
+    let mut first = String::new();
+    shown.read_line(&mut first).unwrap();
     node.cli(&["append", "events", "two"]).ok();
     node.stop();
     let address = format!("127.0.0.1:{port}");
     let node = Node::start_with(dir.path(), &["--http", &address]);
     node.cli(&["append", "events", "three"]).ok();
-    assert_eq!(tail.join().unwrap().ok(), "one\ntwo\nthree\n");
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).unwrap();
+    let ended = tail.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(first + &rest, "one\ntwo\nthree\n");
 }
 
 #[test]
