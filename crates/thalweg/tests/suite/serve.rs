@@ -1,7 +1,7 @@
 //! The server as a process: start, stop, signals, and rejected configurations.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read as _, Write},
     process::Stdio,
     time::{Duration, Instant},
 };
