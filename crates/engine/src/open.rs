@@ -124,8 +124,17 @@ pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) 
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 8] =
-    [LOCK, "IDENTITY.tmp", LOG_DIR, "state", "native-certificate.pem", "native-key.pem", "lost+found", ".snapshot"];
+const KNOWN_FILES: [&str; 9] = [
+    LOCK,
+    "CLOCK",
+    "IDENTITY.tmp",
+    LOG_DIR,
+    "state",
+    "native-certificate.pem",
+    "native-key.pem",
+    "lost+found",
+    ".snapshot",
+];
 
 /// Returns the names of all other files in a directory; none if the directory does not exist.
 fn foreign_files(path: &Path) -> Vec<String> {

@@ -211,9 +211,7 @@ impl From<WriteError> for ApiError {
                 ProducerRefusal::Unknown | ProducerRefusal::Mixed => api,
             },
             WriteError::AttemptLapsed { attempt, .. } => api.with("attempt", attempt.0),
-            WriteError::DiskFull { free_bytes, short_bytes, .. } => {
-                api.with("free_bytes", free_bytes).with("short_bytes", short_bytes)
-            }
+            WriteError::DiskFull { free_bytes, .. } => api.with("free_bytes", free_bytes),
             _ => api,
         }
     }
