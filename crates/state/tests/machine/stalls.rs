@@ -66,11 +66,9 @@ fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
     let mut entry = |command: Vec<u8>, time| log.entry(&frame(&[command]), SpaceTime(time));
     let create = command(|out| command::encode_create_stream(out, "jobs", &StreamConfig::default()).unwrap());
     let group = command(|out| groups::encode_create_group(out, STREAM, "g", Some(Offset(0)), &config()).unwrap());
-    let mut records = vec![entry(create, 1), entry(group, 1)];
-    for number in 0..2000 {
-        records.push(entry(append(STREAM, 1), 2 + number));
-        records.push(entry(fetch_command(1, "worker"), 2 + number));
-    }
+    let mut records = vec![entry(create, 1), entry(group, 1), entry(append(STREAM, 2000), 1)];
+    // Only entries about the group follow, so that it is one of them that stalls.
+    records.extend((0..2000).map(|number| entry(fetch_command(1, "worker"), 2 + number)));
     let last = records.len() as u64;
     let applying = {
         let machine = machine.clone();
