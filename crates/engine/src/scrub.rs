@@ -14,7 +14,7 @@ use std::{
     ops::ControlFlow,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use thalweg_log::{Log, ReadError};
@@ -149,18 +149,16 @@ impl Shared {
             stats.done_bytes = 0;
             stats.total_bytes = log_bytes + self.backend.stats().disk_bytes;
         }
-        let begun = Instant::now();
-        let mut done = 0;
         let mut step = |bytes: u64| {
-            done += bytes;
             {
                 let mut stats = self.stats();
                 stats.done_bytes += bytes;
                 stats.bytes += bytes;
             }
-            let due = Duration::from_secs_f64(done as f64 / self.bytes_per_second as f64);
-            let ahead = if pace == Pace::Considerate { due.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
-            self.pause(ahead)
+            self.pause(match pace {
+                Pace::Considerate => Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64),
+                Pace::Awaited => Duration::ZERO,
+            })
         };
         let read_all = segments.iter().all(|(generation, _)| self.segment(*generation, &mut step).is_continue())
             && match self.backend.verify(&mut step) {

@@ -134,7 +134,7 @@ fn comes_back(db: &Database, from: u32) {
         }
     }
     db.flush().unwrap();
-    assert_eq!(db.health(), Health::Good);
+    assert!(!matches!(db.health(), Health::Failed { .. }), "{:?}", db.health());
 }
 
 fn deleting_brings_it_back(disk: &Arc<dyn Disk>, backend: BackendKind) {

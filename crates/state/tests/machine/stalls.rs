@@ -18,7 +18,7 @@ use thalweg_types::{
 
 use crate::{
     groups::{GROUP, STREAM, append, config, fetch_command},
-    support::{Log, apply, command},
+    support::{Log, apply, command, frame},
 };
 
 /// Longest wait for an event that should come immediately.
@@ -37,6 +37,15 @@ impl Gate {
     }
 }
 
+/// Opens the gate when dropped, so that a failed assertion does not leave the flush waiting.
+struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 impl LogBarrier for Gate {
     fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
         drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
@@ -51,22 +60,15 @@ fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
     let max_stall = Duration::from_secs(600);
     let options = LsmOptions { memtable_bytes: 64 << 10, max_sealed: 1, max_stall, ..LsmOptions::new(dir.path()) };
     let backend = Arc::new(LsmBackend::open(options, gate.clone()).unwrap());
+    let _opens = Opens(gate.clone());
     let mut log = Log::new(1 << 20);
     let machine = Arc::new(log.machine(backend.clone(), MachineOptions::default()));
-    let mut records = vec![
-        log.entry(
-            &command(|out| command::encode_create_stream(out, "jobs", &StreamConfig::default()).unwrap()),
-            SpaceTime(1),
-        ),
-        log.entry(
-            &command(|out| groups::encode_create_group(out, STREAM, "g", Some(Offset(0)), &config()).unwrap()),
-            SpaceTime(1),
-        ),
-    ];
-    for number in 0..2000 {
-        records.push(log.entry(&append(STREAM, 1), SpaceTime(2 + number)));
-        records.push(log.entry(&fetch_command(1, "worker"), SpaceTime(2 + number)));
-    }
+    let mut entry = |command: Vec<u8>, time| log.entry(&frame(&[command]), SpaceTime(time));
+    let create = command(|out| command::encode_create_stream(out, "jobs", &StreamConfig::default()).unwrap());
+    let group = command(|out| groups::encode_create_group(out, STREAM, "g", Some(Offset(0)), &config()).unwrap());
+    let mut records = vec![entry(create, 1), entry(group, 1), entry(append(STREAM, 2000), 1)];
+    // Only entries about the group follow, so that it is one of them that stalls.
+    records.extend((0..2000).map(|number| entry(fetch_command(1, "worker"), 2 + number)));
     let last = records.len() as u64;
     let applying = {
         let machine = machine.clone();
