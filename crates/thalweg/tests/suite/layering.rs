@@ -89,7 +89,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "Instant::now",
         "paces the shortening of what was deleted; nothing stored depends on it",
     ),
-    ("crates/engine/src/scrub.rs", "Instant::now", "paces the reading of a scrub; nothing stored depends on it"),
     ("crates/engine/src/snapshot/stats.rs", "Instant::now", "measures how long a snapshot took, for metrics"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/watch/mod.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
