@@ -104,7 +104,7 @@ fn flood(node: &Node, flags: &str) -> Report {
 }
 
 fn run_pubsub(load: &str, flags: &str) -> Report {
-    let report = pubsub::run(&options::<PubsubOptions>(&format!("{load} --bare 20ms"), flags), &mut Quiet).unwrap();
+    let report = pubsub::run(&options::<PubsubOptions>(&format!("{load} --bare 200ms"), flags), &mut Quiet).unwrap();
     assert_right(&report);
     report
 }
@@ -175,7 +175,7 @@ fn caches() {
 #[test]
 fn durable_streams() {
     let node = Node::start();
-    let flags = format!("{} --bare 20ms --records 3000", node.flags());
+    let flags = format!("{} --bare 200ms --records 3000", node.flags());
     let run = |more: &str| {
         let report = streams::run(&options::<StreamsOptions>(&flags, more), &mut Quiet).unwrap();
         assert_right(&report);
