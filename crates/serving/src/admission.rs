@@ -158,7 +158,7 @@ impl Bound {
     /// Returns the amount that is in use.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        at_least_zero(self.used.load(Relaxed))
     }
 
     /// Returns how many times work was rejected because of this bound.
@@ -343,7 +343,7 @@ impl Account {
         if charged == 0 {
             return true;
         }
-        let before = bound.used.fetch_add(charged, Relaxed);
+        let before = at_least_zero(bound.used.fetch_add(charged, Relaxed));
         if before.saturating_add(charged) > bound.open_limit && !self.may_use_reserve(resource, before, charged, amount)
         {
             bound.rejected.fetch_add(1, Relaxed);
@@ -398,6 +398,13 @@ impl Account {
             self.bound(resource).used.fetch_sub(charged, Relaxed);
         }
     }
+}
+
+/// Returns a counter's value, or 0 while it is below zero: for a moment after one thread of a connection has released what
+/// another thread is about to add.
+#[inline]
+fn at_least_zero(count: u64) -> u64 {
+    if count > u64::MAX / 2 { 0 } else { count }
 }
 
 /// Returns how much of `more` is charged to the bound if the connection holds `before` already: what lies above the
