@@ -607,8 +607,9 @@ impl ChannelTask {
         self.socket.ticked(self.out.outbox());
     }
 
-    /// Returns true if the channel is idle and connections run short because of its client's address. The first channel
-    /// of a connection that has others is not closed, because they would end with it.
+    /// Returns true if the server should close the channel: it is idle, connections run short, and its client's address
+    /// holds more than its share. Returns false for the first channel of a connection that has others, because they
+    /// would end with it.
     fn is_dispensable(&self) -> bool {
         let Session { account, app, .. } = &self.session;
         account.is_over_share(Resource::Connections)

@@ -311,7 +311,7 @@ impl Account {
     }
 
     /// Returns true if only the reserve of a resource is free and the connection's address holds more than its share.
-    /// The server then takes back what the address does not use.
+    /// The server then closes idle connections of this address.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);

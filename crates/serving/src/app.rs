@@ -119,8 +119,9 @@ impl App {
         }
     }
 
-    /// Takes a share of the keyspaces that clients may create. Returns an error if the client's address has created
-    /// more than its share. Shares of keyspaces that were dropped in the meantime are released first.
+    /// Reserves one of the keyspaces that clients may create, in the name of the client's address. Returns an error if
+    /// the address already holds its share. Reservations of keyspaces that were dropped in the meantime are released
+    /// first.
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
             return Ok(held);
@@ -131,7 +132,7 @@ impl App {
         })
     }
 
-    /// Keeps the share of a keyspace that a client has created, until the keyspace is dropped.
+    /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
     pub fn created_keyspace(&self, name: &str, held: Reservation) {
         self.created().insert(name.to_owned(), held);
     }

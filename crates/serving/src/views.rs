@@ -95,26 +95,26 @@ impl Views {
         }
     }
 
-    /// Returns the instant at which the clock of broker and caches began.
+    /// Returns the time at which the clock of broker and caches was zero.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Returns the current time as a [`Moment`], the time since [`started`](Self::started), which broker and
-    /// caches take.
+    /// Returns the current time as a [`Moment`]: the time since [`started`](Self::started). Broker and caches take
+    /// times in this form.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.started.elapsed().into()
     }
 
-    /// Converts a moment of the clock of broker and caches to an instant.
+    /// Converts a time of the clock that broker and caches use to an [`Instant`].
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// Converts an instant to a moment of the clock of broker and caches.
+    /// Converts an [`Instant`] to a time of the clock that broker and caches use.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()
@@ -165,7 +165,7 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. The cache counts in the share of the client's address until it is removed.
+    /// value is true if it was created. Until the cache is removed, its bytes count as held by the client's address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.

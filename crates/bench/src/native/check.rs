@@ -280,7 +280,7 @@ pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -
     faults
 }
 
-/// Returns the number of messages by which the members of a queue group together differ from the published messages.
+/// Returns the number of published messages that the members of a queue group together did not receive exactly once.
 fn group_difference(members: &[&SubscriberAccount], published: &[u64]) -> u64 {
     if members.iter().any(|account| account.share == Share::All) {
         return 0;

@@ -21,7 +21,7 @@ pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Duration in microseconds above which an fsync counts as slow. It is a bucket bound of the log's histogram.
 const SLOW_SYNC_MICROS: u64 = 4096;
 
-/// Counters of the log and of the machine at the begin of a window.
+/// Counters of the log and of the machine at the start of a window.
 pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
@@ -61,7 +61,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// All windows of one kind, without or with a snapshot, combined.
+/// The sum of all windows without a snapshot, or of all windows with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,
@@ -103,7 +103,8 @@ impl WindowSet {
     }
 }
 
-/// Creates the table with a row for each kind of window, and one for the disk alone.
+/// Creates the table of the writers' response times. It has one row for all windows without a snapshot, one for all
+/// windows with a snapshot, and one for the probe of the disk.
 pub(super) fn table(without: &WindowSet, beside: &WindowSet, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {

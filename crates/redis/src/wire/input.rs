@@ -131,7 +131,7 @@ enum Line {
     Partial,
     /// The line contains no number that Redis would accept.
     NoNumber,
-    /// The number, and the end of the line.
+    /// The line is complete: its number, and the position in the buffer after its end.
     Number { number: i64, end: usize },
 }
 
