@@ -127,7 +127,7 @@ impl OriginPolicy {
     }
 }
 
-/// Returns a host without its port, and without a dot at the end of a name. `None` if the text is no host.
+/// Returns a host without its port, and without a dot at the end of a name. `None` if the text is not a host.
 fn without_port(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(_) => host.split_at(host.find(']')? + 1),

@@ -6,7 +6,7 @@
 //! client grants no credit.
 //!
 //! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,
-//! `watching`).
+//! `watch_source`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
 

@@ -400,15 +400,15 @@ impl Account {
     }
 }
 
-/// Returns a counter's value, or 0 while it is below zero: for a moment after one thread of a connection has released what
-/// another thread is about to add.
+/// Returns a counter's value, or 0 while it is below zero. That happens for a moment if one thread of a connection
+/// releases an amount before another thread has added it.
 #[inline]
 fn at_least_zero(count: u64) -> u64 {
     if count > u64::MAX / 2 { 0 } else { count }
 }
 
-/// Returns how much of `more` is charged to the bound if the connection holds `before` already: what lies above the
-/// connection's own part.
+/// Returns how much of `more` is charged to the bound if the connection already holds `before`. The connection's own
+/// part is free of charge.
 #[inline]
 fn charged(resource: Resource, before: u64, more: u64) -> u64 {
     let own = resource.own();

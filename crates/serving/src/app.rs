@@ -37,13 +37,13 @@ pub struct App {
     pub db: AsyncDatabase,
     /// Configuration of the server.
     pub config: Config,
-    /// Bounds on requests, connections and bytes, and the shares of clients in them.
+    /// Bounds on requests, connections and bytes, and the amounts that each client holds.
     pub admission: Arc<Admission>,
-    /// Slots of connections that have not proved themselves.
+    /// Slots of connections that have not finished a handshake, authenticated, or sent a request.
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// Shares of the keyspaces that clients have created, by name.
+    /// Reservations of the keyspaces that clients have created, by the keyspace's name.
     created: Mutex<HashMap<String, Reservation>>,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,

@@ -52,7 +52,7 @@ pub struct Views {
     random: RandomState,
     next_token: AtomicU64,
     max_subscriptions: usize,
-    /// Shares of the caches that clients have created.
+    /// Reservations of bytes for the caches that clients have created.
     cache_shares: Mutex<HashMap<CacheId, Reservation>>,
     queue_messages: u64,
     queue_bytes: u64,
@@ -147,10 +147,10 @@ impl Views {
         self.max_subscriptions
     }
 
-    /// Takes a share of the limit on subscriptions for a client.
+    /// Reserves one of the permitted subscriptions for a client.
     ///
     /// # Errors
-    /// The limit is reached, or the client's share of it.
+    /// Returns an error if the limit or the client's share of it is reached.
     pub fn subscription_share(&self, account: &Arc<Account>) -> Result<Reservation, SubscribeError> {
         account.take(Resource::Subscriptions, 1).ok_or(SubscribeError::TooMany { max: self.max_subscriptions })
     }
@@ -194,8 +194,8 @@ impl Views {
         }
     }
 
-    /// Takes a share of the bytes of all caches for a new cache. Shares of caches that were removed in the meantime are
-    /// released first.
+    /// Reserves the bytes of a new cache within the limit of all caches. Reservations of caches that were removed in
+    /// the meantime are released first.
     fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<Reservation, CreateCacheError> {
         if let Some(held) = account.take_quietly(Resource::CacheBytes, max_bytes) {
             return Ok(held);

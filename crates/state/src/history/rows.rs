@@ -1,7 +1,7 @@
 //! Rows of versions: former values of keys in keyspaces with history.
 //!
-//! Owns: the rows under `12` and their bytes. Does not own: writing them (`history/keep.rs`), forgetting them
-//! (`history/prune.rs`), or reading them (`history/past.rs`).
+//! Owns: the rows under `12` and their bytes. Does not own: writing them (`history/keep_versions.rs`), removing them
+//! (`history/prune.rs`), or reading them (`history/historical_view.rs`).
 //!
 //! ```text
 //! 12 | 0 | keyspace u32 BE                                        a keyspace's history
@@ -227,8 +227,8 @@ impl Until {
         Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
     }
 
-    /// Decodes the row of a key that says up to which revision and time its versions were pruned. `key` is the row's
-    /// key, for error messages.
+    /// Decodes the row which records the revision and time up to which versions of a key were removed. `key` is the
+    /// row's key, for error messages.
     pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let mut reader = Reader::at(row, 0);
         let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());
