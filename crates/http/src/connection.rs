@@ -149,8 +149,8 @@ impl ActivityMonitor {
         Self { timeouts, read: 0, written: 0, moved_at: now, writing: Pace::new(timeouts.write), head_since: Some(now) }
     }
 
-    /// Checks a connection against its timeouts. The caller must call this every [`Patience::tick`]. `is_short` is true
-    /// while connections run short and the client's address holds more than its share.
+    /// Checks a connection against its timeouts. The caller must call this every [`ConnectionTimeouts::tick`].
+    /// `is_short` is true while connections run short and the client's address holds more than its share.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);

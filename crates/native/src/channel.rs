@@ -3,7 +3,7 @@
 //!
 //! Owns: the order of these steps, backpressure, keepalive and the end of the channel. Does not own: the execution of
 //! requests (`dispatch` and the handlers), pending requests (`requests`), the socket and its timers
-//! (`thalweg_serving::served`).
+//! (`thalweg_serving::served_socket`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write

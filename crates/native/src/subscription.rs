@@ -78,8 +78,8 @@ pub(crate) struct Subscription {
     credit: SendCredit,
     /// Number of messages that may still be sent until the limit of the subscription.
     left: u64,
-    /// Reason why the subscription must end, and if pending messages are sent before; `None` while no end is
-    /// requested.
+    /// Reason why the subscription must end, and the choice whether pending messages are sent first; `None` while no
+    /// end is requested.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,
