@@ -484,7 +484,7 @@ impl Link {
         }
     }
 
-    /// Notifies callers that wait for room, if there is room again.
+    /// Notifies callers that wait for room among the unsent frames, if there is room again.
     fn feed_starved(&self, state: &mut State) {
         if state.waits_for_room && !state.is_full(&self.options) {
             state.waits_for_room = false;

@@ -130,7 +130,7 @@ pub enum OpenError {
     Replica(#[from] thalweg_replica::OpenError),
 }
 
-/// Names the first few of these files.
+/// Formats the names of the first few files for a message.
 fn shown(found: &[String]) -> String {
     const FEW: usize = 3;
     let names: Vec<_> = found.iter().take(FEW).map(|name| format!("{name:?}")).collect();

@@ -249,7 +249,7 @@ mod tests {
         Pending::new(command, Durability::Os, Purpose::Data, None)
     }
 
-    /// Returns the numbers of commands that the queue takes together from commands of these sizes.
+    /// Tests how the queue groups commands of the given sizes: returns the number of commands of each group.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
