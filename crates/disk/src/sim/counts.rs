@@ -1,4 +1,4 @@
-//! Operations of a simulated disk: figures by kind, and a log of the last operations.
+//! Operations of a simulated disk: the number of each kind, and a log of the last operations.
 
 use std::{collections::VecDeque, fmt, ops::Sub};
 

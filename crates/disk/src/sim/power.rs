@@ -25,8 +25,8 @@ pub enum PowerLoss {
 }
 
 impl PowerLoss {
-    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one of the pure outcomes, where
-    /// code that only expects chaos can fail.
+    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one that keeps all or none of the
+    /// changes, in which other bugs show.
     #[must_use]
     pub fn random(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);
