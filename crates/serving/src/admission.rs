@@ -214,7 +214,7 @@ impl std::fmt::Display for AddressKey {
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
-    /// Address as the queue of commands counts it.
+    /// The client's address, for which the queue of commands measures costs.
     client_address: Arc<ClientAddress>,
     admission: Arc<Admission>,
 }
@@ -234,7 +234,7 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
-    /// Connection as the queue of commands counts it.
+    /// The connection, as a client for which the queue of commands measures costs.
     client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,
@@ -315,7 +315,7 @@ impl Account {
         self.address.key
     }
 
-    /// Returns the connection as the queue of commands counts it.
+    /// Returns the connection, as a client for which the queue of commands measures costs.
     #[must_use]
     pub fn client(&self) -> &Arc<Client> {
         &self.client
