@@ -397,9 +397,12 @@ async fn large_changes_and_pushed_records_wait_for_room() {
     }
     node.until("http_in_use{bound=\"tails\"}", 24.0).await;
     let seven = f64::from(7 * (8 << 20));
-    while node.metric(HELD).await < seven * 0.99 {
-        tokio::task::yield_now().await;
-    }
+    let counted = async {
+        while node.metric(HELD).await < seven * 0.99 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.expect("large items count");
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     // The last one gets its item once the others are gone.
     let mut last = greedy.pop().unwrap();
