@@ -93,7 +93,7 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonTransaction = json::parse(&body)?;
     let level = level_of(sent.durability.as_ref(), asked)?;
     let names = Names::of(app, &call.account, targets(&sent.conditions, sent.operations())).await?;
-    let transacted = app.db.transact(&sent.build(&names)?, level);
+    let transacted = call.db(app).transact(&sent.build(&names)?, level);
     drop(body);
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
@@ -173,7 +173,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let transacted = {
         let mut builder = TransactionBuilder::new();
         builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
-        app.db.transact(&builder, level)
+        call.db(app).transact(&builder, level)
     };
     let ack = transacted.await?;
     let value = match ack.outcome.results[..] {
@@ -202,7 +202,7 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
         if let Some(keyspace) = app.db.blocking().find_keyspace(&name) {
             builder.then().delete_prefix(keyspace.id(), &prefix)?;
         }
-        app.db.transact(&builder, level)
+        call.db(app).transact(&builder, level)
     };
     let ack = transacted.await?;
     let keys = match ack.outcome.results[..] {
