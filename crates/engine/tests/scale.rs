@@ -34,7 +34,8 @@ fn append(path: &Path, gib: u64) {
 }
 
 #[test]
-#[ignore = "writes 1 GiB; see the command above"]
+#[ignore = "writes 1 GiB: \
+            cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1"]
 fn a_gibibyte_of_one_kilobyte_records_is_replayed_within_ten_seconds() {
     let dir = tempfile::tempdir().unwrap();
     {
@@ -67,7 +68,8 @@ fn a_gibibyte_of_one_kilobyte_records_is_replayed_within_ten_seconds() {
 }
 
 #[test]
-#[ignore = "writes 10 GiB; see the command above"]
+#[ignore = "writes 10 GiB: \
+            cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1"]
 fn ten_gibibytes_closed_cleanly_open_within_a_second() {
     let dir = tempfile::tempdir().unwrap();
     append(dir.path(), 10);
@@ -81,7 +83,8 @@ fn ten_gibibytes_closed_cleanly_open_within_a_second() {
 }
 
 #[test]
-#[ignore = "writes 10 million keys; see the command above"]
+#[ignore = "writes 10 million keys: \
+            cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1"]
 fn ten_million_keys_stay_under_a_gibibyte_of_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (db, _) = open(dir.path());
@@ -101,7 +104,8 @@ fn ten_million_keys_stay_under_a_gibibyte_of_memory() {
 }
 
 #[test]
-#[ignore = "makes a million streams; see the command above"]
+#[ignore = "makes a million streams: \
+            cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1"]
 fn a_million_small_streams_fit_a_node() {
     const STREAMS: u32 = 1_000_000;
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +165,8 @@ fn rounds(db: &Database, what: &str) -> Vec<Maintenance> {
 }
 
 #[test]
-#[ignore = "makes a million streams; see the command above"]
+#[ignore = "makes a million streams: \
+            cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1"]
 fn retention_and_deletion_of_a_million_streams_come_in_bounded_rounds() {
     let streams: u32 = std::env::var("STREAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(1_000_000);
     let dir = tempfile::tempdir().unwrap();

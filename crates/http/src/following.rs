@@ -16,7 +16,7 @@ use thalweg_serving::{
     admission::{Reservation, Resource, counted},
     app::App,
     error::ApiError,
-    limits::COUNTED_TAIL_BYTES,
+    limits::{COUNTED_TAIL_BYTES, ROOM_PAUSE},
 };
 use thalweg_types::Action;
 use tokio::sync::watch;
@@ -133,6 +133,23 @@ impl Follower {
         }
         let held = self.held.account().take_quietly(Resource::ReplyBytes, page.len() as u64)?;
         Some(counted(gathered(page), held))
+    }
+
+    /// Converts an encoded page to bytes like [`counted`](Self::counted), and waits until the limit has room for the page.
+    /// Returns `None` if the server stops in the meantime.
+    pub(crate) async fn counted_when_room(&mut self, page: Vec<u8>) -> Option<Bytes> {
+        if page.len() <= COUNTED_TAIL_BYTES {
+            return Some(page.into());
+        }
+        while !self.is_over() {
+            if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.len() as u64) {
+                return Some(counted(gathered(page), held));
+            }
+            if let WakeReason::Stopping = self.wait(tokio::time::sleep(ROOM_PAUSE)).await {
+                break;
+            }
+        }
+        None
     }
 
     /// Waits until `ready` resolves, the server stops, or the time for a sign of life has come.

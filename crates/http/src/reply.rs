@@ -93,12 +93,6 @@ pub(crate) fn counted_body(account: &Arc<Account>, bytes: Bytes) -> Result<Body,
     account.reply(bytes).map(Body::from).ok_or_else(no_room)
 }
 
-/// Creates the reply body for the result of a change that has already happened. The limit on reply bytes counts the
-/// body as in [`counted_body`], but the reply is never rejected.
-pub(crate) fn body_after_effect(account: &Arc<Account>, bytes: Bytes) -> Body {
-    Body::from(account.count_reply(bytes))
-}
-
 /// Returns error 503 for a large reply that does not fit into the limit on reply bytes.
 pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")

@@ -94,7 +94,15 @@ fn step(following: WatchStream) -> Running<WatchStream> {
                 Ok(Some(batch)) if batch.events.is_empty() => {
                     return Ok((vec![following.progress()], Some(following)));
                 }
-                Ok(Some(batch)) => return Ok((vec![following.show(&batch)], Some(following))),
+                Ok(Some(batch)) => {
+                    let shown = following.show(&batch);
+                    drop(batch);
+                    // A client that the server's stop cuts off resumes after the last change that it got.
+                    let Some(shown) = following.follower.counted_when_room(shown).await else {
+                        return Ok((Vec::new(), None));
+                    };
+                    return Ok((vec![shown], Some(following)));
+                }
                 // The watch has looked for changes after the silence, so its position is the present one.
                 Ok(None) if is_silent && following.owes_progress() => {
                     return Ok((vec![following.progress()], Some(following)));
@@ -131,7 +139,7 @@ impl WatchStream {
         self.watch.position() > self.reported || self.sent_at.elapsed() >= self.follower.app.config.tail_keep_alive.0
     }
 
-    fn show(&mut self, batch: &WatchBatch) -> Bytes {
+    fn show(&mut self, batch: &WatchBatch) -> Vec<u8> {
         self.sent_at = Instant::now();
         // The level is read after the changes were taken, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
@@ -161,7 +169,7 @@ impl WatchStream {
                 self.reported = event.revision.next();
             }
         }
-        out.into()
+        out
     }
 
     /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries

@@ -2,7 +2,7 @@
 //! records.
 
 use thalweg_engine::{Delivery, StreamRun};
-use thalweg_wire::Kind;
+use thalweg_wire::{HEADER_BYTES, Kind};
 
 use super::{
     failure::Failure,
@@ -43,14 +43,23 @@ impl DeliveryFrame {
         Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
     }
 
+    /// Returns the size in bytes of the delivery's frame.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + DELIVERY_HEAD_BYTES + self.parts_bytes()
+    }
+
+    fn parts_bytes(&self) -> usize {
+        self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum()
+    }
+
     /// Puts the delivery into the outbox, as a frame of the given kind.
     pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: FrameMemory) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }
-        let parts_bytes: usize = self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum();
+        let body_bytes = DELIVERY_HEAD_BYTES + self.parts_bytes();
         out.states(self.durability);
-        out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, room, |parts| {
+        out.shared(kind, id, body_bytes, room, |parts| {
             let head = parts.bytes();
             head.push(self.durability as u8);
             head.extend_from_slice(&self.attempt.0.to_le_bytes());

@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use thalweg_engine::{self as engine, Credit, FetchRequest, Group, PushRequest};
-use thalweg_serving::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
+use thalweg_serving::{
+    app::App,
+    fetching::{return_delivery, wait_and_fetch},
+    limits::NATIVE_PAGE_BYTES,
+};
 use thalweg_types::{
     GroupId,
     command::groups::check_member,
@@ -49,8 +53,11 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
     let (app, account) = (Arc::clone(turn.app), Arc::clone(turn.account));
     Ok(Handled::later(async move {
         let delivery = wait_and_fetch(&app, &account, &group, &wanted, level).await?;
+        let attempt = delivery.attempt;
         let delivered = DeliveryFrame::of(delivery)?;
-        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, FrameMemory::Exceed)))
+        let room = FrameMemory::reserve(&account, delivered.frame_bytes());
+        let room = room.inspect_err(|_| return_delivery(&app, &group, attempt))?;
+        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, room)))
     }))
 }
 

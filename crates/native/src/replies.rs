@@ -47,6 +47,29 @@ pub(crate) enum FrameMemory {
     CountedBySource,
 }
 
+impl FrameMemory {
+    /// Reserves memory for a frame of `bytes` bytes, if frames of this size are counted.
+    ///
+    /// # Errors
+    /// `overloaded` if no memory is free for the frame.
+    pub(crate) fn reserve(account: &Arc<Account>, bytes: usize) -> Result<Self, Failure> {
+        if bytes < COUNTED_REPLY_BYTES {
+            return Ok(Self::Reserve);
+        }
+        account.take(Resource::ReplyBytes, bytes as u64).map(Self::Reserved).ok_or_else(no_room)
+    }
+
+    /// Returns the memory for one of several frames, of `bytes` bytes: a part of this reservation, or the same treatment.
+    pub(crate) fn split_off(&mut self, bytes: usize) -> Self {
+        match self {
+            Self::Reserved(held) => Self::Reserved(held.split_off(bytes as u64)),
+            Self::Reserve => Self::Reserve,
+            Self::Exceed => Self::Exceed,
+            Self::CountedBySource => Self::CountedBySource,
+        }
+    }
+}
+
 impl Replies {
     /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. Large
     /// frames count in `account`.
@@ -168,7 +191,20 @@ impl Replies {
     /// # Errors
     /// Same errors as [`reply_after_effect`](Self::reply_after_effect).
     pub(crate) fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
-        self.put(FrameMemory::Exceed, |out| frame.encode(out, id).map(|()| true)).map(drop)
+        self.push_reserved(id, frame, FrameMemory::Exceed)
+    }
+
+    /// Puts a frame of a subscription into the outbox, with the reservation `room`.
+    ///
+    /// # Errors
+    /// Same errors as [`reply_after_effect`](Self::reply_after_effect).
+    pub(crate) fn push_reserved<'f>(
+        &mut self,
+        id: u32,
+        frame: &impl Frame<'f>,
+        room: FrameMemory,
+    ) -> Result<(), Failure> {
+        self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
     fn put(

@@ -140,7 +140,9 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
         return Ok(());
     }
     let bytes = if answer.messages() == 1 { answer.encoded().clone() } else { sub_batch(answer, 0, 1) };
-    out.shared(Kind::Answer, id, bytes.len(), FrameMemory::Exceed, |parts| parts.share(bytes))
+    let put = out.shared(Kind::Answer, id, bytes.len(), FrameMemory::Reserve, |parts| parts.share(bytes));
+    // The subscriber has answered, so it has handled the message.
+    put.map_err(Failure::with_unknown_effect)
 }
 
 /// Handles a `subscribe` request: begins a subscription to a pattern of subjects.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
 use thalweg_serving::app::App;
 use thalweg_types::{Durability, Revision};
-use thalweg_wire::{Change, ChangeKind, Changes, List};
+use thalweg_wire::{Change, ChangeKind, Changes, HEADER_BYTES, List};
 
 use super::{
     blocking::run_blocking,
     failure::{self, Failure},
-    replies::Replies,
+    replies::{FrameMemory, Replies},
     step::{StepLimits, StepResult, WhenEmpty},
 };
 
@@ -107,19 +107,16 @@ impl WatchSource {
         // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
-        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(bytes).await);
-        StepResult::frame(events.len() as u64, bytes, move |out, id| {
-            let put = put(out, id, durability, next, &events, max);
-            // The frames have reservations of their own by now.
-            drop(room);
-            put
-        })
+        // Enough for the heads of as many frames as there can be.
+        let heads = events.len() * (CHANGE_HEAD_BYTES + HEADER_BYTES + CHANGES_HEAD_BYTES);
+        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(bytes + heads as u64).await);
+        StepResult::frame(events.len() as u64, bytes, move |out, id| put(out, id, durability, next, &events, max, room))
     }
 }
 
 /// Puts changes into the outbox, in as few frames as the client's maximum frame size allows. In all frames of a commit
 /// but the last, `next` is the commit's own revision, so a client that reconnects in between gets the whole commit
-/// again.
+/// again. The frames share the reservation `room`.
 fn put(
     out: &mut Replies,
     id: u32,
@@ -127,6 +124,7 @@ fn put(
     next: Revision,
     events: &[WatchEvent],
     max_frame_bytes: usize,
+    mut room: FrameMemory,
 ) -> Result<(), Failure> {
     let mut rest = events;
     while !rest.is_empty() {
@@ -134,7 +132,9 @@ fn put(
         let (now, later) = rest.split_at(fits);
         let changes: Vec<_> = now.iter().map(change).collect();
         let next = later.first().map_or(next, |event| event.revision);
-        out.push(id, &Changes { durability, next, changes: List::Items(&changes) })?;
+        let bytes = HEADER_BYTES + CHANGES_HEAD_BYTES + now.iter().map(change_bytes).sum::<usize>();
+        let frame = Changes { durability, next, changes: List::Items(&changes) };
+        out.push_reserved(id, &frame, room.split_off(bytes))?;
         rest = later;
     }
     Ok(())
@@ -145,7 +145,7 @@ fn put(
 fn changes_that_fit(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
     let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
     for (at, event) in events.iter().enumerate() {
-        bytes += CHANGE_HEAD_BYTES + event.key.len() + value(event).len();
+        bytes += change_bytes(event);
         if bytes > max_frame_bytes {
             return if whole > 0 { whole } else { at.max(1) };
         }
@@ -154,6 +154,10 @@ fn changes_that_fit(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
         }
     }
     events.len()
+}
+
+fn change_bytes(event: &WatchEvent) -> usize {
+    CHANGE_HEAD_BYTES + event.key.len() + value(event).len()
 }
 
 fn value(event: &WatchEvent) -> &[u8] {
@@ -177,11 +181,30 @@ fn change(event: &WatchEvent) -> Change<'_> {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use thalweg_serving::admission::{AddressKey, Admission, Resource};
     use thalweg_types::SpaceTime;
 
     fn event(revision: u64, value_bytes: usize) -> WatchEvent {
         let change = WatchChange::Put(Bytes::from(vec![0; value_bytes]));
         WatchEvent { revision: Revision(revision), time: SpaceTime(1), key: Bytes::from_static(b"key"), change }
+    }
+
+    #[test]
+    fn frames_of_changes_are_counted_once() {
+        const VALUE: usize = 300 << 10;
+        let mut config = thalweg_serving::config::Config::default();
+        (config.max_reply_bytes_in_flight.0, config.share_reserve_percent) = (1 << 20, 0);
+        let admission = Admission::new(&config);
+        let account = admission.account(AddressKey::LOCAL);
+        // Room for these changes, but not twice.
+        let room = FrameMemory::Reserved(account.take(Resource::ReplyBytes, 700 << 10).unwrap());
+        let mut out = Replies::new(512 << 10, Arc::clone(&account));
+        let events = [event(5, VALUE), event(6, VALUE)];
+        put(&mut out, 1, Durability::Disk, Revision(7), &events, 512 << 10, room).unwrap();
+        assert_eq!(admission.bound(Resource::ReplyBytes).used(), out.len() as u64);
+        assert!(out.len() > 2 * VALUE);
+        drop(out);
+        assert_eq!(admission.bound(Resource::ReplyBytes).used(), 0);
     }
 
     #[test]

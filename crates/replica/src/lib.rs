@@ -18,6 +18,7 @@ mod clock;
 mod error;
 mod lead;
 mod membership;
+mod pending;
 mod queue;
 mod replay;
 mod slot;

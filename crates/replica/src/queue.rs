@@ -8,7 +8,7 @@
 //! by [`MAX_TURN_STEPS`] or a single command. So a client with cheap commands is served, although another one keeps the
 //! node busy with expensive ones.
 //!
-//! A command is expensive if its [estimate](max_steps), times the measured cost of its client's recent commands,
+//! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
 //! Commands without a client, such as those of an embedding program, are always ready.
 //!
@@ -27,89 +27,9 @@ use std::{
     },
 };
 
-use thalweg_log::Purpose;
-use thalweg_types::{
-    Durability,
-    command::{Framed, max_steps},
-    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS, MAX_GROUP_STEPS},
-};
+use thalweg_types::limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS, MAX_GROUP_STEPS};
 
-use crate::{
-    client::Client,
-    error::ProposeError,
-    slot::{Answer, Slot},
-    turns::Turns,
-};
-
-/// A proposed command in the queue.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) command: Framed,
-    pub(crate) level: Durability,
-    pub(crate) purpose: Purpose,
-    /// Slot in which a thread or task waits for the answer; `None` for a command proposed at durability level `none`.
-    pub(crate) slot: Option<Arc<Slot>>,
-    /// Client for which the command was proposed, if it is known.
-    client: Option<Arc<Client>>,
-    /// Cached result of [`max_steps`] for the command; `None` before the first use.
-    steps: Option<u64>,
-    /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
-    counted_steps: u64,
-}
-
-impl Pending {
-    pub(crate) fn new(
-        command: Framed,
-        level: Durability,
-        purpose: Purpose,
-        slot: Option<Arc<Slot>>,
-        client: Option<Arc<Client>>,
-    ) -> Self {
-        Self { command, level, purpose, slot, client, steps: None, counted_steps: 0 }
-    }
-
-    /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
-    /// call.
-    fn steps(&mut self, keeps_history: bool) -> u64 {
-        *self.steps.get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
-    }
-
-    /// Returns the length of the framed command in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.command.bytes().len()
-    }
-
-    /// Returns the steps with which the command counts while it waits for its turn.
-    pub(crate) fn counted_steps(&self) -> u64 {
-        self.counted_steps
-    }
-
-    /// Returns the steps that the command will probably take; 0 if that is unknown because it has no client.
-    fn probable_steps(&self) -> u64 {
-        let steps = self.steps.unwrap_or(0);
-        self.client.as_ref().map_or(0, |client| client.probable_steps(steps))
-    }
-
-    /// Sends the answer to the waiting thread or task, if there is one.
-    pub(crate) fn answer(&mut self, answer: Answer) {
-        if let Some(slot) = self.slot.take() {
-            slot.complete(answer);
-        }
-    }
-}
-
-/// Ensures that no thread or task waits forever for its proposal. A proposal can be dropped without an answer if the
-/// committing thread panicked, or if the space was dropped without a close; then the waiting thread or task gets an
-/// error.
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.slot.is_some() {
-            let panicking = std::thread::panicking();
-            let panicked = || ProposeError::State("the committing thread panicked".to_owned());
-            self.answer(Err(if panicking { panicked() } else { ProposeError::Closed }));
-        }
-    }
-}
+use crate::{client::Client, error::ProposeError, pending::Pending, turns::Turns};
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -383,9 +303,10 @@ fn take_turns(turns: &mut Turns, into: &mut Taken) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_log::Purpose;
     use thalweg_types::{
-        KeyspaceId,
-        command::{CommandError, RedisBuilder, encode_put},
+        Durability, KeyspaceId,
+        command::{CommandError, Framed, RedisBuilder, encode_put},
     };
 
     use super::*;

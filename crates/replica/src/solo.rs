@@ -48,7 +48,8 @@ use crate::{
     clock::{FrozenTime, SpaceClock},
     error::{OpenError, ProposeError},
     lead::take_lead,
-    queue::{Lanes, Pending, Queue, Taken, WhenFull},
+    pending::Pending,
+    queue::{Lanes, Queue, Taken, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
 };
 

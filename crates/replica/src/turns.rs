@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{client::Client, queue::Pending};
+use crate::{client::Client, pending::Pending};
 
 /// Proposals of clients that wait for their turn.
 #[derive(Debug, Default)]

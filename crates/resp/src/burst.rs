@@ -30,6 +30,8 @@ pub(crate) enum Slot {
     Outcome {
         /// True if the command is SCAN or HSCAN.
         is_scan: bool,
+        /// True if the command only reads.
+        is_read: bool,
         /// True if the client wants no reply.
         muted: bool,
         /// [Number](thalweg_redis::Command::number_of) of the command.
@@ -117,7 +119,7 @@ mod tests {
         for at in 0..commands {
             let share = bytes / commands + usize::from(at < bytes % commands);
             burst.commands.push(append, [&vec![b'x'; share][..]].into_iter());
-            burst.slots.push(Slot::Outcome { is_scan: false, muted: false, command: 0 });
+            burst.slots.push(Slot::Outcome { is_scan: false, is_read: false, muted: false, command: 0 });
         }
         burst
     }

@@ -27,6 +27,7 @@ use thalweg_serving::{
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
 };
 use thalweg_transport::Outbox;
+use thalweg_types::limits::MAX_VALUE_BYTES;
 use tokio::time::Sleep;
 
 use super::{
@@ -393,7 +394,7 @@ impl Session {
         };
         match reply {
             Ok(reply) if is_read && !self.has_room_for(&reply) => {
-                self.error("BUSY too many bytes of replies wait for clients: retry later", out);
+                self.error(NO_REPLY_ROOM, out);
             }
             Ok(reply) if is_scan => {
                 let reply = self.resp.cursors.translate(reply);
@@ -419,6 +420,35 @@ impl Session {
         bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
     }
 
+    /// Counts a reply of a burst against the memory limit, once the replies to which it belongs are large together. Returns
+    /// false if there is no room, and the client must get an error instead. Only a reply to a read is rejected, which
+    /// hides no change. `uncounted` is the number of bytes of the burst's replies that are not counted yet.
+    fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
+        let bytes = if self.muted { 0 } else { reply.content_bytes() };
+        let together = *uncounted + bytes;
+        if together < COUNTED_REPLY_BYTES {
+            *uncounted = together;
+            return true;
+        }
+        if !is_read {
+            self.replies_held().count(together as u64);
+        } else if !self.replies_held().grow(together as u64) {
+            return false;
+        }
+        *uncounted = 0;
+        true
+    }
+
+    /// Returns true if a command must not begin, because it would change data and reply with values, and the largest value
+    /// has no room among the replies that wait for clients. Once the command has changed data, its reply must be sent.
+    #[inline]
+    pub(super) fn lacks_reply_room(&self, command: &Command, arguments: &[&[u8]]) -> bool {
+        const LARGEST: u64 = MAX_VALUE_BYTES as u64;
+        matches!(command.run, Run::Write(_))
+            && self.account.reply_room(LARGEST) < LARGEST
+            && returns_values(command.name, arguments)
+    }
+
     fn replies_held(&mut self) -> &mut Reservation {
         self.replies.get_or_insert_with(|| self.account.empty(Resource::ReplyBytes))
     }
@@ -432,6 +462,9 @@ impl Session {
         is_scan: bool,
         out: &mut Outbox,
     ) -> CommandProgress {
+        if self.lacks_reply_room(command, arguments) {
+            return self.fail(NO_REPLY_ROOM, out);
+        }
         let bytes = arguments.iter().map(|argument| 4 + argument.len()).sum();
         if let Some(flow) = self.enter(1, bytes, out) {
             return flow;
@@ -461,8 +494,9 @@ impl Session {
         let is_first = self.burst.commands.is_empty();
         self.resp.waiting.touch(&mut self.burst.touched, is_first, command, arguments);
         self.burst.commands.push(command, arguments.iter().copied());
+        let is_read = matches!(command.run, Run::Read(_));
         let command = command.number_of(arguments) as u16;
-        self.burst.slots.push(Slot::Outcome { is_scan, muted: self.muted, command });
+        self.burst.slots.push(Slot::Outcome { is_scan, is_read, muted: self.muted, command });
     }
 
     // ----- bursts
@@ -502,14 +536,7 @@ impl Session {
             if let Some(pending) = &mut self.pending {
                 let Poll::Ready(outcome) = pending.commands.as_mut().poll(cx) else { return moved };
                 self.pending = None;
-                let before = out.len();
                 self.settled(outcome, out);
-                let large = out.len() - before;
-                if large >= COUNTED_REPLY_BYTES {
-                    // Replies to reads after a write are sent even above the memory limit, because the write has
-                    // happened.
-                    self.replies_held().count(large as u64);
-                }
             } else if self.blocked.is_some() {
                 if !self.poll_blocked(cx, out) {
                     return moved;
@@ -554,6 +581,7 @@ impl Session {
         // Number of following slots that belong to an `EXEC`.
         let mut queued = 0_u32;
         let errors = self.tally.errors;
+        let mut uncounted = 0;
         while let Some(slot) = slots.get(at) {
             at += 1;
             let is_queued = queued > 0;
@@ -565,9 +593,11 @@ impl Session {
                     out.buffer().extend_from_slice(&held[held_at..end]);
                     held_at = end;
                 }
-                Slot::Outcome { is_scan, muted, command } => {
+                Slot::Outcome { is_scan, is_read, muted, command } => {
                     self.muted = *muted;
                     let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(missing_reply);
+                    let fits = self.count_outcome(&reply, *is_read, &mut uncounted);
+                    let reply = if fits { reply } else { Reply::error(NO_REPLY_ROOM) };
                     let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
                     self.answer(&reply, out);
                     let command = usize::from(*command);
@@ -698,9 +728,22 @@ impl Drop for Session {
     }
 }
 
+/// Error text: a reply is rejected because too many bytes of large replies wait for clients.
+pub(super) const NO_REPLY_ROOM: &str = "BUSY too many bytes of replies wait for clients: retry later";
+
 /// Returns true for the commands that publish a message; their messages may be gathered into batches.
 fn is_publish(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
+}
+
+/// Returns true for commands that may write and reply with values or entries, so that their replies may be large.
+#[cold]
+fn returns_values(name: &str, arguments: &[&[u8]]) -> bool {
+    match name {
+        "getdel" | "getset" | "getex" | "xreadgroup" | "xclaim" | "xautoclaim" => true,
+        "set" => arguments.iter().skip(3).any(|argument| argument.eq_ignore_ascii_case(b"get")),
+        _ => false,
+    }
 }
 
 /// Returns true for commands that run immediately within a transaction, instead of being queued until `EXEC`.

@@ -26,7 +26,7 @@ use super::{
     database::{Database, Outcome, Watched},
     failure::Failure,
     queued::{Transaction, Watch},
-    session::{CommandProgress, Session},
+    session::{CommandProgress, NO_REPLY_ROOM, Session},
 };
 
 /// Maximum number of commands of a transaction. Its command in the log also contains two marks, for `MULTI` and `EXEC`.
@@ -197,6 +197,11 @@ impl Session {
         };
         let Some(transaction) = self.end_transaction() else { return CommandProgress::Done };
         let plan = self.plan(&transaction.commands);
+        let mut lacks_reply_room = false;
+        plan.keys.each(|command, arguments| lacks_reply_room |= self.lacks_reply_room(command, arguments));
+        if lacks_reply_room {
+            return self.fail(NO_REPLY_ROOM, out);
+        }
         if is_batched {
             return self.exec_in_burst(plan, watched);
         }
@@ -235,9 +240,10 @@ impl Session {
                 return;
             }
             let number = command.number_of(arguments) as u16;
+            let is_read = matches!(command.run, Run::Read(_));
             let Some(at) = cursor_argument(command.name) else {
                 keys.push(command, arguments.iter().copied());
-                slots.push(Slot::Outcome { is_scan: false, muted, command: number });
+                slots.push(Slot::Outcome { is_scan: false, is_read, muted, command: number });
                 return;
             };
             let Some(position) = self.resp.cursors.position(arguments[at]) else {
@@ -247,7 +253,7 @@ impl Session {
             let mut translated = arguments.to_vec();
             translated[at] = &position;
             keys.push(command, translated.iter().copied());
-            slots.push(Slot::Outcome { is_scan: true, muted, command: number });
+            slots.push(Slot::Outcome { is_scan: true, is_read, muted, command: number });
         });
         Plan { keys, slots }
     }

@@ -21,11 +21,11 @@
 //!
 //! # Cost
 //!
-//! Below the open limit, taking and releasing cost one atomic addition for the bound, the address and the connection
+//! Below the open limit, taking and releasing cost one atomic operation for the bound, the address and the connection
 //! each. The table of addresses has a lock, which is taken when a connection begins or ends.
 //!
-//! Invariant: `used <= limit` for every [`Bound`]. `used` may exceed `limit` by a few for work that is counted only once
-//! it is in progress. A guard releases what it holds exactly once.
+//! Invariant: `used <= limit` for every [`Bound`], also while attempts are rejected. `used` may exceed `limit` by a few
+//! for work that is counted only once it is in progress. A guard releases what it holds exactly once.
 
 use std::{
     collections::HashMap,
@@ -34,6 +34,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -44,6 +45,9 @@ use crate::{
     config::Config,
     limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
 };
+
+/// Shortest time between two log lines about the same bound.
+const WARNED_EVERY: Duration = Duration::from_secs(60);
 
 /// A resource of the server that clients share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +267,7 @@ impl Account {
         let bound = self.bound(resource);
         let has_room = self.may_take(resource, bound.used(), 1);
         if !has_room {
-            bound.rejected.fetch_add(1, Relaxed);
+            self.address.admission.reject(resource);
         }
         has_room
     }
@@ -293,14 +297,13 @@ impl Account {
         Some(counted(bytes, held))
     }
 
-    /// Counts the bytes of a large reply as [`reply`](Self::reply) does, but never rejects the reply.
-    pub fn count_reply(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        if bytes.len() < COUNTED_REPLY_BYTES {
-            return bytes;
-        }
-        let mut held = self.empty(Resource::ReplyBytes);
-        held.count(bytes.len() as u64);
-        counted(bytes, held)
+    /// Returns the largest part of `wanted` bytes of a reply for which there is room now, but at least the bytes of a
+    /// reply that is not counted. Meant for work that cannot be undone easily once its reply exists.
+    #[must_use]
+    pub fn reply_room(&self, wanted: u64) -> u64 {
+        let used = self.bound(Resource::ReplyBytes).used();
+        let has_room = self.may_take(Resource::ReplyBytes, used, wanted);
+        if has_room { wanted } else { wanted.min(COUNTED_REPLY_BYTES as u64 / 2) }
     }
 
     /// Returns the amount of a resource that the connection holds.
@@ -354,18 +357,40 @@ impl Account {
         if charged == 0 {
             return true;
         }
-        let before = at_least_zero(bound.used.fetch_add(charged, Relaxed));
-        if before.saturating_add(charged) > bound.open_limit && !self.may_use_reserve(resource, before, charged, amount)
-        {
-            bound.rejected.fetch_add(1, Relaxed);
-            // Another thread may have added to the connection's amount in the meantime, so what this attempt charged is
-            // undone together with its amount.
-            self.address.held[at].fetch_add(charged, Relaxed);
-            self.release(resource, amount);
-            return false;
+        // A rejected attempt is never counted, so that it can neither pass the bound for a moment nor take the room
+        // of another client.
+        let mut before = bound.used.load(Relaxed);
+        loop {
+            let used = at_least_zero(before);
+            if used.saturating_add(charged) > bound.open_limit && !self.may_use_reserve(resource, used, charged, amount)
+            {
+                self.undo(resource, amount, charged);
+                self.address.admission.reject(resource);
+                return false;
+            }
+            let after = before.wrapping_add(charged);
+            match bound.used.compare_exchange_weak(before, after, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
         }
         self.address.held[at].fetch_add(charged, Relaxed);
         true
+    }
+
+    /// Takes the amount of a rejected attempt back from the connection. `charged` is the part that the attempt would
+    /// have charged to the bound.
+    #[cold]
+    fn undo(&self, resource: Resource, amount: u64, charged: u64) {
+        let at = resource as usize;
+        let before = self.held[at].fetch_sub(amount, Relaxed);
+        // Another thread may have taken some of the resource in the meantime. It was charged for more of the amount
+        // of this connection than remains, and the difference is released.
+        let excess = self::charged(resource, before.wrapping_sub(amount), amount).wrapping_sub(charged);
+        if excess != 0 {
+            self.address.held[at].fetch_sub(excess, Relaxed);
+            self.bound(resource).used.fetch_sub(excess, Relaxed);
+        }
     }
 
     /// Returns true if the connection may take `amount` while `used` of the bound is in use.
@@ -461,6 +486,14 @@ impl Reservation {
         self.count(amount - self.amount);
     }
 
+    /// Moves up to `amount` of what this guard holds into a new guard. The total stays the same.
+    #[must_use]
+    pub fn split_off(&mut self, amount: u64) -> Self {
+        let amount = amount.min(self.amount);
+        self.amount -= amount;
+        Self { account: Arc::clone(&self.account), resource: self.resource, amount }
+    }
+
     /// Releases what this guard holds above `amount`.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
@@ -486,6 +519,9 @@ impl Drop for Reservation {
 pub struct Admission {
     bounds: [Bound; Resource::COUNT],
     addresses: Mutex<HashMap<AddressKey, Weak<AddressAccount>>>,
+    begun: Instant,
+    /// Time of the next log line about each bound, in milliseconds after `begun`.
+    next_warnings: [AtomicU64; Resource::COUNT],
 }
 
 impl Admission {
@@ -514,6 +550,8 @@ impl Admission {
         Arc::new(Self {
             bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
             addresses: Mutex::default(),
+            begun: Instant::now(),
+            next_warnings: Default::default(),
         })
     }
 
@@ -556,6 +594,34 @@ impl Admission {
         // The accounts are dropped after the lock is released, because the last drop takes the lock.
         let all: Vec<_> = self.addresses().values().filter_map(Weak::upgrade).collect();
         all.iter().map(|found| (found.key, found.held[resource as usize].load(Relaxed))).max_by_key(|(_, held)| *held)
+    }
+
+    /// Counts a rejection because of a bound. The first one in [`WARNED_EVERY`] is also logged, with the address that
+    /// holds most.
+    #[cold]
+    fn reject(&self, resource: Resource) {
+        let bound = self.bound(resource);
+        let rejections = bound.rejected.fetch_add(1, Relaxed) + 1;
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if !self.warns_at(resource, now) {
+            return;
+        }
+        if let Some((address, held)) = self.largest_holder(resource) {
+            let (bound_name, used, limit) = (resource.name(), bound.used(), bound.limit());
+            tracing::warn!(
+                bound = bound_name, used, limit, rejections, largest_holder = %address, held,
+                "a bound is reached: the server refuses requests until clients release what they hold"
+            );
+        }
+    }
+
+    /// Returns true if a log line about a bound is due at `now`, in milliseconds after the admission began. Then no other
+    /// line is due for [`WARNED_EVERY`].
+    fn warns_at(&self, resource: Resource, now: u64) -> bool {
+        let next_warning = &self.next_warnings[resource as usize];
+        let due = next_warning.load(Relaxed);
+        let next = now.saturating_add(WARNED_EVERY.as_millis() as u64);
+        now >= due && next_warning.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
     }
 
     fn addresses(&self) -> MutexGuard<'_, HashMap<AddressKey, Weak<AddressAccount>>> {

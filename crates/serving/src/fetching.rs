@@ -2,11 +2,17 @@
 //!
 //! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the
 //! client requested, so a client that requests only what it can process is never sent more.
+//!
+//! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
+//! fewer records, and a single large record for whose reply there is no room [goes back](return_delivery) to its group.
 
 use std::sync::Arc;
 
 use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
-use thalweg_types::Durability;
+use thalweg_types::{
+    Attempt, Durability,
+    command::groups::{Redelivery, Settlement},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -30,7 +36,9 @@ pub async fn wait_and_fetch(
     loop {
         let due = match group.ready()? {
             Ready::Now => {
-                let delivery = app.db.fetch(group, request, level).await?;
+                let room = account.reply_room(request.max_bytes);
+                let smaller = (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
+                let delivery = app.db.fetch(group, smaller.as_ref().unwrap_or(request), level).await?;
                 if !delivery.is_empty() {
                     return Ok(delivery);
                 }
@@ -52,4 +60,10 @@ pub async fn wait_and_fetch(
             _ = stopping.wait_for(|stopping| *stopping) => {}
         }
     }
+}
+
+/// Returns the records of a delivery to their group, because there is no room for the reply that would contain them. They
+/// do not count as delivered. The caller need not wait: if the return fails, the ack deadline of the records passes.
+pub fn return_delivery(app: &App, group: &Group, attempt: Attempt) {
+    drop(app.db.nack_group(group, &[Settlement::all(attempt)], Redelivery::Uncounted, "", Durability::Os));
 }

@@ -72,7 +72,8 @@ fn start(path: &std::path::Path, how: &str) -> (Node, Client, f64) {
 }
 
 #[test]
-#[ignore = "makes a million streams; see the command above"]
+#[ignore = "makes a million streams: \
+            cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1"]
 fn a_server_starts_over_a_million_streams_and_lists_them() {
     let dir = tempfile::tempdir().unwrap();
     let started = Instant::now();

@@ -71,6 +71,7 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
         }
         match trick(number) {
             Act::Answer => {}
+            // The stall of the server is the thing under test.
             Act::Stall(time) => std::thread::sleep(time),
             Act::Status(other) => status = other,
             Act::Corrupt => value.iter_mut().for_each(|byte| *byte ^= 1),

@@ -52,6 +52,7 @@ fn wait_until(what: impl Fn() -> bool) {
         if what() {
             return;
         }
+        // Leaves the processor to the threads that make it true. Only the number of looks is bounded.
         thread::sleep(Duration::from_millis(1));
     }
     panic!("not in {PATIENCE:?}");

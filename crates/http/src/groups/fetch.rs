@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use thalweg_serving::{app::App, fetching::wait_and_fetch};
+use thalweg_serving::{
+    app::App,
+    fetching::{return_delivery, wait_and_fetch},
+};
 
 use super::{
     find,
@@ -29,9 +32,9 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
     let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;
-    Ok(reply::shown(
-        Media::Json,
-        reply::body_after_effect(&call.account, delivered(&delivery)?.into()),
-        delivery.durability,
-    ))
+    let body = delivered(&delivery)?.into();
+    let body = reply::counted_body(&call.account, body).inspect_err(|_| {
+        return_delivery(app, &group, delivery.attempt);
+    })?;
+    Ok(reply::shown(Media::Json, body, delivery.durability))
 }

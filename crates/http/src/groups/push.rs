@@ -94,10 +94,15 @@ fn step(pushing: PushStream) -> Running<PushStream> {
         }
         pushing.push.limit_delivery(pushing.left);
         match pushing.follower.wait(pushing.push.next(tokio::time::sleep)).await {
-            WakeReason::Ready(Ok(Some(delivery))) => match pushing.show(&delivery) {
-                Ok(shown) => Ok((vec![shown], Some(pushing))),
-                Err(error) => Err(io::Error::other(error.to_string())),
-            },
+            WakeReason::Ready(Ok(Some(delivery))) => {
+                let shown = pushing.show(&delivery).map_err(|error| io::Error::other(error.to_string()))?;
+                drop(delivery);
+                // If the server stops in the meantime, the ack deadline of the records passes.
+                match pushing.follower.counted_when_room(shown).await {
+                    Some(shown) => Ok((vec![shown], Some(pushing))),
+                    None => Ok((Vec::new(), None)),
+                }
+            }
             WakeReason::Ready(Ok(None)) | WakeReason::Stopping => Ok((Vec::new(), None)),
             WakeReason::Ready(Err(error)) => Ok((vec![pushing.format.error(&error.into())], None)),
             WakeReason::Silence => {
@@ -109,7 +114,7 @@ fn step(pushing: PushStream) -> Running<PushStream> {
 }
 
 impl PushStream {
-    fn show(&mut self, delivery: &Delivery) -> Result<Bytes, ReadError> {
+    fn show(&mut self, delivery: &Delivery) -> Result<Vec<u8>, ReadError> {
         let mut out = Vec::new();
         delivery.for_each(&mut |message| {
             self.left = self.left.saturating_sub(1);
@@ -129,7 +134,7 @@ impl PushStream {
             out.extend_from_slice(if self.format == Format::Events { b"}\n\n" } else { b"}\n" });
             ControlFlow::Continue(())
         })?;
-        Ok(out.into())
+        Ok(out)
     }
 
     fn keepalive_line(&mut self) -> Bytes {

@@ -16,7 +16,8 @@ use crate::{
 };
 
 #[test]
-#[ignore = "run by the tests below"]
+#[ignore = "the tests below start it as a process: \
+            cargo test -p thalweg-server --test alone native_idle"]
 fn clients() {
     let mut frame = Vec::new();
     hello("idle", 1 << 20, Duration::ZERO, &[]).encode(&mut frame, 0).unwrap();
@@ -54,7 +55,8 @@ async fn idle_connections_cost_little() {
 
 /// Run with `cargo test -p thalweg-server --test alone native_idle::ten_thousand -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs 10,200 file descriptors in each of two processes"]
+#[ignore = "needs 10,200 file descriptors in each of two processes: \
+            cargo test -p thalweg-server --test alone native_idle::ten_thousand -- --ignored --nocapture"]
 async fn ten_thousand_idle_connections() {
     idle_connections(10_000).await;
 }

@@ -16,7 +16,8 @@ use crate::{
 
 /// A client as a connection pool keeps it: it has set its name, written, and read.
 #[test]
-#[ignore = "run by the tests below"]
+#[ignore = "the tests below start it as a process: \
+            cargo test -p thalweg-server --test alone redis_idle"]
 fn clients() {
     let said = b"CLIENT SETNAME idle\r\nSET idle 1\r\nGET idle\r\n";
     let answer = b"+OK\r\n+OK\r\n$1\r\n1\r\n";
@@ -61,7 +62,8 @@ async fn idle_clients_cost_little() {
 
 /// Run with `cargo test -p thalweg-server --test alone redis_idle::ten_thousand -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs 10,200 file descriptors in each of two processes"]
+#[ignore = "needs 10,200 file descriptors in each of two processes: \
+            cargo test -p thalweg-server --test alone redis_idle::ten_thousand -- --ignored --nocapture"]
 async fn ten_thousand_idle_clients() {
     idle_connections(10_000).await;
 }

@@ -322,6 +322,104 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
 }
 
 #[tokio::test]
+async fn a_large_delivery_without_room_goes_back_to_its_group() {
+    const LARGE: usize = 8 << 20;
+    let mut config = config();
+    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    node.call("PUT", "/v1/kv/files/large", &[], &vec![b'x'; LARGE]).await.is(204);
+    node.post_json("/v1/streams/s/records", &json!([{"payload": "small"}])).await.is(200);
+    node.call("POST", "/v1/streams/s/records", &[], &vec![b'x'; LARGE - 64]).await.is(200);
+    let group = "/v1/streams/s/groups/g";
+    node.put_json(group, &json!({})).await.is(201);
+    let mut greedy = Vec::new();
+    for taken in 1..=8 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(node.address).await.unwrap();
+        let get = b"GET /v1/kv/files/large HTTP/1.1\r\nhost: t\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
+        node.until(HELD, f64::from(taken * (8 << 20))).await;
+        greedy.push(client);
+    }
+    // Without room a fetch delivers what is small. A large record alone is refused, and nothing is lost.
+    let fetch = format!("{group}/fetch");
+    let first = node.post_json(&fetch, &json!({})).await.is(200).json();
+    assert_eq!(first["messages"].as_array().unwrap().len(), 1, "{first}");
+    for _ in 0..2 {
+        node.post_json(&fetch, &json!({})).await.refused(503, "overloaded", "retry");
+    }
+    assert!(node.metric(HELD).await <= f64::from(64 << 20));
+    drop(greedy);
+    node.until(HELD, 0.0).await;
+    let second = node.post_json(&fetch, &json!({"wait_seconds": 10})).await.is(200).json();
+    let records = second["messages"].as_array().unwrap();
+    assert_eq!((records.len(), &records[0]["offset"], &records[0]["deliveries"]), (1, &json!(1), &json!(1)));
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn large_changes_and_pushed_records_wait_for_room() {
+    const LARGE: usize = 8 << 20;
+    let mut config = config();
+    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+    // The server must not cut the clients while the others read.
+    config.write_timeout = Span(Duration::from_secs(300));
+    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let value = vec![b'x'; LARGE - 64];
+    node.put("/v1/kv/files/large", &value).await.is(204);
+    node.call("POST", "/v1/streams/s/records", &[], &value).await.is(200);
+    // Each of these has one large item, and its client does not read.
+    let mut greedy = Vec::new();
+    for at in 0..24 {
+        let group = format!("/v1/streams/s/groups/g{at}");
+        let target = match at % 2 {
+            0 => "/v1/watch/files?from=1".to_owned(),
+            _ => format!("{group}/push?member=m"),
+        };
+        if at % 2 == 1 {
+            node.put_json(&group, &json!({})).await.is(201);
+        }
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // The last client reads fast in the end.
+        if at < 23 {
+            socket.set_recv_buffer_size(4096).unwrap();
+        }
+        let mut client = socket.connect(node.address).await.unwrap();
+        let request = format!("GET {target} HTTP/1.1\r\nhost: t\r\naccept: application/x-ndjson\r\n\r\n");
+        tokio::io::AsyncWriteExt::write_all(&mut client, request.as_bytes()).await.unwrap();
+        greedy.push(client);
+    }
+    node.until("http_in_use{bound=\"tails\"}", 24.0).await;
+    let seven = f64::from(7 * (8 << 20));
+    let counted = async {
+        while node.metric(HELD).await < seven * 0.99 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.expect("large items count");
+    assert!(node.metric(HELD).await <= f64::from(64 << 20));
+    // The last one gets its item once the others are gone.
+    let mut last = greedy.pop().unwrap();
+    drop(greedy);
+    let (mut seen, mut page) = (0, vec![0; 1 << 20]);
+    while seen < LARGE - 64 {
+        let read = tokio::io::AsyncReadExt::read(&mut last, &mut page).await.unwrap();
+        assert!(read > 0, "it ends after {seen} bytes");
+        seen += read;
+        assert!(node.metric(HELD).await <= f64::from(64 << 20));
+    }
+    drop(last);
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     let mut node = Node::with(|config| config.drain_timeout = millis(300)).await;
     node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);

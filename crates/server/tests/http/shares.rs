@@ -388,6 +388,7 @@ async fn a_stream_that_is_read_slowly_but_steadily_is_sent_to_its_end() {
         let part = part.unwrap();
         seen += part.len();
         body.flow_control().release_capacity(part.len()).unwrap();
+        // The slow reader is the thing under test.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(seen, LEN);

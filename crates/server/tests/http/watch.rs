@@ -38,6 +38,20 @@ async fn change(client: &mut Client, buffer: &mut String) -> Option<(Option<Stri
     }
 }
 
+/// Writes three changes that the watch does not match, and reads its messages until its position is behind them.
+async fn progress_follows(node: &Node, client: &mut Client, buffer: &mut String) {
+    for _ in 0..3 {
+        node.put("/v1/kv/a/x", b"1").await.is(204);
+    }
+    loop {
+        let (id, name, data) = event(client, buffer).await.unwrap();
+        assert_eq!((name.as_str(), data["progress"].as_u64()), ("progress", id.unwrap().parse().ok()));
+        if data["progress"] == 4 {
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn changes_come_from_where_asked_and_a_client_that_comes_back_misses_none() {
     let node = Node::start().await;
@@ -110,16 +124,7 @@ async fn a_watch_of_which_nothing_matches_tells_its_progress() {
     .await;
     node.put("/v1/kv/a/x", b"1").await.is(204);
     let (mut client, mut buffer) = watch(&node, "?key=never", &[]).await;
-    for _ in 0..3 {
-        node.put("/v1/kv/a/x", b"1").await.is(204);
-    }
-    loop {
-        let (id, name, data) = event(&mut client, &mut buffer).await.unwrap();
-        assert_eq!((name.as_str(), data["progress"].as_u64()), ("progress", id.unwrap().parse().ok()));
-        if data["progress"] == 4 {
-            break;
-        }
-    }
+    progress_follows(&node, &mut client, &mut buffer).await;
     drop(client);
     node.stop().await;
 }
@@ -173,17 +178,8 @@ async fn a_watch_of_a_rare_prefix_stays_above_a_short_history() {
     node.put("/v1/kv/a/x", b"1").await.is(204);
     let (mut client, mut buffer) = watch(&node, "?prefix=rare", &[]).await;
     assert_eq!(event(&mut client, &mut buffer).await.unwrap().2, json!({"progress": 1}));
-    for _ in 0..3 {
-        node.put("/v1/kv/a/x", b"1").await.is(204);
-    }
     // The position is reported although nothing matches, and as of the moment of the report.
-    loop {
-        let (id, name, data) = event(&mut client, &mut buffer).await.unwrap();
-        assert_eq!((name.as_str(), data["progress"].as_u64()), ("progress", id.unwrap().parse().ok()));
-        if data["progress"] == 4 {
-            break;
-        }
-    }
+    progress_follows(&node, &mut client, &mut buffer).await;
     drop(client);
     node.stop().await;
 }

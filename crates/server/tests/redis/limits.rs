@@ -92,6 +92,7 @@ async fn half_a_request_is_not_waited_for_wherever_it_ends() {
     trickle.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n").await;
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE && trickle.stream.write_all(b"x").await.is_ok() {
+        // The slow sender is the thing under test.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(begun.elapsed() < PATIENCE, "a request may come bit by bit for ever");
@@ -103,6 +104,7 @@ async fn half_a_request_is_not_waited_for_wherever_it_ends() {
     // Nothing was executed, and a client that is silent between requests stays connected.
     let mut other = Resp::connect(&node).await;
     assert_eq!(other.call("DBSIZE").await, ":0");
+    // The silence is the thing under test: it is longer than `body_timeout`.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(other.call("PING").await, "+PONG");
     node.stop().await;
@@ -192,6 +194,7 @@ async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
     slow.send(&get.repeat(20)).await;
     let (mut got, mut page) = (0, vec![0; 1 << 18]);
     while got < 20 * (1_000_000 + "$1000000\r\n\r\n".len()) {
+        // The slow reader is the thing under test.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let read = tokio::io::AsyncReadExt::read(&mut slow.stream, &mut page).await.unwrap();
         assert!(read > 0, "it was cut off after {got} bytes");
@@ -440,6 +443,9 @@ const BODIES: &str = "http_in_use{bound=\"body_bytes\"}";
 /// Name of the metric of bytes held for large replies.
 const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
+/// Reply to a command whose own reply has no room among those that wait for clients.
+const BUSY: &str = "-BUSY too many bytes of replies wait for clients: retry later";
+
 #[tokio::test]
 async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
@@ -451,18 +457,22 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     let mut greedy = Resp::connect(&node).await;
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
-    assert_eq!(client.call(most).await, "-BUSY too many bytes of replies wait for clients: retry later");
+    assert_eq!(client.call(most).await, BUSY);
     assert_eq!(client.pipeline(&["SET small 1", "GET small"]).await, ["+OK", "$1 1"], "what is small is not shed");
     assert!(node.metric(HELD).await > (16 << 20) as f64);
     assert!(greedy.reply().await.len() > 56 << 20);
     node.until(HELD, 0.0).await;
     assert!(client.call(most).await.len() > 56 << 20);
-    // Replies after a write in the same burst are sent, even above the bound.
+    // Reads after a write in the same burst are rejected as well. The error replaces the reply to a read only, so it hides
+    // no change.
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
-    client.send(&[encode("SET small 2"), encode(most)].concat()).await;
-    assert_eq!(client.reply().await, "+OK");
-    assert!(client.reply().await.len() > 56 << 20);
+    assert_eq!(client.pipeline(&["SET small 2", most, "GET small"]).await, ["+OK", BUSY, "$1 2"]);
+    let transaction = ["MULTI", "SET small 3", most, "EXEC"];
+    assert_eq!(client.pipeline(&transaction).await[3], format!("*2 +OK {BUSY}"));
+    let reads = ["MULTI", "GET small", most, "EXEC"];
+    assert_eq!(client.pipeline(&reads).await[3], format!("*2 $1 3 {BUSY}"));
+    assert!(node.metric(HELD).await <= (64 << 20) as f64);
     drop(greedy);
     node.until(HELD, 0.0).await;
     node.stop().await;
@@ -472,6 +482,8 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
 async fn values_over_http_count_among_the_replies_that_wait() {
     let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
     node.put("/v1/kv/files/large", &vec![7; 8 << 20]).await.is(204);
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call(&format!("SET large {}", "x".repeat(8 << 20))).await, "+OK");
     let mut greedy = Vec::new();
     for taken in 1..=8 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -482,6 +494,12 @@ async fn values_over_http_count_among_the_replies_that_wait() {
         greedy.push(client);
     }
     node.get("/v1/kv/files/large").await.refused(503, "overloaded", "retry");
+    // A command that would change data and return a value does not begin.
+    for taken in ["GETDEL large", "GETSET large x", "SET large x GET"] {
+        assert_eq!(client.call(taken).await, BUSY, "{taken}");
+        assert_eq!(client.pipeline(&["MULTI", taken, "EXEC"]).await[2], BUSY, "{taken}");
+    }
+    assert_eq!(client.call("SET other x").await, "+OK");
     node.put("/v1/kv/files/small", b"v").await.is(204);
     assert_eq!(node.get("/v1/kv/files/small").await.is(200).body, b"v");
     greedy.pop();
@@ -489,5 +507,6 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     assert_eq!(node.get("/v1/kv/files/large").await.is(200).body.len(), 8 << 20);
     drop(greedy);
     node.until(HELD, 0.0).await;
+    assert!(client.call("GETDEL large").await.len() > 8 << 20);
     node.stop().await;
 }

@@ -213,7 +213,8 @@ mod tests {
     /// Prints the time that recording a duration adds to every request. Run with `cargo test --release -p
     /// thalweg-serving --lib -- --ignored --nocapture recording`.
     #[test]
-    #[ignore = "measures: alone, with --nocapture"]
+    #[ignore = "a measurement: \
+                cargo test --release -p thalweg-serving --lib -- --ignored --nocapture recording"]
     fn recording_costs_little() {
         const TIMES: u32 = 5_000_000;
         let shards = Shards::new(2, 2);

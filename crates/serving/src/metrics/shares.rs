@@ -37,6 +37,15 @@ impl Collector for Shares {
             let held = i64::try_from(held).unwrap_or(i64::MAX);
             ConstGauge::new(held).encode(largest.encode_family(&vec![("bound", resource.name())])?)?;
         }
+        let help =
+            "Amount that the address which holds most of a bound holds, while only the reserve of the bound is free";
+        let mut holders = to.encode_descriptor("client_largest_holder", help, None, MetricType::Gauge)?;
+        for resource in Resource::ALL.into_iter().filter(|resource| admission.bound(*resource).is_short()) {
+            let Some((address, held)) = admission.largest_holder(resource) else { continue };
+            let held = i64::try_from(held).unwrap_or(i64::MAX);
+            let labels = vec![("bound", resource.name().to_owned()), ("address", address.to_string())];
+            ConstGauge::new(held).encode(holders.encode_family(&labels)?)?;
+        }
         let half_open = "Connections without a finished handshake or authentication";
         gauge(to, "half_open", half_open, slots.half_open.used() as u64)?;
         let replaced = "Connections without a finished handshake or authentication that were closed for newer ones";

@@ -1,9 +1,9 @@
 //! `export`: writes a stream or a keyspace to stdout or a file, in order, in bounded memory.
 
 mod csv_rows;
+mod output_file;
 
 use std::{
-    fs::File,
     io::{self, BufWriter, Write},
     ops::ControlFlow,
     path::PathBuf,
@@ -12,7 +12,10 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use self::csv_rows::{CsvRows, unfit};
+use self::{
+    csv_rows::{CsvRows, unfit},
+    output_file::OutputFile,
+};
 use super::kv::pair_json;
 use crate::{
     args::TargetArgs,
@@ -53,7 +56,7 @@ pub struct Export {
     /// Fields of the JSON object in each value or payload that become columns of a CSV file, instead of the whole record
     #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// Write to this file [default: stdout]
+    /// Write to this file, which appears when the export is complete [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
@@ -83,7 +86,13 @@ pub fn run(args: &Export) -> Result<(), Failure> {
 }
 
 /// Destination of an export, which writes in one format.
-enum Sink<'a> {
+struct Sink<'a> {
+    rows: Rows<'a>,
+    file: Option<OutputFile>,
+}
+
+/// Writer of the rows of an export, in one format.
+enum Rows<'a> {
     Lines(Box<dyn Write>),
     Ndjson(Box<dyn Write>),
     Csv(Box<CsvRows<'a>>),
@@ -91,27 +100,31 @@ enum Sink<'a> {
 
 impl<'a> Sink<'a> {
     /// Opens the destination. Callers open it only after they found the data to export, so that a mistyped name does
-    /// not truncate a file. `columns` are the columns of a CSV file unless the user names others.
+    /// not replace a file. `columns` are the columns of a CSV file unless the user names others.
     fn open(args: &'a Export, columns: &[&str]) -> Result<Self, Failure> {
-        let out: Box<dyn Write> = match &args.output {
-            Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
+        let file = args.output.as_deref().map(OutputFile::create).transpose()?;
+        let out: Box<dyn Write> = match &file {
+            Some(file) => Box::new(file.writer()?),
             None if args.raw.escapes() => Box::new(render::TerminalWriter::new(io::stdout().lock())),
             None => Box::new(io::stdout().lock()),
         };
         let out = Box::new(BufWriter::with_capacity(256 * 1024, out));
-        Ok(match args.format {
-            ExportFormat::Lines => Self::Lines(out),
-            ExportFormat::Ndjson => Self::Ndjson(out),
-            ExportFormat::Csv => Self::Csv(Box::new(CsvRows::new(out, &args.columns, columns)?)),
-        })
+        let rows = match args.format {
+            ExportFormat::Lines => Rows::Lines(out),
+            ExportFormat::Ndjson => Rows::Ndjson(out),
+            ExportFormat::Csv => Rows::Csv(Box::new(CsvRows::new(out, &args.columns, columns)?)),
+        };
+        Ok(Self { rows, file })
     }
 
-    /// Writes what is buffered. An error here would be lost if the destination were only dropped.
+    /// Writes what is buffered, and gives the file its name. An error here would be lost if the destination were only
+    /// dropped.
     fn finish(self) -> Result<(), Failure> {
-        match self {
-            Self::Lines(mut out) | Self::Ndjson(mut out) => Ok(out.flush()?),
-            Self::Csv(rows) => rows.finish(),
+        match self.rows {
+            Rows::Lines(mut out) | Rows::Ndjson(mut out) => out.flush()?,
+            Rows::Csv(rows) => rows.finish()?,
         }
+        self.file.map_or(Ok(()), OutputFile::finish)
     }
 }
 
@@ -130,11 +143,11 @@ fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Fa
 fn write_record(sink: &mut Sink<'_>, record: &StreamRecord) -> Result<(), Failure> {
     let name = || format!("the record at offset {}", record.offset);
     let Record { key, payload, is_tombstone, .. } = &record.record;
-    match sink {
-        Sink::Lines(_) if payload.contains(&b'\n') => Err(unfit(&name(), "does not fit on a line")),
-        Sink::Lines(out) => write_line(out, &[payload]),
-        Sink::Ndjson(out) => write_line(out, &[Value::Object(record.object()).to_string().as_bytes()]),
-        Sink::Csv(rows) => rows.write(payload, &name, || {
+    match &mut sink.rows {
+        Rows::Lines(_) if payload.contains(&b'\n') => Err(unfit(&name(), "does not fit on a line")),
+        Rows::Lines(out) => write_line(out, &[payload]),
+        Rows::Ndjson(out) => write_line(out, &[Value::Object(record.object()).to_string().as_bytes()]),
+        Rows::Csv(rows) => rows.write(payload, &name, || {
             let headers = record.object().get("headers").map(Value::to_string).unwrap_or_default();
             vec![
                 record.offset.to_string().into(),
@@ -166,13 +179,13 @@ fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, 
 fn write_pair(sink: &mut Sink<'_>, pair: Pair<'_>) -> Result<(), Failure> {
     let name = || format!("key {:?}", render::one_line(pair.key));
     let value = pair.value.unwrap_or_default();
-    match sink {
-        Sink::Lines(_) if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
+    match &mut sink.rows {
+        Rows::Lines(_) if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
             Err(unfit(&name(), "does not fit on a line"))
         }
-        Sink::Lines(out) => write_line(out, &[pair.key, b"\t", value]),
-        Sink::Ndjson(out) => write_line(out, &[pair_json(pair).as_bytes()]),
-        Sink::Csv(rows) => rows.write(value, &name, || vec![pair.key.to_vec(), value.to_vec()]),
+        Rows::Lines(out) => write_line(out, &[pair.key, b"\t", value]),
+        Rows::Ndjson(out) => write_line(out, &[pair_json(pair).as_bytes()]),
+        Rows::Csv(rows) => rows.write(value, &name, || vec![pair.key.to_vec(), value.to_vec()]),
     }
 }
 

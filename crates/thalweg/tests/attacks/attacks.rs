@@ -201,6 +201,7 @@ fn hold(to: SocketAddr, from: Ipv4Addr, count: usize, bytes: &[u8], progress: &P
                 Err(_) => break,
             }
         }
+        // The attack holds connections. Opening them as fast as possible would be another attack.
         std::thread::sleep(Duration::from_millis(20));
         // A server that closes a connection, or answers with an error, refuses it.
         let mut page = [0; 4096];

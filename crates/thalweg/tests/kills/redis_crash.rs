@@ -464,7 +464,8 @@ fn kill_9_between_pipelined_writes_loses_and_doubles_nothing_on_redb() {
 /// Run with `cargo test --release -p thalweg --test kills redis_crash:: -- --ignored --nocapture`, and optionally
 /// `SEED` and `THALWEG_TEST_ROUNDS`.
 #[test]
-#[ignore = "a soak of minutes"]
+#[ignore = "a soak of minutes: \
+            cargo test --release -p thalweg --test kills redis_crash:: -- --ignored --nocapture"]
 fn kill_9_between_pipelined_writes_for_long() {
     let rounds = std::env::var("THALWEG_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
     for backend in ["lsm", "memory", "sqlite", "redb"] {

@@ -76,6 +76,35 @@ fn a_backup_follows_no_link_and_overwrites_nothing() {
 }
 
 #[test]
+fn an_export_follows_no_link_and_replaces_a_file_only_when_it_is_complete() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, dir) = (root.path().join("data"), root.path().join("exports"));
+    let (victim, link, file) = (root.path().join("victim"), dir.join("link"), dir.join("file"));
+    fs::write(&victim, b"theirs").unwrap();
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let node = Node::start(&data);
+    node.cli(&["append", "s", "one"]).ok();
+    let export =
+        |to: &Path| node.cli(&["export", "--stream", "s", "--format", "lines", "--output", to.to_str().unwrap()]);
+    assert!(export(&link).fails(1).contains("symbolic link"));
+    assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+    assert!(link.is_symlink());
+    // The mode of the file that it replaces does not stay.
+    fs::write(&file, b"old").unwrap();
+    set(&file, 0o644);
+    export(&file).ok();
+    assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"one\n".to_vec(), 0o600));
+    // An export that fails leaves the file as it was, and nothing else.
+    node.cli(&["append", "s", "two\nlines"]).ok();
+    assert!(export(&file).fails(2).contains("does not fit on a line"));
+    assert_eq!(fs::read(&file).unwrap(), b"one\n");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "{:?}", tree(&dir));
+    assert!(export(&dir).fails(1).contains("directory"));
+    node.stop();
+}
+
+#[test]
 fn the_server_warns_of_files_that_others_can_change() {
     let root = tempfile::tempdir().unwrap();
     let (data, config) = (root.path().join("data"), root.path().join("thalweg.toml"));

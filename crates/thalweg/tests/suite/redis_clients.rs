@@ -139,7 +139,8 @@ fn redis_py_finds_what_it_expects() {
 }
 
 #[test]
-#[ignore = "needs Go and, the first time, its module proxy"]
+#[ignore = "needs Go and, the first time, its module proxy: \
+            cargo test -p thalweg --test suite go_redis -- --ignored"]
 fn go_redis_finds_what_it_expects() {
     if !has("go", &["version"], "THALWEG_REQUIRE_GO") {
         return;

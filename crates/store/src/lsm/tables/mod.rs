@@ -10,6 +10,7 @@ mod cursor;
 mod discarding;
 mod filter;
 mod partial;
+mod private;
 mod set;
 mod store;
 mod table;

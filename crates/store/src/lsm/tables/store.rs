@@ -17,7 +17,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -33,6 +33,7 @@ use super::{
     cache::BlockCache,
     discarding::Discarding,
     partial::PartialTables,
+    private,
     set::{Run, TableSet},
     table::{Table, TableEntry},
     throttle::{Throttle, WorkKind},
@@ -74,6 +75,7 @@ pub struct TableOptions {
 
 /// All tables in a directory; see the [module](self). Any thread may call the methods.
 pub struct TableStore {
+    dir: PathBuf,
     tree: Tree,
     cache: Arc<BlockCache>,
     growth: WritebackTracker,
@@ -106,6 +108,7 @@ struct Newest {
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+        private::create(dir).map_err(io_error("create directory"))?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
         let growth = WritebackTracker::of(dir, &pace);
@@ -124,7 +127,8 @@ impl TableStore {
         let partial = PartialTables::in_dir(dir);
         let newest = Mutex::new(newest);
         let not_reclaimable = Mutex::default();
-        let store = Self { tree, cache, growth, pace, discarding, table_bytes, partial, not_reclaimable, newest };
+        let dir = dir.to_owned();
+        let store = Self { dir, tree, cache, growth, pace, discarding, table_bytes, partial, not_reclaimable, newest };
         store.refresh(&mut store.lock(), Origin::Found)?;
         Ok(store)
     }
@@ -292,6 +296,9 @@ impl TableStore {
     }
 
     fn open_table(&self, table: lsm_tree::Table, origin: Origin) -> Result<Table, BackendError> {
+        if matches!(origin, Origin::Written) {
+            private::restrict(&table.path).map_err(io_error("set permissions"))?;
+        }
         let table = Table::open(table, Arc::clone(&self.cache), &self.discarding)?;
         Ok(match origin {
             Origin::Written => table,
@@ -320,6 +327,7 @@ impl TableStore {
                 set.runs.push(Run::new(tables));
             }
         }
+        private::restrict_manifests(&self.dir).map_err(io_error("set permissions"))?;
         newest.set = Arc::new(set);
         Ok(Arc::clone(&newest.set))
     }
@@ -377,6 +385,27 @@ mod tests {
         writer.apply(&batch).unwrap();
         store.flush(memtable.changes(), Applied::default()).unwrap();
         store
+    }
+
+    #[test]
+    fn tables_and_manifests_are_private_whatever_the_default_mode_is() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let root = tempfile::tempdir().unwrap();
+        let probe = root.path().join("probe");
+        std::fs::write(&probe, b"").unwrap();
+        assert_ne!(mode(&probe), 0o600, "the default mode of this process lets others read, as is usual");
+        let dir = root.path().join("state");
+        let store = filled(&dir, 1 << 20);
+        for (place, least) in [(dir.clone(), 2), (dir.join("tables"), 1)] {
+            assert_eq!(mode(&place), 0o700, "{}", place.display());
+            let files: Vec<_> = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+            let files: Vec<_> = files.into_iter().filter(|path| path.is_file()).collect();
+            assert!(files.len() >= least, "{files:?}");
+            files.iter().for_each(|file| assert_eq!(mode(file), 0o600, "{}", file.display()));
+        }
+        drop(store);
     }
 
     #[test]

@@ -1,0 +1,50 @@
+//! Permissions of the tree's files: only their owner may read them.
+//!
+//! Owns: the modes of the directories and of the files in them. The LSM crate creates both with the default mode of the
+//! process, which usually lets all users read. A server narrows that default for its whole process, but an embedding
+//! program must not have its own changed. Does not own: files that exist at open, whose modes an operator may have chosen.
+//!
+//! A new file has the default mode until the crate has written it completely. The directory protects it in that time.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// Permission bits of the owner's group and of all others.
+const OTHERS: u32 = 0o077;
+
+/// Creates the directory of a tree and the one of its tables, if they are missing.
+pub(super) fn create(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir.join("tables"))
+}
+
+/// Lets only the owner use a file.
+pub(super) fn restrict(path: &Path) -> io::Result<()> {
+    match fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
+        // The crate has replaced the file in the meantime.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Lets only the owner use the manifests of a tree, which are the files in its directory. There are few of them, and each
+/// flush and each compaction writes a new one.
+pub(super) fn restrict_manifests(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        // Links are not followed: their target may be a file of somebody else.
+        let metadata = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            metadata => metadata?,
+        };
+        if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
+            restrict(&entry.path())?;
+        }
+    }
+    Ok(())
+}
