@@ -20,6 +20,7 @@ pub mod held_log;
 pub mod limits;
 pub mod metrics;
 pub mod pace;
+pub mod readers;
 pub mod served_socket;
 pub mod sole_client;
 pub mod spare;

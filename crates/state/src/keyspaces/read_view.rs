@@ -10,7 +10,10 @@ use std::{
 };
 
 use thalweg_store::{Applied, Direction, View};
-use thalweg_types::{KeyspaceId, LeaseId, Revision, SpaceTime};
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision, SpaceTime, budget,
+    steps::{ROW, SCAN},
+};
 
 use crate::{
     clears::table::{ClearTable, Prefixes},
@@ -183,11 +186,13 @@ impl ReadView {
             return Ok(());
         }
         let mut left = range.limit;
+        let _ = budget::charge(SCAN);
         let sight = self.visibility(keyspace);
         let mut leases = HashMap::new();
         loop {
             let mut stopped_by = None;
             self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
+                budget::charge(ROW)?;
                 if range.collections == Collections::Skip && is_collection(value) {
                     return ControlFlow::Continue(());
                 }
