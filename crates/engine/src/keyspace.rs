@@ -253,7 +253,7 @@ impl Keyspace {
 }
 
 /// Iterator over the pairs of a keyspace; see [`Keyspace::iter`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,

@@ -52,6 +52,7 @@ pub mod gathering;
 mod introspection;
 mod keyspaces;
 pub mod listen;
+mod long_read;
 pub mod metrics;
 mod native_streams;
 mod out;
