@@ -234,6 +234,51 @@ impl ReadView {
             }
         }
     }
+
+    /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    pub(crate) fn scan_rows(
+        &self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+        direction: Direction,
+        visit: &mut dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError>,
+    ) -> Result<(), MachineError> {
+        let mut range = range.clone();
+        let sight = self.visibility(keyspace);
+        let mut leases = HashMap::new();
+        loop {
+            let mut stopped_by = None;
+            self.view.scan(range.lower(), range.upper(), direction, &mut |full, row| {
+                budget::charge(ROW)?;
+                let mut show = || {
+                    let Decoded { revision, value, expiry } = decode_value(full, row).map_err(ScanStop::Failed)?;
+                    let key = full.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
+                    let mut is_shown = sight.shows(key, revision);
+                    if is_shown && expiry != Expiry::NEVER {
+                        let live = expiry.is_live(self.time, |id| leases.get(&id).copied().ok_or(id));
+                        is_shown = live.map_err(|id| ScanStop::UnknownLease { id, key: full.to_vec() })?;
+                    }
+                    visit(key, is_shown.then_some((revision, value))).map_err(ScanStop::Failed)
+                };
+                show().unwrap_or_else(|stop| {
+                    stopped_by = Some(stop);
+                    ControlFlow::Break(())
+                })
+            })?;
+            match stopped_by {
+                None => return Ok(()),
+                Some(ScanStop::Failed(error)) => return Err(error),
+                // A backend may not support a get during a scan, so the scan is restarted at this key.
+                Some(ScanStop::UnknownLease { id, key }) => {
+                    leases.insert(id, Lease::in_view(&*self.view, id)?);
+                    match direction {
+                        Direction::Forward => range.set_lower(Bound::Included(key)),
+                        Direction::Reverse => range.set_upper(Bound::Included(key)),
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Reason why a scan was interrupted before its range ended.
