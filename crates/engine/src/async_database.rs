@@ -5,11 +5,12 @@
 
 use std::{
     future::{self, Future},
+    sync::Arc,
     task::Poll,
 };
 
 use thalweg_log::Purpose;
-use thalweg_replica::Proposal;
+use thalweg_replica::{Client, Proposal, Wake};
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
@@ -34,6 +35,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
+    /// Client for which commands are proposed, if it is known.
+    client: Option<Arc<Client>>,
 }
 
 impl Database {
@@ -46,7 +49,15 @@ impl Database {
 
 impl AsyncDatabase {
     pub(crate) fn new(db: Database) -> Self {
-        Self { db }
+        Self { db, client: None }
+    }
+
+    /// Returns this database for a client, usually a connection. The node measures how expensive the client's commands
+    /// are: expensive commands of several clients take turns, and cheap commands of others do not wait for all of them.
+    /// Commands of one client are committed in the order in which they were proposed.
+    #[must_use]
+    pub fn for_client(&self, client: &Arc<Client>) -> Self {
+        Self { db: self.db.clone(), client: Some(Arc::clone(client)) }
     }
 
     /// Returns the blocking interface of this database.
@@ -208,7 +219,17 @@ impl AsyncDatabase {
     {
         let mut command = Framed::new();
         command.encode(encode)?;
-        Ok(self.db.inner.open.solo.propose_async(command, level, purpose)?)
+        self.propose_framed(command, level, purpose, Wake::Now)
+    }
+
+    pub(crate) fn propose_framed(
+        &self,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, WriteError> {
+        Ok(self.db.inner.open.solo.propose_async_for(self.client.clone(), command, level, purpose, wake)?)
     }
 
     fn propose_infallible(

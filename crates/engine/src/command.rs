@@ -90,7 +90,7 @@ impl AsyncDatabase {
         let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
         let proposed = framed
             .encode(|out| frame(&self.blocking().inner, out, command))
-            .and_then(|()| Ok(self.blocking().inner.open.solo.propose_async_waking(framed, level, purpose, wake)?));
+            .and_then(|()| self.propose_framed(framed, level, purpose, wake));
         PendingCommand(Some(proposed))
     }
 

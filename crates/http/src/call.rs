@@ -85,6 +85,13 @@ impl Call {
         }
     }
 
+    /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
+    /// for the connection's turn.
+    #[must_use]
+    pub(crate) fn db(&self, app: &App) -> AsyncDatabase {
+        app.db.for_client(self.account.client())
+    }
+
     /// Returns a database handle that uses the request's durability level.
     pub(crate) fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
         Ok(app.db.blocking().with_durability(self.level(app)?).to_async())

@@ -81,13 +81,13 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
     if let Some(key) = key {
-        let ack = kv::store(app, &keyspace, &key, body, None, level).await?;
+        let ack = kv::store(&call.db(app), &keyspace, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
     }
     let pair: JsonPair = json::parse(&body)?;
     let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
     let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
-    let ack = app.db.put(keyspace.id(), &key, &value, level).await?;
+    let ack = call.db(app).put(keyspace.id(), &key, &value, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
-    let ack = kv::remove(app, &keyspace, &key, None, level).await?;
+    let ack = kv::remove(&call.db(app), &keyspace, &key, None, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -170,7 +170,7 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
         builder.put(keyspace, &key, &value)?;
     }
     let count = items.len();
-    let committed = app.db.commit(&builder, level);
+    let committed = call.db(app).commit(&builder, level);
     drop((builder, items, body));
     let ack = committed.await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "count": count })))

@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::json;
-use thalweg_engine::{Ack, Keyspace, WriteError};
+use thalweg_engine::{Ack, AsyncDatabase, Keyspace, WriteError};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
@@ -145,17 +145,17 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let keyspace = app.keyspace(&call.account, &name).await?;
     if !terms.is_plain() {
         let options = terms.options(expect);
-        let committed = app.db.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
+        let committed = call.db(app).put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
         drop(value);
         return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
     }
-    let ack = store(app, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    let ack = store(&call.db(app), &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
 /// Stores a value, and frees the memory of the request's body before waiting for the disk.
 pub(crate) async fn store(
-    app: &Arc<App>,
+    db: &AsyncDatabase,
     keyspace: &Keyspace,
     key: &[u8],
     value: body::HeldBody,
@@ -163,14 +163,14 @@ pub(crate) async fn store(
     level: Durability,
 ) -> Result<Ack, ApiError> {
     let Some(expect) = expect else {
-        let stored = app.db.put(keyspace.id(), key, &value, level);
+        let stored = db.put(keyspace.id(), key, &value, level);
         drop(value);
         return Ok(stored.await?);
     };
     let committed = {
         let mut commit = CommitBuilder::new();
         commit.expect(keyspace.id(), key, expect)?.put(keyspace.id(), key, &value)?;
-        app.db.commit(&commit, level)
+        db.commit(&commit, level)
     };
     drop(value);
     Ok(committed.await?)
@@ -185,7 +185,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let Some(keyspace) = app.db.blocking().find_keyspace(&name) else {
         return Box::pin(delete_nothing(app, expect, level)).await;
     };
-    let ack = remove(app, &keyspace, &key.unwrap_or_default(), expect, level).await?;
+    let ack = remove(&call.db(app), &keyspace, &key.unwrap_or_default(), expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
@@ -206,17 +206,17 @@ async fn delete_nothing(app: &Arc<App>, expect: Option<Expect<'_>>, level: Durab
 
 /// Removes a key from a keyspace.
 pub(crate) async fn remove(
-    app: &Arc<App>,
+    db: &AsyncDatabase,
     keyspace: &Keyspace,
     key: &[u8],
     expect: Option<Expect<'_>>,
     level: Durability,
 ) -> Result<Ack, ApiError> {
-    let Some(expect) = expect else { return Ok(app.db.delete(keyspace.id(), key, level).await?) };
+    let Some(expect) = expect else { return Ok(db.delete(keyspace.id(), key, level).await?) };
     let committed = {
         let mut commit = CommitBuilder::new();
         commit.expect(keyspace.id(), key, expect)?.delete(keyspace.id(), key)?;
-        app.db.commit(&commit, level)
+        db.commit(&commit, level)
     };
     Ok(committed.await?)
 }

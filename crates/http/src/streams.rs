@@ -52,7 +52,7 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let batch = batch::batch(media, &body, query.key.as_deref())?;
     let stream = app.stream(&name(call, "/records")?).await?;
     let count = batch.count();
-    let appended = app.db.append(stream.id(), query.terms(), &batch, level);
+    let appended = call.db(app).append(stream.id(), query.terms(), &batch, level);
     drop((batch, body));
     let ack = appended.await?;
     Ok(appended_reply(&ack, count))

@@ -101,7 +101,7 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
         let ack = read(app, &call.account, &transaction).await?;
         return Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)));
     }
-    let transacted = app.db.transact(&transaction, level);
+    let transacted = call.db(app).transact(&transaction, level);
     drop((transaction, body));
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
@@ -205,7 +205,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let transacted = {
         let mut builder = TransactionBuilder::new();
         builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
-        app.db.transact(&builder, level)
+        call.db(app).transact(&builder, level)
     };
     let ack = transacted.await?;
     let value = match ack.outcome.results[..] {
@@ -234,7 +234,7 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
         if let Some(keyspace) = app.db.blocking().find_keyspace(&name) {
             builder.then().delete_prefix(keyspace.id(), &prefix)?;
         }
-        app.db.transact(&builder, level)
+        call.db(app).transact(&builder, level)
     };
     let ack = transacted.await?;
     let keys = match ack.outcome.results[..] {

@@ -110,5 +110,5 @@ fn propose(turn: &Turn<'_>, level: Level, checked: &ClientCommand<'_>) -> Result
         app.created_keyspace(name, held);
     }
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
-    Ok(app.db.propose_command(checked.bytes, purpose, level, Wake::Later))
+    Ok(app.db.for_client(turn.account.client()).propose_command(checked.bytes, purpose, level, Wake::Later))
 }

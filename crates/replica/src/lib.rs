@@ -13,6 +13,7 @@
 //! - space time never decreases.
 
 mod bridge;
+mod client;
 mod clock;
 mod error;
 mod lead;
@@ -21,9 +22,11 @@ mod queue;
 mod replay;
 mod slot;
 mod solo;
+mod turns;
 mod valid;
 
 pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
+pub use client::{Client, ClientAddress};
 pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
 pub use error::{OpenError, ProposeError};
 pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};

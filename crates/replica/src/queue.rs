@@ -1,13 +1,29 @@
 //! Queue of proposed commands that wait for a thread with the writer role, which commits them.
 //!
-//! Limit: `max_bytes` of commands. At the limit a blocking proposer waits, and an async proposer gets
-//! `Overloaded`. An empty queue also accepts a proposal larger than the limit.
+//! # Two lanes
+//!
+//! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
+//! waits for its [turn](Turns) instead, and so does what the same client proposes after it. While both lanes hold
+//! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is bounded
+//! by [`MAX_TURN_STEPS`] or a single command. So a client with cheap commands is served, although another one keeps the
+//! node busy with expensive ones.
+//!
+//! A command is expensive if its [estimate](max_steps), times the measured cost of its client's recent commands, exceeds
+//! [`EXPENSIVE_STEPS`]. A client that nothing is known of counts as fully expensive, until its first commands are
+//! measured. Commands without a client, such as those of an embedding program, are always ready.
+//!
+//! # Limits
+//!
+//! * `max_bytes` of commands in both lanes. At the limit a blocking proposer waits, and an async proposer gets
+//!   `Overloaded`. An empty queue also accepts a proposal larger than the limit.
+//! * Waiting expensive commands of one address: [`MAX_ADDRESS_STEPS`], and no more bytes than remain free. So an address
+//!   cannot fill the queue with them. A proposer beyond that gets `Overloaded`.
 
 use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -19,8 +35,10 @@ use thalweg_types::{
 };
 
 use crate::{
+    client::Client,
     error::ProposeError,
     slot::{Answer, Slot},
+    turns::Turns,
 };
 
 /// A proposed command in the queue.
@@ -31,21 +49,45 @@ pub(crate) struct Pending {
     pub(crate) purpose: Purpose,
     /// Slot in which a thread or task waits for the answer; `None` for a command proposed at durability level `none`.
     pub(crate) slot: Option<Arc<Slot>>,
+    /// Client for which the command was proposed, if it is known.
+    client: Option<Arc<Client>>,
     /// Cached result of [`max_steps`] for the command; `None` before the first use.
     steps: Option<u64>,
-    /// Part of [`Inner::steps`] that this command has added.
+    /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     counted_steps: u64,
 }
 
 impl Pending {
-    pub(crate) fn new(command: Framed, level: Durability, purpose: Purpose, slot: Option<Arc<Slot>>) -> Self {
-        Self { command, level, purpose, slot, steps: None, counted_steps: 0 }
+    pub(crate) fn new(
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        slot: Option<Arc<Slot>>,
+        client: Option<Arc<Client>>,
+    ) -> Self {
+        Self { command, level, purpose, slot, client, steps: None, counted_steps: 0 }
     }
 
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
     /// call.
     fn steps(&mut self, keeps_history: bool) -> u64 {
         *self.steps.get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
+    }
+
+    /// Returns the length of the framed command in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.command.bytes().len()
+    }
+
+    /// Returns the steps with which the command counts while it waits for its turn.
+    pub(crate) fn counted_steps(&self) -> u64 {
+        self.counted_steps
+    }
+
+    /// Returns the steps that the command will probably take; 0 if that is unknown because it has no client.
+    fn probable_steps(&self) -> u64 {
+        let steps = self.steps.unwrap_or(0);
+        self.client.as_ref().map_or(0, |client| client.probable_steps(steps))
     }
 
     /// Sends the answer to the waiting thread or task, if there is one.
@@ -71,13 +113,21 @@ impl Drop for Pending {
 
 #[derive(Debug, Default)]
 struct Inner {
-    pending: VecDeque<Pending>,
+    ready: VecDeque<Pending>,
+    turns: Turns,
+    /// Total size in bytes of the commands in both lanes.
     bytes: usize,
-    /// Sum of the estimated steps of the queued commands whose steps are known.
-    steps: u64,
+    /// True if expensive commands are taken next although commands are ready.
+    is_turn: bool,
     /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
+}
+
+impl Inner {
+    fn len(&self) -> usize {
+        self.ready.len() + self.turns.len()
+    }
 }
 
 #[derive(Debug)]
@@ -87,26 +137,81 @@ pub(crate) struct Queue {
     max_bytes: usize,
     /// True if a keyspace keeps former values, which makes writes more expensive.
     keeps_history: AtomicBool,
-    /// Measured steps of recent commands per [`COST_UNIT`] estimated steps.
-    cost: AtomicU64,
-    /// Copy of `inner.pending.len()`, which the holder of the writer role can read without the lock to detect an empty
-    /// queue.
+    /// Copy of `inner.len()`, which the holder of the writer role can read without the lock to detect an empty queue.
     len: AtomicUsize,
 }
 
-/// Estimated steps to which [`Queue::cost`] relates.
-const COST_UNIT: u64 = 1024;
-/// Estimated steps above which a command counts as expensive: about 0.4 ms of work.
+/// Steps above which a command counts as expensive: about 0.4 ms of work.
 const EXPENSIVE_STEPS: u64 = 4_000;
-/// Maximum number of steps that queued commands will probably take while expensive ones are accepted: about 100 ms of
-/// work. Beyond it, expensive commands are rejected, so that other commands do not wait behind them for long.
-const MAX_QUEUED_STEPS: u64 = 1_000_000;
+/// Maximum number of steps that expensive commands which are committed together will probably take: about 20 ms of work.
+/// A single command may take more.
+const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
+/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 20 s of work.
+const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
 
 /// Behaviour of a push when the queue is full: wait, or return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     Wait,
     Refuse,
+}
+
+/// Lanes of the queue from which commands are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lanes {
+    /// Ready commands only, for a thread that serves clients as well.
+    Ready,
+    /// Both lanes.
+    All,
+}
+
+/// Proposals that were taken out of the queue: the commands of the next log entries.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Proposals, in the order in which they are committed.
+    pub(crate) proposals: Vec<Pending>,
+    /// Number of proposals at which each entry ends.
+    pub(crate) ends: Vec<usize>,
+    /// Number of steps that applying each entry took, as far as the entries were applied.
+    pub(crate) steps: Vec<u64>,
+}
+
+impl Taken {
+    /// Updates the measured costs of the clients by the steps that each entry took. Of an entry with commands of several
+    /// clients it is not known which took how much. If it took much more than was probable, the clients with expensive
+    /// estimates count as unknown again, so that their next commands are measured apart.
+    pub(crate) fn learn(&self) {
+        if self.steps.len() != self.ends.len() {
+            return;
+        }
+        let mut begin = 0;
+        for (&end, &steps) in self.ends.iter().zip(&self.steps) {
+            let entry = &self.proposals[begin..end];
+            begin = end;
+            let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
+            let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { continue };
+            if estimated <= EXPENSIVE_STEPS {
+                continue;
+            }
+            let is_one = entry.iter().all(|other| other.client.as_ref().is_some_and(|c| Arc::ptr_eq(c, client)));
+            if is_one {
+                client.learn(estimated, steps);
+                continue;
+            }
+            let probable: u64 = entry.iter().map(Pending::probable_steps).sum();
+            if steps > 2 * probable + 2 * EXPENSIVE_STEPS {
+                let expensive = entry.iter().filter(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS);
+                expensive.filter_map(|pending| pending.client.as_ref()).for_each(|client| client.forget());
+            }
+        }
+    }
+
+    /// Empties the lists and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.proposals.clear();
+        self.ends.clear();
+        self.steps.clear();
+    }
 }
 
 impl Queue {
@@ -116,39 +221,29 @@ impl Queue {
             room: Condvar::new(),
             max_bytes,
             keeps_history: AtomicBool::new(false),
-            // Nothing is rejected before commands have shown that they are expensive.
-            cost: AtomicU64::new(1),
             len: AtomicUsize::new(0),
         }
     }
 
-    /// Returns the number of steps that commands with this estimate will probably take. The estimate assumes the largest
-    /// values and collections; recent commands show how much of it is used.
-    fn probable(&self, estimated_steps: u64) -> u64 {
-        estimated_steps.saturating_mul(self.cost.load(Ordering::Relaxed)) / COST_UNIT
-    }
-
-    /// Records how many steps commands with this estimate took. The mean of recent groups decays by a quarter each time.
-    pub(crate) fn learn(&self, estimated_steps: u64, steps: u64) {
-        if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated_steps) {
-            let before = self.cost.load(Ordering::Relaxed);
-            self.cost.store(((3 * before + sample.min(COST_UNIT)) / 4).max(1), Ordering::Relaxed);
+    /// Returns true if the command will probably be expensive.
+    pub(crate) fn is_expensive(&self, pending: &mut Pending) -> bool {
+        if pending.client.is_none() {
+            return false;
         }
+        let steps = pending.steps(self.keeps_history.load(Ordering::Relaxed));
+        steps > EXPENSIVE_STEPS && pending.probable_steps() > EXPENSIVE_STEPS
     }
 
     pub(crate) fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+        let is_expensive = self.is_expensive(&mut pending);
         // A command that becomes an entry alone need not be parsed. All other commands are parsed here,
         // before taking the lock.
         if !self.is_empty() {
             pending.steps(self.keeps_history.load(Ordering::Relaxed));
         }
-        let (bytes, steps) = (pending.command.bytes().len(), pending.steps.unwrap_or(0));
+        let bytes = pending.bytes();
         let mut inner = self.lock();
-        let is_full = |inner: &Inner| {
-            inner.bytes + bytes > self.max_bytes
-                || steps > EXPENSIVE_STEPS && self.probable(inner.steps + steps) > MAX_QUEUED_STEPS
-        };
-        while !inner.closed && !inner.pending.is_empty() && is_full(&inner) {
+        while !inner.closed && inner.len() > 0 && inner.bytes + bytes > self.max_bytes {
             match when_full {
                 WhenFull::Refuse => return Err(ProposeError::Overloaded { queued_bytes: inner.bytes }),
                 WhenFull::Wait => {
@@ -161,52 +256,46 @@ impl Queue {
         if inner.closed {
             return Err(ProposeError::Closed);
         }
+        let client = pending.client.clone();
+        match client {
+            Some(client) if is_expensive || inner.turns.len() > 0 && inner.turns.has(&client) => {
+                let (steps_before, bytes_before) = inner.turns.of_address(&client);
+                pending.counted_steps = pending.probable_steps();
+                // An address that has nothing waiting is never refused.
+                if bytes_before > 0
+                    && (steps_before + pending.counted_steps > MAX_ADDRESS_STEPS
+                        || bytes_before + bytes > self.max_bytes.saturating_sub(inner.bytes))
+                {
+                    return Err(ProposeError::Overloaded { queued_bytes: inner.bytes });
+                }
+                inner.turns.push(&client, pending);
+            }
+            _ => inner.ready.push_back(pending),
+        }
         inner.bytes += bytes;
-        inner.steps += steps;
-        pending.counted_steps = steps;
-        inner.pending.push_back(pending);
-        self.len.store(inner.pending.len(), Ordering::SeqCst);
+        self.len.store(inner.len(), Ordering::SeqCst);
         Ok(())
     }
 
-    /// Moves the queued proposals of the next log entries into `into`: all queued ones, up to the limits of what is
-    /// written with one fsync. Adds to `ends` the number of proposals at which each of these entries ends: an entry ends
-    /// before a command with which it could take too many steps. `keeps_history` is true if a keyspace of the space
-    /// keeps former values. Returns the estimated steps of the taken commands; 0 for a command that was queued alone.
-    pub(crate) fn take_entries(&self, into: &mut Vec<Pending>, ends: &mut Vec<usize>, keeps_history: bool) -> u64 {
+    /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits of what is
+    /// written with one fsync. An entry ends before a command with which it could take too many steps. `keeps_history`
+    /// is true if a keyspace of the space keeps former values.
+    pub(crate) fn take_entries(&self, into: &mut Taken, keeps_history: bool, lanes: Lanes) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
-        let mut inner = self.lock();
-        let (mut bytes, mut entry_steps, mut group_steps, mut counted) = (0, 0, 0, 0);
-        let is_alone = inner.pending.len() == 1;
-        while let Some(next) = inner.pending.front_mut() {
-            let steps = if is_alone { 0 } else { next.steps(keeps_history) };
-            let fits = into.len() < MAX_ENTRY_COMMANDS
-                && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES
-                && group_steps + steps <= MAX_GROUP_STEPS
-                && self.probable(group_steps + steps) <= MAX_ENTRY_STEPS / 2;
-            if !fits && !into.is_empty() {
-                break;
-            }
-            if entry_steps + steps > MAX_ENTRY_STEPS && !into.is_empty() {
-                ends.push(into.len());
-                entry_steps = 0;
-            }
-            entry_steps += steps;
-            group_steps += steps;
-            counted += next.counted_steps;
-            bytes += next.command.bytes().len();
-            into.extend(inner.pending.pop_front());
-        }
-        if !into.is_empty() {
-            ends.push(into.len());
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let is_turn = lanes == Lanes::All && inner.turns.len() > 0 && (inner.is_turn || inner.ready.is_empty());
+        // After each turn, the ready commands are next.
+        inner.is_turn = !is_turn;
+        let bytes = if is_turn { take_turns(&mut inner.turns, into) } else { inner.take_ready(into, keeps_history) };
+        if !into.proposals.is_empty() {
+            into.ends.push(into.proposals.len());
         }
         inner.bytes -= bytes;
-        inner.steps -= counted;
-        self.len.store(inner.pending.len(), Ordering::SeqCst);
+        self.len.store(inner.len(), Ordering::SeqCst);
         if inner.waiting > 0 {
             self.room.notify_all();
         }
-        group_steps
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -219,19 +308,77 @@ impl Queue {
         self.room.notify_all();
     }
 
-    /// Wakes the thread that waits for the oldest queued proposal. Returns false if no thread waits for this proposal.
+    /// Wakes the thread that waits for the oldest ready proposal. Returns false if no thread waits for this proposal.
     pub(crate) fn wake_front(&self) -> bool {
-        self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.wake_thread())
+        self.lock().ready.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.wake_thread())
     }
 
     pub(crate) fn bytes_and_len(&self) -> (usize, usize) {
         let inner = self.lock();
-        (inner.bytes, inner.pending.len())
+        (inner.bytes, inner.len())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Inner {
+    /// Moves ready proposals into `into`, and returns their bytes.
+    fn take_ready(&mut self, into: &mut Taken, keeps_history: bool) -> usize {
+        let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
+        let is_alone = self.ready.len() == 1;
+        while let Some(next) = self.ready.front_mut() {
+            let steps = if is_alone { 0 } else { next.steps(keeps_history) };
+            let next_probable = next.probable_steps();
+            let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
+                && bytes + next.bytes() <= MAX_ENTRY_BYTES
+                && group_steps + steps <= MAX_GROUP_STEPS
+                && probable + next_probable <= MAX_TURN_STEPS;
+            if !fits && !into.proposals.is_empty() {
+                break;
+            }
+            if entry_steps + steps > MAX_ENTRY_STEPS && !into.proposals.is_empty() {
+                into.ends.push(into.proposals.len());
+                entry_steps = 0;
+            }
+            entry_steps += steps;
+            group_steps += steps;
+            probable += next_probable;
+            bytes += next.bytes();
+            into.proposals.extend(self.ready.pop_front());
+        }
+        bytes
+    }
+}
+
+/// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes.
+fn take_turns(turns: &mut Turns, into: &mut Taken) -> usize {
+    let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
+    while let Some(next) = turns.front() {
+        // Proposals with a client are estimated when they are queued.
+        let (steps, next_probable) = (next.steps.unwrap_or(MAX_ENTRY_STEPS), next.probable_steps());
+        if let Some(last) = into.proposals.last() {
+            let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
+                && bytes + next.bytes() <= MAX_ENTRY_BYTES
+                && group_steps + steps <= MAX_GROUP_STEPS
+                && probable + next_probable <= MAX_TURN_STEPS;
+            if !fits {
+                break;
+            }
+            let is_same = last.client.as_ref().map(Client::key) == next.client.as_ref().map(Client::key);
+            if !is_same || entry_steps + steps > MAX_ENTRY_STEPS {
+                into.ends.push(into.proposals.len());
+                entry_steps = 0;
+            }
+        }
+        entry_steps += steps;
+        group_steps += steps;
+        probable += next_probable;
+        bytes += next.bytes();
+        into.proposals.extend(turns.pop());
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -246,7 +393,20 @@ mod tests {
     fn pending(value_bytes: usize) -> Pending {
         let mut command = Framed::new();
         command.encode(|out| encode_put(out, KeyspaceId(1), b"k", &vec![0; value_bytes])).unwrap();
-        Pending::new(command, Durability::Os, Purpose::Data, None)
+        Pending::new(command, Durability::Os, Purpose::Data, None, None)
+    }
+
+    /// Takes the next entries. Returns their ends.
+    fn take(queue: &Queue) -> Vec<usize> {
+        let mut taken = Taken::default();
+        queue.take_entries(&mut taken, false, Lanes::All);
+        taken.ends
+    }
+
+    fn drain(queue: &Queue) {
+        while !queue.is_empty() {
+            take(queue);
+        }
     }
 
     /// Returns the numbers of commands that the queue takes together from commands of these sizes.
@@ -255,9 +415,7 @@ mod tests {
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
         let mut found = Vec::new();
         while !queue.is_empty() {
-            let (mut entry, mut ends) = (Vec::new(), Vec::new());
-            queue.take_entries(&mut entry, &mut ends, false);
-            found.push(entry.len());
+            found.push(take(&queue).last().copied().unwrap());
         }
         assert_eq!(queue.bytes_and_len(), (0, 0));
         found
@@ -274,6 +432,10 @@ mod tests {
 
     /// Creates a proposal of a batch of two Redis commands.
     fn burst(args: &[&[u8]]) -> Pending {
+        burst_of(None, args)
+    }
+
+    fn burst_of(client: Option<&Arc<Client>>, args: &[&[u8]]) -> Pending {
         let mut builder = RedisBuilder::new(KeyspaceId(1));
         builder.push(&[b"set", b"k", b"v"]).unwrap().push(args).unwrap();
         let (mut command, bytes) = (Framed::new(), builder.finish());
@@ -282,17 +444,14 @@ mod tests {
             Ok::<_, CommandError>(())
         });
         copied.unwrap();
-        Pending::new(command, Durability::Os, Purpose::Data, None)
+        Pending::new(command, Durability::Os, Purpose::Data, None, client.cloned())
     }
 
     /// Returns the numbers of commands in the entries that are written together, out of a full queue.
     fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
-        (0..50).for_each(|_| queue.learn(1_000_000, 100));
-        let _ = (0..2_000).try_for_each(|_| queue.push(proposal(), WhenFull::Refuse));
-        let (mut taken, mut ends) = (Vec::new(), Vec::new());
-        queue.take_entries(&mut taken, &mut ends, false);
-        assert_eq!(ends.last(), Some(&taken.len()));
+        (0..2_000).for_each(|_| queue.push(proposal(), WhenFull::Refuse).unwrap());
+        let ends = take(&queue);
         let before = std::iter::once(0).chain(ends.iter().copied());
         ends.iter().zip(before).map(|(end, before)| end - before).collect()
     }
@@ -309,43 +468,142 @@ mod tests {
         assert!(writes.iter().sum::<usize>() == 2_000 && writes[0] > 500, "{writes:?}");
     }
 
+    fn client() -> Arc<Client> {
+        Client::new(&Arc::default())
+    }
+
+    fn push(queue: &Queue, client: &Arc<Client>, args: &[&[u8]]) {
+        queue.push(burst_of(Some(client), args), WhenFull::Refuse).unwrap();
+    }
+
+    /// Takes the next entries. Returns the clients of their commands in order; `steps` is what each entry took.
+    fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
+        let mut taken = Taken::default();
+        queue.take_entries(&mut taken, false, Lanes::All);
+        taken.steps = steps.to_vec();
+        taken.learn();
+        taken.proposals.iter().map(|pending| pending.client.clone()).collect()
+    }
+
+    /// Returns true if the lists contain the same clients in the same order.
+    fn are(found: &[Option<Arc<Client>>], expected: &[&Arc<Client>]) -> bool {
+        found.len() == expected.len()
+            && found.iter().zip(expected).all(|(one, other)| one.as_ref().is_some_and(|one| Arc::ptr_eq(one, other)))
+    }
+
     #[test]
-    fn expensive_commands_are_rejected_while_the_queued_ones_take_long() {
+    fn cheap_commands_pass_expensive_ones_and_both_lanes_alternate() {
+        let (queue, expensive, cheap) = (Queue::new(usize::MAX), client(), client());
+        (0..10).for_each(|_| push(&queue, &expensive, &[b"keys", b"*"]));
+        (0..3).for_each(|_| push(&queue, &cheap, &[b"set", b"k", b"v"]));
+        assert!(are(&take_clients(&queue, &[]), &[&cheap; 3]), "cheap commands do not wait for the queued ones");
+        push(&queue, &cheap, &[b"set", b"k", b"v"]);
+        assert!(are(&take_clients(&queue, &[400_000]), &[&expensive]), "one at a time");
+        push(&queue, &cheap, &[b"set", b"k", b"v"]);
+        assert!(are(&take_clients(&queue, &[]), &[&cheap; 2]));
+        (0..9).for_each(|_| assert!(are(&take_clients(&queue, &[400_000]), &[&expensive])));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn commands_of_a_client_keep_their_order() {
+        let (queue, client) = (Queue::new(usize::MAX), client());
+        push(&queue, &client, &[b"set", b"k", b"1"]);
+        push(&queue, &client, &[b"keys", b"*"]);
+        push(&queue, &client, &[b"set", b"k", b"2"]);
+        let (mut lengths, mut taken) = (Vec::new(), Taken::default());
+        while !queue.is_empty() {
+            queue.take_entries(&mut taken, false, Lanes::All);
+            lengths.extend(taken.proposals.iter().map(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS));
+            taken.clear();
+        }
+        assert_eq!(lengths, [false, true, false], "what follows an expensive command waits with it");
+    }
+
+    #[test]
+    fn a_serving_thread_takes_ready_commands_only() {
+        let (queue, client) = (Queue::new(usize::MAX), client());
+        push(&queue, &client, &[b"keys", b"*"]);
+        let mut taken = Taken::default();
+        queue.take_entries(&mut taken, false, Lanes::Ready);
+        assert!(taken.proposals.is_empty() && taken.ends.is_empty() && !queue.is_empty());
+        queue.take_entries(&mut taken, false, Lanes::All);
+        assert!(taken.proposals.len() == 1 && queue.is_empty());
+    }
+
+    #[test]
+    fn commands_that_turn_out_cheap_no_longer_wait_for_their_turn() {
+        let (queue, client, other) = (Queue::new(usize::MAX), client(), client());
+        let mut rounds = 0;
+        while queue.is_expensive(&mut burst_of(Some(&client), &[b"get", b"k"])) {
+            push(&queue, &client, &[b"get", b"k"]);
+            assert!(are(&take_clients(&queue, &[100]), &[&client]));
+            rounds += 1;
+        }
+        assert!((3..20).contains(&rounds), "{rounds}");
+        // Once they take long, nobody knows whose they were: both clients are measured again.
+        for client in [&client, &other] {
+            (0..30).for_each(|_| client.learn(1_000_000, 0));
+            push(&queue, client, &[b"get", b"k"]);
+        }
+        assert!(are(&take_clients(&queue, &[300_000]), &[&client, &other]));
+        for client in [&client, &other] {
+            assert!(queue.is_expensive(&mut burst_of(Some(client), &[b"get", b"k"])));
+        }
+    }
+
+    #[test]
+    fn entries_of_a_turn_have_one_client_each() {
         let queue = Queue::new(usize::MAX);
-        let fill = || (0..1_000).take_while(|_| queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).is_ok()).count();
-        let cheap = |count: usize| (0..count).for_each(|_| queue.push(pending(1), WhenFull::Refuse).unwrap());
-        let drain = || {
-            while !queue.is_empty() {
-                queue.take_entries(&mut Vec::new(), &mut Vec::new(), false);
+        let clients: Vec<_> = (0..3).map(|_| client()).collect();
+        for client in &clients {
+            // Cheap enough to share a turn, and too expensive to be ready.
+            (0..5).for_each(|_| client.learn(1_000_000, 0));
+            (0..2).for_each(|_| push(&queue, client, &[b"keys", b"*"]));
+        }
+        let mut taken = Taken::default();
+        queue.take_entries(&mut taken, false, Lanes::All);
+        assert_eq!(taken.ends, [1, 2, 3, 4], "as many as may be written together");
+        drain(&queue);
+    }
+
+    #[test]
+    fn an_address_has_a_bound_of_waiting_commands_of_its_own() {
+        let (queue, address) = (Queue::new(usize::MAX), Arc::default());
+        let mut accepted = 0_u64;
+        loop {
+            match queue.push(burst_of(Some(&Client::new(&address)), &[b"keys", b"*"]), WhenFull::Wait) {
+                Ok(()) => accepted += 1,
+                Err(error) => break assert!(matches!(error, ProposeError::Overloaded { .. }), "{error}"),
             }
+        }
+        assert_eq!(accepted, MAX_ADDRESS_STEPS / MAX_ENTRY_STEPS);
+        push(&queue, &client(), &[b"keys", b"*"]);
+        queue.push(pending(1), WhenFull::Refuse).unwrap();
+        drain(&queue);
+        assert_eq!(queue.bytes_and_len(), (0, 0));
+        // Of the bytes, it may hold no more than remain free.
+        let each = burst(&[b"keys", b"*"]).bytes();
+        let queue = Queue::new(10 * each);
+        let one = Client::new(&address);
+        let fill = |client| {
+            (0..20)
+                .take_while(|_| queue.push(burst_of(Some(client), &[b"keys", b"*"]), WhenFull::Refuse).is_ok())
+                .count()
         };
-        cheap(1);
-        assert_eq!(fill(), 1_000, "nothing is known about such commands");
-        cheap(100);
-        drain();
-        // Such commands have taken all steps that were estimated.
-        (0..20).for_each(|_| queue.learn(1_000_000, 2_000_000));
-        cheap(1);
-        assert!((1..=2).contains(&fill()));
-        cheap(100);
-        drain();
-        // Such commands have taken few steps, as reads of short values do.
-        (0..50).for_each(|_| queue.learn(1_000_000, 100));
-        cheap(1);
-        assert!(fill() > 100);
-        drain();
-        assert_eq!(queue.lock().steps, 0);
+        assert_eq!((fill(&one), fill(&client())), (5, 3));
     }
 
     #[test]
     fn a_command_that_is_alone_is_one_entry() {
         let queue = Queue::new(usize::MAX);
         queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).unwrap();
-        let (mut taken, mut ends) = (Vec::new(), Vec::new());
-        queue.take_entries(&mut taken, &mut ends, true);
-        assert_eq!((taken.len(), &ends[..]), (1, &[1][..]));
-        queue.take_entries(&mut taken, &mut ends, true);
-        assert_eq!((taken.len(), ends.len()), (1, 2), "an empty queue");
+        let mut taken = Taken::default();
+        queue.take_entries(&mut taken, true, Lanes::All);
+        assert_eq!((taken.proposals.len(), &taken.ends[..]), (1, &[1][..]));
+        taken.clear();
+        queue.take_entries(&mut taken, true, Lanes::All);
+        assert_eq!((taken.proposals.len(), taken.ends.len()), (0, 0), "an empty queue");
     }
 
     #[test]
@@ -353,7 +611,7 @@ mod tests {
         let queue = Queue::new(100);
         queue.push(pending(1000), WhenFull::Refuse).unwrap();
         assert!(matches!(queue.push(pending(0), WhenFull::Refuse), Err(ProposeError::Overloaded { .. })));
-        queue.take_entries(&mut Vec::new(), &mut Vec::new(), false);
+        take(&queue);
         let each = pending(0).command.bytes().len();
         (0..100 / each).for_each(|_| queue.push(pending(0), WhenFull::Refuse).unwrap());
         let full = queue.push(pending(0), WhenFull::Refuse);

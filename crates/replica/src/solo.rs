@@ -17,7 +17,8 @@
 //! proposer that has just queued its command will wake one ([`Wake::Later`]).
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
-//! applying one command may take. All entries that are cut from the queue at a time share one fsync.
+//! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of
+//! clients wait for their turn in a lane of their own (`queue`), which only the committer and blocking proposers commit.
 
 use std::{
     borrow::Cow,
@@ -43,10 +44,11 @@ use thalweg_types::{
 };
 
 use crate::{
+    client::Client,
     clock::{FrozenTime, SpaceClock},
     error::{OpenError, ProposeError},
     lead::take_lead,
-    queue::{Pending, Queue, WhenFull},
+    queue::{Lanes, Pending, Queue, Taken, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
 };
 
@@ -137,9 +139,7 @@ struct Committer {
 struct Role {
     /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
     next: Index,
-    taken: Vec<Pending>,
-    /// Number of taken proposals at which each entry ends.
-    ends: Vec<usize>,
+    taken: Taken,
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
@@ -183,13 +183,7 @@ impl Solo {
             clock: space_clock,
             space: options.space,
             term,
-            role: Mutex::new(Role {
-                next,
-                taken: Vec::new(),
-                ends: Vec::new(),
-                entry: Vec::new(),
-                outcomes: Vec::new(),
-            }),
+            role: Mutex::new(Role { next, taken: Taken::default(), entry: Vec::new(), outcomes: Vec::new() }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
@@ -243,18 +237,19 @@ impl Solo {
 
     fn propose_queued(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         if level == Durability::None {
-            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait, Wake::Now);
+            let pending = Pending::new(command.clone(), level, purpose, None, None);
+            return self.propose_unseen(pending, WhenFull::Wait, Wake::Now);
         }
         let shared = &*self.shared;
         let slot = Slot::for_this_thread();
-        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()));
+        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
         shared.queue.push(pending, WhenFull::Wait)?;
         loop {
             if let Some(answer) = slot.take() {
                 return answer;
             }
             match shared.try_role() {
-                Some(role) => shared.commit_queued(role),
+                Some(role) => shared.commit_queued(role, Lanes::All),
                 None => thread::park(),
             }
         }
@@ -273,13 +268,15 @@ impl Solo {
         level: Durability,
         purpose: Purpose,
     ) -> Result<Proposal, ProposeError> {
-        self.propose_async_waking(command, level, purpose, Wake::Now)
+        self.propose_async_for(None, command, level, purpose, Wake::Now)
     }
 
-    /// Proposes a command like [`propose_async`](Self::propose_async). If the command must wait for the committer
-    /// thread, `wake` determines when this thread is woken.
-    pub fn propose_async_waking(
+    /// Proposes a command of a client like [`propose_async`](Self::propose_async). A command that will probably be
+    /// expensive waits for the client's turn. If the command must wait for the committer thread, `wake` determines when
+    /// this thread is woken.
+    pub fn propose_async_for(
         &self,
+        client: Option<Arc<Client>>,
         command: Framed,
         level: Durability,
         purpose: Purpose,
@@ -287,20 +284,23 @@ impl Solo {
     ) -> Result<Proposal, ProposeError> {
         let slot = Slot::for_task();
         if level == Durability::None {
-            slot.complete(self.propose_unseen(command, purpose, WhenFull::Refuse, wake));
+            let pending = Pending::new(command, level, purpose, None, client);
+            slot.complete(self.propose_unseen(pending, WhenFull::Refuse, wake));
             return Ok(Proposal(slot));
         }
         let shared = &*self.shared;
+        let mut pending = Pending::new(command, level, purpose, None, client);
         if !level.waits_for_sync()
-            && command.bytes().len() <= MAX_INLINE_COMMAND_BYTES
+            && pending.bytes() <= MAX_INLINE_COMMAND_BYTES
             && shared.queue.is_empty()
+            && !shared.queue.is_expensive(&mut pending)
             && let Some(mut role) = shared.try_role()
         {
             shared.check()?;
-            slot.complete(shared.commit_one(&mut role, command.bytes(), level, purpose));
+            slot.complete(shared.commit_one(&mut role, pending.command.bytes(), level, purpose));
             return Ok(Proposal(slot));
         }
-        let pending = Pending::new(command, level, purpose, Some(slot.clone()));
+        pending.slot = Some(slot.clone());
         self.shared.queue.push(pending, WhenFull::Refuse)?;
         if wake == Wake::Now {
             self.wake_committer();
@@ -316,27 +316,21 @@ impl Solo {
         }
     }
 
-    /// Commits the queued commands on the calling thread if the writer role is free; otherwise wakes the committer
-    /// thread, like [`commit_queued`](Self::commit_queued). If it commits, it blocks for the fsync, and the caller's
-    /// own commands are committed on return. This saves two thread wake-ups, which cost half as much as an fsync.
+    /// Commits the ready commands of the queue on the calling thread if the writer role is free; otherwise, and for
+    /// expensive commands, wakes the committer thread, like [`commit_queued`](Self::commit_queued). If it commits, it
+    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && let Some(role) = self.shared.try_role()
         {
-            self.shared.commit_queued(role);
+            self.shared.commit_queued(role, Lanes::Ready);
         }
         self.commit_queued();
     }
 
-    fn propose_unseen(
-        &self,
-        command: Framed,
-        purpose: Purpose,
-        when_full: WhenFull,
-        wake: Wake,
-    ) -> Result<Committed, ProposeError> {
+    fn propose_unseen(&self, pending: Pending, when_full: WhenFull, wake: Wake) -> Result<Committed, ProposeError> {
         self.shared.check()?;
-        self.shared.queue.push(Pending::new(command, Durability::None, purpose, None), when_full)?;
+        self.shared.queue.push(pending, when_full)?;
         if wake == Wake::Now {
             self.wake_committer();
         }
@@ -422,7 +416,7 @@ impl Solo {
             }
         }
         while !shared.queue.is_empty() {
-            shared.commit_queued(shared.role());
+            shared.commit_queued(shared.role(), Lanes::All);
         }
         // Waits until an earlier holder of the role has finished with the log and the state.
         drop(shared.role());
@@ -500,7 +494,7 @@ impl Shared {
     /// the thread must end.
     fn committer_step(&self) -> bool {
         if !self.queue.is_empty() {
-            self.commit_queued(self.role());
+            self.commit_queued(self.role(), Lanes::All);
             return true;
         }
         if self.stopping.load(Ordering::SeqCst) {
@@ -539,23 +533,24 @@ impl Shared {
 
     /// Commits the next log entries from the queue with one fsync, releases the role, then wakes the proposers. So the
     /// next holder of the role can write while the proposers' threads wake up.
-    fn commit_queued(&self, mut role: RoleGuard<'_>) {
-        let (mut taken, mut ends) = (std::mem::take(&mut role.taken), std::mem::take(&mut role.ends));
-        let estimated = self.queue.take_entries(&mut taken, &mut ends, self.machine.keeps_history());
+    fn commit_queued(&self, mut role: RoleGuard<'_>, lanes: Lanes) {
+        let mut taken = std::mem::take(&mut role.taken);
+        self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes);
         let before = self.machine.steps();
-        let answers = match &ends[..] {
-            [] | [_] => self.commit_many(&mut role, &taken),
-            ends => self.commit_group(&mut role, &taken, ends),
+        let answers = match &taken.ends[..] {
+            [] => Vec::new(),
+            [_] => self.commit_many(&mut role, &taken.proposals),
+            ends => self.commit_group(&mut role, &taken.proposals, ends, &mut taken.steps),
         };
-        if let (Ok(before), Ok(after)) = (before, self.machine.steps()) {
-            self.queue.learn(estimated, after - before);
+        if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.steps()) {
+            taken.steps.push(after - before);
         }
-        ends.clear();
-        role.ends = ends;
+        taken.learn();
         drop(role);
-        for (mut pending, answer) in taken.drain(..).zip(answers) {
+        for (pending, answer) in taken.proposals.iter_mut().zip(answers) {
             pending.answer(answer);
         }
+        taken.clear();
         if let Some(mut role) = self.try_role() {
             role.taken = taken;
         }
@@ -631,8 +626,9 @@ impl Shared {
     }
 
     /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
-    /// entries are written, then made durable, then applied one after the other.
-    fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize]) -> Vec<Answer> {
+    /// entries are written, then made durable, then applied one after the other. Adds to `steps` those that each applied
+    /// entry took.
+    fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
@@ -661,14 +657,15 @@ impl Shared {
             return taken.iter().map(|_| Err(error.clone())).collect();
         }
         for (payload, appended) in &written {
-            let index = role.next;
+            let (index, before) = (role.next, self.machine.steps());
             role.outcomes.clear();
             match self.apply_entry(role, (index, time), payload, appended) {
-                Ok(()) => answers.extend(
-                    role.outcomes
-                        .drain(..)
-                        .map(|outcome| Ok(Committed { durability: level.max(Durability::Os), outcome: Some(outcome) })),
-                ),
+                Ok(()) => {
+                    let durability = level.max(Durability::Os);
+                    let committed = |outcome| Ok(Committed { durability, outcome: Some(outcome) });
+                    answers.extend(role.outcomes.drain(..).map(committed));
+                    steps.extend(before.and_then(|before| Ok(self.machine.steps()? - before)));
+                }
                 Err(error) => {
                     answers.extend((answers.len()..taken.len()).map(|_| Err(error.clone())));
                     return answers;

@@ -5,6 +5,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
+use thalweg_engine::Client;
 use thalweg_redis::{Read, Reply, StoreError};
 use thalweg_types::{
     budget::{self, Spent},
@@ -44,9 +45,9 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// Calls `act` with a view of the applied state. May call `act` again with a newer view; then only the result
     /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
-    /// Proposes commands, which all run without interruption by other commands, or not at all if a watched key has
+    /// Proposes commands of a client, which all run without interruption by other commands, or not at all if a watched key has
     /// changed.
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
+    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
     /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if
     /// other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {

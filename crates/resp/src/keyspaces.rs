@@ -1,6 +1,8 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
-use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Purpose, Wake, WriteError};
+use std::sync::Arc;
+
+use thalweg_engine::{AsyncDatabase, Client, CommandResult, Keyspace, Purpose, Wake, WriteError};
 use thalweg_redis::{Flags, Read, Reply, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
@@ -149,14 +151,14 @@ impl Batched for KeyspaceDatabase {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         let Built { batch: command, purpose, replies: expected, splits } = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
-        let under_way = self.db.propose_command(&command, purpose, self.level, Wake::Later);
-        gathering::commit_soon(&self.db);
-        let (db, level) = (self.db.clone(), self.level);
+        let (db, level) = (self.db.for_client(client), self.level);
+        let under_way = db.propose_command(&command, purpose, level, Wake::Later);
+        gathering::commit_soon(&db);
         Box::pin(async move {
             let mut replies = match redis_outcome(under_way.await)? {
                 Some(replies) if replies.len() < expected => replies,

@@ -482,7 +482,7 @@ impl Session {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
-        let commands = database.propose(&self.burst.commands, &self.burst.watched);
+        let commands = database.propose(self.account.client(), &self.burst.commands, &self.burst.watched);
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();

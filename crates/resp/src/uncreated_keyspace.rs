@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use thalweg_engine::AsyncDatabase;
+use thalweg_engine::{AsyncDatabase, Client};
 use thalweg_redis::{Read, StoreError, model::Model};
 use thalweg_types::Durability;
 
@@ -55,11 +55,12 @@ impl Batched for UncreatedKeyspace {
         }
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         if let Some(created) = self.find() {
-            return created.propose(commands, watched);
+            return created.propose(client, commands, watched);
         }
-        let (this, commands, watched) = (self.clone(), commands.clone(), watched.to_vec());
-        Box::pin(async move { this.create().await?.propose(&commands, &watched).await })
+        let (this, client) = (self.clone(), Arc::clone(client));
+        let (commands, watched) = (commands.clone(), watched.to_vec());
+        Box::pin(async move { this.create().await?.propose(&client, &commands, &watched).await })
     }
 }

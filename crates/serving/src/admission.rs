@@ -37,6 +37,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_engine::{Client, ClientAddress};
 use thalweg_types::limits::{MAX_KEYSPACES, MAX_OPEN_SNAPSHOTS, MAX_REDIS_REPLY_BYTES};
 
 use crate::{
@@ -213,6 +214,8 @@ impl std::fmt::Display for AddressKey {
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
+    /// Address as the queue of commands counts it.
+    client_address: Arc<ClientAddress>,
     admission: Arc<Admission>,
 }
 
@@ -231,6 +234,8 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
+    /// Connection as the queue of commands counts it.
+    client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,
 }
@@ -308,6 +313,12 @@ impl Account {
     #[must_use]
     pub fn address(&self) -> AddressKey {
         self.address.key
+    }
+
+    /// Returns the connection as the queue of commands counts it.
+    #[must_use]
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     /// Returns true if only the reserve of a resource is free and the connection's address holds more than its share.
@@ -519,12 +530,18 @@ impl Admission {
         let mut addresses = self.addresses();
         let found = addresses.get(&address).and_then(Weak::upgrade);
         let address = found.unwrap_or_else(|| {
-            let new = Arc::new(AddressAccount { key: address, held: Default::default(), admission: Arc::clone(self) });
+            let new = Arc::new(AddressAccount {
+                key: address,
+                held: Default::default(),
+                client_address: Arc::default(),
+                admission: Arc::clone(self),
+            });
             addresses.insert(address, Arc::downgrade(&new));
             new
         });
         drop(addresses);
-        Arc::new(Account { address, held: Default::default(), is_cut: AtomicBool::new(false) })
+        let client = Client::new(&address.client_address);
+        Arc::new(Account { address, held: Default::default(), client, is_cut: AtomicBool::new(false) })
     }
 
     /// Returns the number of client addresses that have connections or hold a resource.

@@ -214,7 +214,7 @@ fn what_was_queued_together_is_one_entry_and_done_when_its_proposer_has_committe
     let mut context = Context::from_waker(Waker::noop());
     let propose = |number: u8| {
         let command = put(&[number], b"value");
-        node.solo.propose_async_waking(command, Durability::Disk, Purpose::Data, Wake::Later).unwrap()
+        node.solo.propose_async_for(None, command, Durability::Disk, Purpose::Data, Wake::Later).unwrap()
     };
     let mut proposals: Vec<Proposal> = (0..3).map(propose).collect();
     for proposal in &mut proposals {
@@ -235,7 +235,7 @@ fn what_was_queued_together_is_one_entry_and_done_when_its_proposer_has_committe
 /// Queues commands and commits them on this thread. Returns their answers.
 fn commit_together(node: &Node, commands: Vec<Framed>) -> Vec<Result<Outcome, ProposeError>> {
     let propose =
-        |command| node.solo.propose_async_waking(command, Durability::Disk, Purpose::Data, Wake::Later).unwrap();
+        |command| node.solo.propose_async_for(None, command, Durability::Disk, Purpose::Data, Wake::Later).unwrap();
     let mut proposals: Vec<Proposal> = commands.into_iter().map(propose).collect();
     node.solo.commit_queued_here();
     let answer = |proposal: &mut Proposal| match std::pin::pin!(proposal).poll(&mut Context::from_waker(Waker::noop()))

@@ -80,7 +80,7 @@ impl Node {
         let mut config = config();
         change(&mut config);
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { segment_bytes: 32 << 20, spare_segments: 1, ..small_options(&config) };
+        let options = Options { segment_bytes: 32 << 20, ..small_options(&config) };
         let db = Database::open(dir.path(), options).unwrap();
         let mut node = Self::over(config, db).await;
         node._dir = Some(dir);

@@ -108,7 +108,7 @@ pub(crate) struct Progress {
 fn seconds() -> (Duration, bool) {
     match std::env::var("THALWEG_ATTACK_SECONDS") {
         Ok(text) => (Duration::from_secs_f64(text.parse().expect("a number of seconds")), true),
-        Err(_) => (Duration::from_secs(2), false),
+        Err(_) => (Duration::from_millis(500), false),
     }
 }
 

@@ -1,0 +1,119 @@
+//! Clients for which commands are proposed, and how expensive their commands have been.
+//!
+//! Owns: the measured cost of a client's commands, by which the queue decides which commands wait for their turn. Does
+//! not own: the queue (`queue`), or the shares of clients in other resources, which belong to the server.
+//!
+//! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Estimated steps to which a [`Cost`] relates.
+const COST_UNIT: u64 = 1024;
+
+/// Measured steps of recent commands per [`COST_UNIT`] estimated steps. The estimate assumes the largest values and
+/// collections that may exist; the measured cost shows how much of it commands really take.
+#[derive(Debug)]
+struct Cost(AtomicU64);
+
+impl Cost {
+    /// Records a measurement. The cost rises at once, and falls by half of the difference.
+    fn learn(&self, sample: u64) {
+        let before = self.0.load(Relaxed);
+        self.0.store(if sample >= before { sample } else { before.midpoint(sample) }.max(1), Relaxed);
+    }
+}
+
+/// Address of clients. Its connections begin with the cost that earlier ones have shown.
+#[derive(Debug)]
+pub struct ClientAddress {
+    cost: Cost,
+}
+
+impl Default for ClientAddress {
+    /// Creates an address that has shown nothing: its commands count as fully expensive.
+    fn default() -> Self {
+        Self { cost: Cost(AtomicU64::new(COST_UNIT)) }
+    }
+}
+
+/// A client, usually a connection, for which commands are proposed. Commands of one client are committed in the order in
+/// which they were proposed.
+#[derive(Debug)]
+pub struct Client {
+    address: Arc<ClientAddress>,
+    cost: Cost,
+}
+
+impl Client {
+    /// Creates a client at an address.
+    #[must_use]
+    pub fn new(address: &Arc<ClientAddress>) -> Arc<Self> {
+        let cost = Cost(AtomicU64::new(address.cost.0.load(Relaxed)));
+        Arc::new(Self { address: Arc::clone(address), cost })
+    }
+
+    /// Returns the number of steps that commands with this estimate will probably take.
+    pub(crate) fn probable_steps(&self, estimated: u64) -> u64 {
+        estimated.saturating_mul(self.cost.0.load(Relaxed)) / COST_UNIT
+    }
+
+    /// Records that commands with this estimate took `steps`.
+    pub(crate) fn learn(&self, estimated: u64, steps: u64) {
+        if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated) {
+            let sample = sample.min(COST_UNIT);
+            self.cost.learn(sample);
+            self.address.cost.learn(sample);
+        }
+    }
+
+    /// Forgets what was measured. The next commands of the client count as fully expensive.
+    pub(crate) fn forget(&self) {
+        self.cost.0.store(COST_UNIT, Relaxed);
+    }
+
+    /// Number that identifies the client while it exists.
+    pub(crate) fn key(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// Number that identifies the client's address while it exists.
+    pub(crate) fn address_key(&self) -> usize {
+        Arc::as_ptr(&self.address) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_rises_at_once_and_falls_in_steps() {
+        let address = Arc::new(ClientAddress::default());
+        let client = Client::new(&address);
+        assert_eq!(client.probable_steps(1_000), 1_000, "an unknown client");
+        client.learn(1_000_000, 0);
+        assert_eq!(client.probable_steps(1_000), 500);
+        (0..20).for_each(|_| client.learn(1_000_000, 0));
+        assert_eq!(client.probable_steps(100 * COST_UNIT), 100, "never nothing");
+        client.learn(100, 1_000_000);
+        assert_eq!(client.probable_steps(1_000), 1_000, "at most the estimate");
+        client.learn(0, 7);
+        assert_eq!(client.probable_steps(1_000), 1_000, "nothing was estimated");
+    }
+
+    #[test]
+    fn a_new_client_begins_with_the_cost_of_its_address() {
+        let address = Arc::new(ClientAddress::default());
+        (0..20).for_each(|_| Client::new(&address).learn(1_000_000, 0));
+        let client = Client::new(&address);
+        assert_eq!(client.probable_steps(100 * COST_UNIT), 100);
+        client.forget();
+        assert_eq!(client.probable_steps(1_000), 1_000);
+        assert_eq!(Client::new(&address).probable_steps(100 * COST_UNIT), 100, "others are not concerned");
+        assert_ne!(client.key(), Client::new(&address).key());
+        assert_eq!(client.address_key(), Client::new(&address).address_key());
+    }
+}

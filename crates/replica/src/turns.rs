@@ -1,0 +1,144 @@
+//! Expensive proposals that wait for their turn.
+//!
+//! Owns: the order in which they are taken: one address after the other, and for each address one client after the
+//! other. So a client's commands wait for at most one command of each other address, and of each other client of its own
+//! address. Does not own: which proposals are expensive (`queue`).
+//!
+//! Invariants: the proposals of one client are taken in the order of their arrival. An address, and a client in it, has
+//! an entry here exactly while a proposal of it waits.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::{client::Client, queue::Pending};
+
+/// Proposals of clients that wait for their turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    addresses: HashMap<usize, AddressTurns>,
+    /// Keys of the addresses, in the order of their turns.
+    order: VecDeque<usize>,
+    len: usize,
+}
+
+/// Waiting proposals of one address.
+#[derive(Debug, Default)]
+struct AddressTurns {
+    clients: HashMap<usize, VecDeque<Pending>>,
+    /// Keys of the clients, in the order of their turns.
+    order: VecDeque<usize>,
+    steps: u64,
+    bytes: usize,
+}
+
+impl Turns {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns true if a proposal of this client waits.
+    pub(crate) fn has(&self, client: &std::sync::Arc<Client>) -> bool {
+        self.addresses.get(&client.address_key()).is_some_and(|address| address.clients.contains_key(&client.key()))
+    }
+
+    /// Returns the probable steps and the bytes of the proposals that wait for clients of this client's address.
+    pub(crate) fn of_address(&self, client: &Client) -> (u64, usize) {
+        self.addresses.get(&client.address_key()).map_or((0, 0), |address| (address.steps, address.bytes))
+    }
+
+    /// Adds a proposal of a client.
+    pub(crate) fn push(&mut self, client: &std::sync::Arc<Client>, pending: Pending) {
+        let (address_key, key) = (client.address_key(), client.key());
+        let address = self.addresses.entry(address_key).or_insert_with(|| {
+            self.order.push_back(address_key);
+            AddressTurns::default()
+        });
+        address.steps += pending.counted_steps();
+        address.bytes += pending.bytes();
+        let queued = address.clients.entry(key).or_insert_with(|| {
+            address.order.push_back(key);
+            VecDeque::new()
+        });
+        queued.push_back(pending);
+        self.len += 1;
+    }
+
+    /// Returns the proposal whose turn is next.
+    pub(crate) fn front(&self) -> Option<&Pending> {
+        let address = self.addresses.get(self.order.front()?)?;
+        address.clients.get(address.order.front()?)?.front()
+    }
+
+    /// Takes the proposal whose turn is next. The turn passes to the next address, and within this address to the next
+    /// client.
+    pub(crate) fn pop(&mut self) -> Option<Pending> {
+        let address_key = self.order.pop_front()?;
+        let address = self.addresses.get_mut(&address_key)?;
+        let key = address.order.pop_front()?;
+        let queued = address.clients.get_mut(&key)?;
+        let pending = queued.pop_front()?;
+        self.len -= 1;
+        address.steps -= pending.counted_steps();
+        address.bytes -= pending.bytes();
+        if queued.is_empty() {
+            address.clients.remove(&key);
+        } else {
+            address.order.push_back(key);
+        }
+        if address.order.is_empty() {
+            self.addresses.remove(&address_key);
+        } else {
+            self.order.push_back(address_key);
+        }
+        Some(pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use thalweg_log::Purpose;
+    use thalweg_types::{
+        Durability, KeyspaceId,
+        command::{Framed, encode_put},
+    };
+
+    use super::*;
+    use crate::client::ClientAddress;
+
+    fn push(turns: &mut Turns, client: &Arc<Client>, key: &[u8]) {
+        let mut command = Framed::new();
+        command.encode(|out| encode_put(out, KeyspaceId(1), key, b"v")).unwrap();
+        turns.push(client, Pending::new(command, Durability::Os, Purpose::Data, None, Some(Arc::clone(client))));
+    }
+
+    /// Takes all proposals. Returns the key that each puts.
+    fn taken(turns: &mut Turns) -> Vec<String> {
+        std::iter::from_fn(|| turns.pop())
+            .map(|pending| {
+                let bytes = pending.command.bytes().to_vec();
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                text.matches(|byte: char| byte.is_ascii_digit() || ('a'..='c').contains(&byte)).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn addresses_take_turns_and_so_do_the_clients_of_each() {
+        let [here, there] = [(); 2].map(|()| Arc::new(ClientAddress::default()));
+        let (a, b, c) = (Client::new(&here), Client::new(&here), Client::new(&there));
+        let mut turns = Turns::default();
+        for key in [b"a1", b"a2", b"a3"] {
+            push(&mut turns, &a, key);
+        }
+        push(&mut turns, &b, b"b1");
+        for key in [b"c1", b"c2"] {
+            push(&mut turns, &c, key);
+        }
+        assert!(turns.len() == 6 && turns.has(&a) && turns.has(&c));
+        assert!(turns.of_address(&b).1 > turns.of_address(&c).1 && turns.of_address(&c).1 > 0);
+        assert_eq!(taken(&mut turns), ["a1", "c1", "b1", "c2", "a2", "a3"]);
+        assert!(turns.len() == 0 && !turns.has(&a) && turns.addresses.is_empty() && turns.order.is_empty());
+        assert_eq!(turns.of_address(&a), (0, 0));
+    }
+}
