@@ -53,6 +53,7 @@ mod introspection;
 mod keyspaces;
 pub mod listen;
 mod long_read;
+mod long_reads;
 pub mod metrics;
 mod native_streams;
 mod out;

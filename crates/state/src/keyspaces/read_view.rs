@@ -36,6 +36,11 @@ pub struct Item<'a> {
     pub expiry: Expiry,
 }
 
+/// Function that receives the key of each visited row, and its revision and value unless the row is hidden. `Break` ends
+/// the visit.
+pub(crate) type VisitRow<'v> =
+    dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError> + 'v;
+
 /// Choice of the data that a scan returns for each pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fetch {
@@ -241,7 +246,7 @@ impl ReadView {
         keyspace: KeyspaceId,
         range: &KeyRange,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError>,
+        visit: &mut VisitRow<'_>,
     ) -> Result<(), MachineError> {
         let mut range = range.clone();
         let sight = self.visibility(keyspace);

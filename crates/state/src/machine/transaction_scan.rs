@@ -17,6 +17,7 @@ use crate::{
     keys::{DATA_PREFIX_LEN, KeyRange},
     keyspaces::{
         live::is_live,
+        read_view::VisitRow,
         values::{Decoded, StoredRef, decode_value},
     },
     machine::applying::Applying,
@@ -46,7 +47,7 @@ pub(crate) trait RangeReader {
         keyspace: KeyspaceId,
         range: &KeyRange,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError>,
+        visit: &mut VisitRow<'_>,
     ) -> Result<(), MachineError>;
 }
 
@@ -69,7 +70,7 @@ impl RangeReader for Applying<'_> {
         keyspace: KeyspaceId,
         range: &KeyRange,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError>,
+        visit: &mut VisitRow<'_>,
     ) -> Result<(), MachineError> {
         let sight = self.visibility(keyspace);
         let mut failure = None;

@@ -7,8 +7,6 @@
 //! The work is bounded by the [budget](thalweg_types::budget) of the calling thread's read, which counts the same kinds of
 //! work as the meter of commands. After the budget is spent, the outcome is meaningless.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
 use thalweg_store::Direction;
 use thalweg_types::{
@@ -26,7 +24,7 @@ use crate::{
     error::MachineError,
     keys::KeyRange,
     keyspaces::{
-        read_view::ReadView,
+        read_view::{ReadView, VisitRow},
         values::{Stored, StoredRef, StoredValue},
     },
     machine::{
@@ -214,7 +212,7 @@ impl RangeReader for Reading<'_> {
         keyspace: KeyspaceId,
         range: &KeyRange,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError>,
+        visit: &mut VisitRow<'_>,
     ) -> Result<(), MachineError> {
         self.charge(SCAN);
         self.view.scan_rows(keyspace, range, direction, visit)
