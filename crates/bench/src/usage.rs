@@ -119,13 +119,13 @@ impl Meter {
         Self { server, effort: Effort::begin() }
     }
 
-    /// Returns the resources that the server used since the begin of the measurement; `None` if its process is not
+    /// Returns the resources that the server used since the start of the measurement; `None` if its process is not
     /// known.
     pub fn server(&self) -> Option<Cost> {
         self.server.map(|(id, before)| Usage::read(MeasuredProcess::Process(id)).since(&before))
     }
 
-    /// Returns the resources that the calling thread, as the load generator, and the server used since the begin of the
+    /// Returns the resources that the calling thread, as the load generator, and the server used since the start of the
     /// measurement.
     pub fn spent(&self) -> Spent {
         let (cpu, busiest) = self.effort.end();

@@ -83,7 +83,7 @@ impl Reservation {
         true
     }
 
-    /// Grows the reservation to at least `bytes`, even above the limit of all links.
+    /// Grows the reservation to at least `bytes`, even if all links together then exceed the limit.
     pub(crate) fn grow_to(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.0 {
             let more = (bytes - self.0).next_multiple_of(STEP);

@@ -17,7 +17,8 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
-/// Number of slots of the table of subjects that were not in memory when they were last published to.
+/// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
+/// from its second publish on.
 const SEEN: usize = 256;
 
 #[derive(Debug)]

@@ -209,7 +209,7 @@ fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
             },
             Route::Channel => return Ok(Some(frame)),
             Route::FailureWithoutId => return Ok(Some(frame)),
-            // `route` never answers a request with the begin of a subscription, nor sends pushes to it.
+            // `route` never answers a request with the start of a subscription, nor sends pushes to it.
             Route::Begun(Waiter::Reply(_)) | Route::Ended(Waiter::Reply(_)) => {
                 return Err(RouteError::Unexpected { kind, id }.into());
             }

@@ -128,8 +128,8 @@ impl Client {
 
     /// Returns the same client whose requests carry a name, such as the id of the job or the web request that causes
     /// them. The server writes the name to its log lines about them, and their failures state it. Names longer than 64
-    /// bytes are truncated; an empty name is none. Subscriptions and publishers send no names. Each request gets as many
-    /// bytes longer as the name has, and 4 more.
+    /// bytes are truncated; an empty name is none. Subscriptions and publishers send no names. The name makes each
+    /// request longer by the length of the name and 4 bytes.
     #[must_use]
     pub fn trace(&self, name: &str) -> Self {
         Self { trace: (!name.is_empty()).then(|| name.into()), ..self.clone() }

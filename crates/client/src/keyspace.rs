@@ -132,7 +132,7 @@ pub struct Version {
 /// A page of the versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Revision from which on all versions of the key are kept; older ones may be missing.
+    /// Revision since which all versions of the key are kept; older ones may be missing.
     pub oldest: Revision,
     /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,

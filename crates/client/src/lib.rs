@@ -81,7 +81,7 @@ pub use thalweg_wire::{
     Policy, Position, Release, SharedBatch, Values, VersionState,
 };
 
-/// Holder of the guide's text; rustdoc compiles the Rust examples in it.
+/// Item whose documentation is the text of the guide, so that rustdoc compiles the guide's Rust examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/rust-client.md")]
 pub struct Guide;

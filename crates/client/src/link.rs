@@ -41,8 +41,8 @@ use crate::{
     options::Options,
 };
 
-/// Size in bytes of the staged frames from which on they are moved to the queue of the socket instead of
-/// being copied.
+/// Minimum size in bytes of the staged frames at which they are moved to the queue of the socket instead of being
+/// copied.
 const HAND_OVER_BYTES: usize = 32 * 1024;
 
 const READY: &str = "ready() has checked that there is a session";
@@ -484,7 +484,7 @@ impl Link {
         }
     }
 
-    /// Notifies callers that wait for room, if there is room again.
+    /// Notifies callers that wait for room among the unsent frames, if there is room again.
     fn feed_starved(&self, state: &mut State) {
         if state.waits_for_room && !state.is_full(&self.options) {
             state.waits_for_room = false;

@@ -34,7 +34,7 @@ use crate::{
     subject::{Published, published},
 };
 
-/// Size in bytes from which on batches are sent without a copy; copying smaller ones costs less.
+/// Minimum size in bytes of a batch that is sent without a copy; copying smaller ones costs less.
 const SHARE_FROM_BYTES: usize = thalweg_transport::SHARED_FROM_BYTES;
 
 /// Bounds of a publisher's batches, and the acknowledgement that it requests.

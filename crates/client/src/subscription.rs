@@ -22,8 +22,8 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// A subscription on one channel, from its begin to its end or the loss of the connection. Dropping this
-/// value cancels the subscription.
+/// A subscription on one channel. It ends at the latest with the connection. Dropping this value cancels the
+/// subscription.
 struct Subscription {
     link: Arc<Link>,
     ticket: Ticket,

@@ -8,8 +8,8 @@
 //! ```
 //! Log entries carry the time of the space, but reads leave no entry. The file therefore notes a time that is at least
 //! that of every read, so that a key or lease that a reader found ended stays ended when the process is killed and the
-//! wall clock is set back. The file is written in place, within one sector, and not synced each time: it survives a kill,
-//! and a power loss takes back what was noted since the last round of maintenance with deadlines.
+//! wall clock is set back. The file is written in place, within one sector, and not synced each time: it survives a
+//! kill, but a power loss can lose the times that were written since a round of maintenance last removed expired keys.
 //!
 //! The file also shows when the directory was last in use. A wall clock that is far ahead of that is more often wrong
 //! than right, and the time of the space never goes back, so the open is refused until a person has decided.

@@ -34,7 +34,7 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
-    /// The directory does not exist as a data directory, and has files of others.
+    /// The directory is not a data directory, and contains files of other programs.
     #[error(
         "{path} is not a Thalweg data directory, and not empty: it contains {}; choose an empty directory or a new path",
         shown(.found)
@@ -130,7 +130,7 @@ pub enum OpenError {
     Replica(#[from] thalweg_replica::OpenError),
 }
 
-/// Names the first few of these files.
+/// Formats the names of the first few files for a message.
 fn shown(found: &[String]) -> String {
     const FEW: usize = 3;
     let names: Vec<_> = found.iter().take(FEW).map(|name| format!("{name:?}")).collect();

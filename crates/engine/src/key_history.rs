@@ -39,7 +39,7 @@ pub struct KeyVersions {
     pub versions: Vec<KeyVersion>,
     /// Argument `before` of the call that returns the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
-    /// Oldest revision from which on all versions of the key are kept.
+    /// Oldest revision since which all versions of the key are kept.
     pub oldest: Revision,
 }
 

@@ -20,7 +20,7 @@ use crate::{
     keyspace::{Keyspace, KeyspaceInfo, described},
 };
 
-/// Number of keys that a caller without a preference lets [`Keyspace::stats`] read before it estimates the others.
+/// Default for the maximum number of keys that [`Keyspace::stats`] reads; it estimates the others.
 pub const DEFAULT_STATS_KEYS: usize = 100_000;
 
 /// Number of keys and bytes in a keyspace.

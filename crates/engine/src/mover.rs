@@ -11,7 +11,7 @@
 //! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. Freeing
 //! needs such a read anyway, to find the last entry of the segments at the start of the log. A walk that found nothing
 //! live is remembered while the segment is freeable; after other walks the segment is left alone for a while
-//! (`seen.rs`).
+//! (`segment_history.rs`).
 //!
 //! A round frees the segments known to be free, then walks other segments, then frees those that the walks found free.
 //! Segments in which the state counts live bytes take turns over the rounds, so that live segments do not delay dead
@@ -272,7 +272,7 @@ impl Mover {
 
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
     /// freed, as a Raft group would. This is the last entry below the position from which the log can then be read in
-    /// order. A reader in order also misses segments below that position that stay because of live bytes.
+    /// order. Segments below that position that stay because of live bytes are not read in order either.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();

@@ -176,8 +176,8 @@ impl Transaction {
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
     }
 
-    /// Notes that the commit of this transaction sets a key, until a deadline and, with a lease, at most as long as
-    /// the lease. The commit fails if the lease does not exist then.
+    /// Notes that the commit of this transaction sets a key with a deadline, a lease or both; the value ends with the
+    /// earlier of them. The commit fails if the lease does not exist.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,

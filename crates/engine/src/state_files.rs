@@ -135,7 +135,8 @@ pub fn verify(
 }
 
 /// Replaces the state of the data directory at `path` with one that is computed from its log alone. The directory must
-/// not be open, and the log must reach back to its beginning. Nothing is lost then: the state is a function of the log.
+/// not be open, and the log must reach back to its beginning. This loses nothing, because the state is a function of
+/// the log.
 pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt, StateFilesError> {
     let path = path.as_ref();
     let disk = disk_at(path)?;

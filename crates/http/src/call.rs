@@ -52,8 +52,9 @@ impl Call {
         }
     }
 
-    /// Returns error 415 if `Content-Type` is not JSON. A missing header is an error as well: without its owner's consent, a
-    /// browser sends the bodies of other origins' pages only as a form, as plain text, or without a type.
+    /// Returns error 415 if `Content-Type` is not JSON. A missing header is an error as well. A page of another origin
+    /// can make a browser send a body as a form, as plain text, or without a type; to send JSON, the browser first asks
+    /// the server for permission.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         let given = self.header(&header::CONTENT_TYPE);
         match given.map(request_media) {

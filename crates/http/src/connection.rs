@@ -1,9 +1,9 @@
 //! Watches the sockets of connections, which limits what the HTTP library leaves unlimited.
 //!
-//! Owns: counting the bytes that a socket reads and writes ([`Watched`]), and the check whether a connection has waited
-//! too long ([`Watch::verdict`]). The check runs a few times per timeout. It covers a connection with half a request
-//! head, an idle one, and one whose client reads a reply too slowly. Each connection has one timer; requests have none.
-//! Does not own: the timeout of a request's body, which gets a proper reply.
+//! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check whether a connection
+//! has waited too long ([`ActivityMonitor::verdict`]). The check runs a few times per timeout. It covers a connection
+//! with half a request head, an idle one, and one whose client reads a reply too slowly. Each connection has one timer;
+//! requests have none. Does not own: the timeout of a request's body, which gets a proper reply.
 
 use std::{
     io,
@@ -149,8 +149,8 @@ impl ActivityMonitor {
         Self { timeouts, read: 0, written: 0, moved_at: now, writing: Pace::new(timeouts.write), head_since: Some(now) }
     }
 
-    /// Checks a connection against its timeouts. The caller must call this every [`Patience::tick`]. `is_short` is true
-    /// while connections run short and the client's address holds more than its share.
+    /// Checks a connection against its timeouts. The caller must call this every [`ConnectionTimeouts::tick`].
+    /// `is_short` is true while connections run short and the client's address holds more than its share.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
@@ -322,7 +322,7 @@ mod tests {
         write: MinRate { window: Duration::from_secs(30), bytes: 30_000 },
     };
 
-    /// Checks a connection every two seconds until the verdict is not `Fine`. Returns the number of seconds and the
+    /// Checks a connection every two seconds until the verdict is not `Active`. Returns the number of seconds and the
     /// verdict.
     fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, ConnectionStatus) {
         let start = Instant::now();

@@ -40,8 +40,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format that the `Accept` header requests. If it requests no supported format, the error calls the
-    /// items `what`.
+    /// Returns the format that the `Accept` header requests. If it requests no supported format, returns an error, in
+    /// which `what` names the items.
     pub(crate) fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
         match negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]) {
             Some(Media::Events) => Ok(Self::Events),

@@ -35,7 +35,8 @@ use crate::{
     shared::Http,
 };
 
-/// Number that represents all HTTP requests in [`Solitude`](thalweg_serving::solitude::Solitude). No channel has it.
+/// Number that represents all HTTP requests in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). No
+/// channel has this number.
 const HTTP: u64 = 0;
 
 /// Creates the router over all routes. The router only selects the operation, and `Http::handle` does everything else,

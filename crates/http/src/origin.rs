@@ -1,4 +1,4 @@
-//! Protection from websites: the requests of a browser that the server answers.
+//! Protection from websites: the check that decides which requests of a browser the server answers.
 //!
 //! A page of any website can make the browser of its visitor send requests to this node: it can name the node's address
 //! in an image, a form or a script (another *origin*), or let its own name lead to the node's address, so that the
@@ -127,7 +127,7 @@ impl OriginPolicy {
     }
 }
 
-/// Returns a host without its port, and without a dot at the end of a name. `None` if the text is no host.
+/// Returns a host without its port, and without a dot at the end of a name. `None` if the text is not a host.
 fn without_port(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(_) => host.split_at(host.find(']')? + 1),

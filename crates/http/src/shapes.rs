@@ -153,7 +153,7 @@ pub(crate) struct Versions {
     key: Option<String>,
     key_base64: Option<String>,
     versions: Vec<Version>,
-    /// Revision from which on all versions of the key are kept.
+    /// Revision since which all versions of the key are kept.
     oldest: u64,
     /// Present if there are older versions: the value of `before` for the request for them.
     next: Option<u64>,

@@ -186,7 +186,8 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// Returns true if the request states a TTL. An explicit `default` and a missing TTL have the same terms.
+/// Returns true if the request states a TTL. The result of parsing does not show that, because an explicit `default`
+/// equals a missing TTL.
 fn has_ttl(call: &Call) -> bool {
     call.header(&TTL).is_some() || call.head.uri.query().is_some_and(|query| !query.is_empty())
 }

@@ -110,7 +110,8 @@ impl PacedBody {
         WaitingPart::new(&self.all, self.stream, self.write_timeout)
     }
 
-    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read.
+    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read, or the write
+    /// timeout ends the connection.
     fn next_part(&mut self) -> Frame<Bytes> {
         let part = self.rest.split_to(self.rest.len().min(PART_BYTES));
         self.waiting = Some(self.wait());

@@ -33,7 +33,7 @@ impl FoundSegment {
         &self.slot.path
     }
 
-    /// Reads the footer of the segment. The inner result is an error if there is no valid footer.
+    /// Reads the footer of the segment. The inner result is an error if the footer is not valid.
     pub fn footer(&self) -> Result<Result<Footer, Damage>, DiskFault> {
         let key = self.key();
         let mut bytes = [0; FOOTER_BYTES];

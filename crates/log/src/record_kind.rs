@@ -1,4 +1,4 @@
-//! Kinds of records.
+//! Kinds of records in a node's log, and the byte that represents each of them on disk.
 
 /// Kind of a record. Records belong to a space, a state machine with its own sequence of numbered entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Finds the end of the log, and decides whether an end is torn or corrupt. Reads only.
 //!
-//! Owns: the decision. Does not own: the writes that follow (see `mend`), or the choice to reject the log
-//! (see `recovery`).
+//! Owns: the decision. Does not own: the writes that follow (see `apply_survey`), or the choice to reject the log (see
+//! `recovery`).
 //!
 //! Records that any valid header attests as durable are never torn. So a survey first finds the highest
 //! attested LSN. Then it reads the batches from the segment that holds the record before that LSN. The first

@@ -9,9 +9,9 @@
 //! whether the segment has any, recovery reads the active segment anyway, and appends update the table. Only
 //! segments with truncations are read a second time at open.
 //!
-//! Invariants: truncations are ordered by LSN. Those of one space are also ordered by index, because a later
-//! truncation at the same or a lower index replaces an earlier one. So there are never more truncations than
-//! entries that were kept in between.
+//! Invariants: truncations are ordered by LSN. Those of one space are also ordered by index, because a later truncation
+//! replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least one valid
+//! entry, which bounds their number.
 //!
 //! The table contains all truncations after a record that is readable in order. For other records some
 //! truncations may be missing: those whose segment was freed first.
@@ -58,7 +58,7 @@ impl Truncations {
         }
     }
 
-    /// Adds the truncations in all segments that have some; reads these segments.
+    /// Reads all segments that contain truncations, and adds these truncations to the table.
     pub fn read(&self, segments: &Table) -> Result<(), OpenError> {
         let mut table = Vec::new();
         for segment in segments.contiguous().iter().filter(|segment| segment.holds_truncations()) {

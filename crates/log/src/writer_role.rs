@@ -76,8 +76,8 @@ pub(crate) struct Core {
     /// Number of record batches since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
-    /// True after a partly failed write; no further batch may be written, because the segment ends with a
-    /// torn one.
+    /// True after a write that failed in part. No further batch may be written, because the segment ends with a torn
+    /// batch.
     pub torn: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Owns: the order of these steps, backpressure, keepalive and the end of the channel. Does not own: the execution of
 //! requests (`dispatch` and the handlers), pending requests (`requests`), the socket and its timers
-//! (`thalweg_serving::served`).
+//! (`thalweg_serving::served_socket`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write
@@ -607,8 +607,9 @@ impl ChannelTask {
         self.socket.ticked(self.out.outbox());
     }
 
-    /// Returns true if the channel is idle and connections run short because of its client's address. The first channel
-    /// of a connection that has others is not closed, because they would end with it.
+    /// Returns true if the server should close the channel: it is idle, connections run short, and its client's address
+    /// holds more than its share. Returns false for the first channel of a connection that has others, because they
+    /// would end with it.
     fn is_dispensable(&self) -> bool {
         let Session { account, app, .. } = &self.session;
         account.is_over_share(Resource::Connections)

@@ -129,7 +129,7 @@ impl Publishing {
     /// Decodes a batch that the client published, and checks its messages and its subject.
     ///
     /// # Errors
-    /// Fails if the bytes are no valid batch, the checksum does not match, or the subject is invalid.
+    /// Fails if the bytes are not a valid batch, the checksum does not match, or the subject is invalid.
     pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<CheckedBatch<'f>, Failure> {
         let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
         // Subscribers rely on this check. It is cheap compared with receiving the batch.

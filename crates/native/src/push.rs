@@ -30,8 +30,8 @@ impl Drop for PushSource {
 }
 
 impl PushSource {
-    /// Creates the subscription from a push that the engine has begun. `release` decides what happens to unsettled
-    /// records at its end.
+    /// Creates the subscription from a push that the engine has begun. With `release`, records that are unsettled at
+    /// its end are returned to the group immediately.
     #[must_use]
     pub(crate) fn new(push: engine::Push, release: Release) -> Self {
         Self { push, release }

@@ -7,7 +7,7 @@ use thalweg_wire::handshake::{Agreed, ServerParameters};
 
 use super::Native;
 
-/// Terms of a connection, as its handshake has determined them; each of its channels has a copy.
+/// Parameters of a connection, as its handshake has determined them; each of its channels has a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// State of the server that all protocols share: database, configuration, admission.

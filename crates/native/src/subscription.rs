@@ -6,7 +6,7 @@
 //! client grants no credit.
 //!
 //! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,
-//! `watching`).
+//! `watch_source`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -78,8 +78,8 @@ pub(crate) struct Subscription {
     credit: SendCredit,
     /// Number of messages that may still be sent until the limit of the subscription.
     left: u64,
-    /// Reason why the subscription must end, and if pending messages are sent before; `None` while no end is
-    /// requested.
+    /// Reason why the subscription must end, and the choice whether pending messages are sent first; `None` while no
+    /// end is requested.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,

@@ -1,4 +1,4 @@
-//! Handlers of requests to watch keys. `watching` runs the steps of a watch.
+//! Handlers of requests to watch keys. `watch_source` runs the steps of a watch.
 
 use std::ops::Bound;
 

@@ -24,7 +24,7 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
-/// Maximum number of comparisons for one text. More than that takes a pattern of several KiB and a key as long.
+/// Maximum number of comparisons for one text. Only a pattern of several KiB and an equally long key take more.
 const MAX_COMPARISONS: u64 = 4_000_000;
 
 /// Returns true if the text matches the pattern.
@@ -33,7 +33,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     compare(pattern, text, u64::MAX).0.unwrap_or(false)
 }
 
-/// A pattern that a command matches with many names, with the work that this has cost.
+/// A pattern that a command compares with many names. Counts the comparisons as work of the command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matcher<'a> {
     pattern: &'a [u8],
@@ -45,8 +45,8 @@ impl<'a> Matcher<'a> {
         Self { pattern, comparisons: 0 }
     }
 
-    /// Returns true if the text matches the pattern. Counts the work, and returns an error if the command may do no
-    /// more of it.
+    /// Returns true if the text matches the pattern. Counts the comparisons, and returns an error once the command has
+    /// used up its budget.
     pub(crate) fn matches(&mut self, read: &(impl Read + ?Sized), text: &[u8]) -> Result<bool, StoreError> {
         let (found, taken) = compare(self.pattern, text, MAX_COMPARISONS);
         let before = comparisons(self.comparisons);

@@ -150,8 +150,8 @@ pub trait Read {
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError>;
     /// Returns a key with its value; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
-    /// Returns a key with its value, like [`get`](Self::get), but not the bytes of a string of more than `max_bytes`: the
-    /// inner `None` stands for a key with such a string.
+    /// Returns a key with its value, like [`get`](Self::get), but not the bytes of a string of more than `max_bytes`:
+    /// the inner `None` represents such a string.
     fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
         match self.look(key)? {
             None => Ok(None),

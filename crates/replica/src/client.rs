@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Estimated steps to which a [`Cost`] relates.
+/// Number of estimated steps for which a [`Cost`] states the measured steps.
 const COST_UNIT: u64 = 1024;
 
 /// Measured steps of recent commands per [`COST_UNIT`] estimated steps. The estimate assumes the largest values and
@@ -19,21 +19,22 @@ const COST_UNIT: u64 = 1024;
 struct Cost(AtomicU64);
 
 impl Cost {
-    /// Records a measurement. The cost rises at once, and falls by half of the difference.
+    /// Records a measurement. A higher measurement replaces the cost; a lower one reduces it by half of the difference.
     fn learn(&self, sample: u64) {
         let before = self.0.load(Relaxed);
         self.0.store(if sample >= before { sample } else { before.midpoint(sample) }.max(1), Relaxed);
     }
 }
 
-/// Address of clients. Its connections begin with the cost that earlier ones have shown.
+/// An address from which clients connect. A new client starts with the cost measured for earlier clients of its
+/// address.
 #[derive(Debug)]
 pub struct ClientAddress {
     cost: Cost,
 }
 
 impl Default for ClientAddress {
-    /// Creates an address that has shown nothing: its commands count as fully expensive.
+    /// Creates an address without measurements: the commands of its clients count as fully expensive.
     fn default() -> Self {
         Self { cost: Cost(AtomicU64::new(COST_UNIT)) }
     }

@@ -12,13 +12,13 @@
 //! entry, by its own time, still finds. So for reads the time stands still while an entry with a timestamp is in
 //! progress, for as long as its durability level takes (an fsync).
 //!
-//! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that no
-//! read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than this
-//! span at an open, it was set back, and the time continues from the noted one. So a key that a read has hidden past its
-//! deadline stays hidden if the process is killed and the wall clock is set back; after an ordinary kill the time does not
-//! jump. A keeper need not make each
-//! note durable: a power loss can take back the notes of the last moments. For this case the space also appends an entry
-//! within a round of maintenance after a deadline has passed, and when it is closed.
+//! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that
+//! no read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than
+//! this span at an open, it was set back, and the time continues from the noted one. So a key that a read has hidden
+//! past its deadline stays hidden if the process is killed and the wall clock is set back; after an ordinary kill the
+//! time does not jump. A keeper need not make each note durable: a power loss can lose the times noted last. For this
+//! case the space also appends an entry within a round of maintenance after a deadline has passed, and when it is
+//! closed.
 //!
 //! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of
 //! every read that did not see the entry; a read's time is at least the timestamp of every entry that it

@@ -8,9 +8,9 @@
 //! by [`MAX_TURN_STEPS`] or a single command. So a client with cheap commands is served, although another one keeps the
 //! node busy with expensive ones.
 //!
-//! A command is expensive if its [estimate](max_steps), times the measured cost of its client's recent commands, exceeds
-//! [`EXPENSIVE_STEPS`]. A client that nothing is known of counts as fully expensive, until its first commands are
-//! measured. Commands without a client, such as those of an embedding program, are always ready.
+//! A command is expensive if its [estimate](max_steps), times the measured cost of its client's recent commands,
+//! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
+//! Commands without a client, such as those of an embedding program, are always ready.
 //!
 //! # Limits
 //!
@@ -172,14 +172,14 @@ pub(crate) struct Taken {
     pub(crate) proposals: Vec<Pending>,
     /// Number of proposals at which each entry ends.
     pub(crate) ends: Vec<usize>,
-    /// Number of steps that applying each entry took, as far as the entries were applied.
+    /// Number of steps that each entry took; entries that were not applied are missing.
     pub(crate) steps: Vec<u64>,
 }
 
 impl Taken {
-    /// Updates the measured costs of the clients by the steps that each entry took. Of an entry with commands of several
-    /// clients it is not known which took how much. If it took much more than was probable, the clients with expensive
-    /// estimates count as unknown again, so that their next commands are measured apart.
+    /// Updates the measured costs of the clients by the steps that each entry took. If an entry has commands of several
+    /// clients, the cost of each is unknown. If such an entry took many more steps than expected, the clients with
+    /// expensive estimates count as fully expensive again, so that their next commands are measured separately.
     pub(crate) fn learn(&self) {
         if self.steps.len() != self.ends.len() {
             return;
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// Returns the numbers of commands that the queue takes together from commands of these sizes.
+    /// Tests how the queue groups commands of the given sizes: returns the number of commands of each group.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());

@@ -112,7 +112,7 @@ mod tests {
         turns.push(client, Pending::new(command, Durability::Os, Purpose::Data, None, Some(Arc::clone(client))));
     }
 
-    /// Takes all proposals. Returns the key that each puts.
+    /// Takes all proposals in order, and returns the key that each of them puts.
     fn taken(turns: &mut Turns) -> Vec<String> {
         std::iter::from_fn(|| turns.pop())
             .map(|pending| {

@@ -16,8 +16,8 @@ use std::{
 
 use super::waiting::Bell;
 
-/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other constants are its values for
-/// a blocked read, and for a read that is to end like after a timeout or with an error.
+/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other constants are its values for a
+/// blocked read, and for a read that must end, as after a timeout or with an error.
 const LISTENING: u8 = 0;
 const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;

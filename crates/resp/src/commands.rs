@@ -6,7 +6,8 @@ use thalweg_redis::Command;
 /// Number of arguments up to which a command is passed on without an allocation.
 const FEW: usize = 16;
 
-/// Returns true if a command marks the beginning or the end of a transaction for the database. Marks have no reply.
+/// Returns true for `MULTI` and `EXEC` in a list of commands. They only mark where a transaction begins and ends, and
+/// have no reply.
 pub(crate) fn is_mark(command: &Command) -> bool {
     matches!(command.name, "multi" | "exec")
 }

@@ -72,7 +72,8 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
     }
 }
 
-/// Parameters that a running redis-server cannot change. Thalweg changes none, but an error of Redis comes first.
+/// Parameters that a running redis-server cannot change. `CONFIG SET` changes nothing here, but reports the same
+/// mistakes as Redis before it refuses.
 const IMMUTABLE_IN_REDIS: [&str; 1] = ["databases"];
 
 /// Returns the error reply to `CONFIG SET` with these names and values. It reports the first mistake that Redis would

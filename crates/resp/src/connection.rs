@@ -1,7 +1,8 @@
 //! The task of a connection: reads, passes commands to the session, writes.
 //!
 //! Owns: the order of these steps, backpressure, timeouts, the end of the connection. Does not own the execution of
-//! commands ([`session`](super::session)), nor the socket and its timers (`served`).
+//! commands ([`session`](super::session)), nor the socket and its timers
+//! ([`ServedSocket`](thalweg_serving::served_socket::ServedSocket)).
 //!
 //! ```text
 //! one turn:  pending work ─► commands ─► read, commands (twice at most) ─► write

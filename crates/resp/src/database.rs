@@ -45,7 +45,7 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// Calls `act` with a view of the applied state. May call `act` again with a newer view; then only the result
     /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
-    /// Proposes commands of a client, which all run without interruption by other commands, or not at all if a watched key has
+    /// Proposes commands of a client. All of them run without other commands in between, or none if a watched key has
     /// changed.
     fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
     /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if

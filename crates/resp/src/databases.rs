@@ -1,4 +1,4 @@
-//! Numbering of the databases.
+//! The databases that Redis clients can select, by number: opening the configured ones, and finding one by its number.
 
 use std::sync::Arc;
 

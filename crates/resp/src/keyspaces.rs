@@ -98,7 +98,8 @@ const REPLIES_TOO_LARGE: &str = "ERR the replies of these commands would be too 
 /// Maximum number of keys, fields or entries that a part of a command deletes.
 const MAX_DELETED: usize = 5_000;
 
-/// Returns the number of arguments, with the name, before the list of what a command deletes; `None` for other commands.
+/// Returns the number of arguments, including the name, that precede the list of keys, fields or entries that a command
+/// deletes; `None` for commands without such a list.
 fn fixed_arguments(name: &str) -> Option<usize> {
     match name {
         "del" | "unlink" => Some(1),

@@ -26,7 +26,7 @@ use super::statistics::{Figures, Statistics};
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histogram of the time from a read with commands of a client to the last reply to these commands.
+    /// Histogram of turns: the time from a read that brings commands of a client to the last reply to these commands.
     turns: Shards,
     /// Counters of commands and error replies.
     pub(crate) statistics: Statistics,

@@ -101,7 +101,8 @@ pub(crate) struct Session {
     pub(super) reading: Option<Box<LongRead>>,
     /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
-    /// Wait that begins if the blocking read that was proposed to the log finds no entry.
+    /// Wait of the blocking `XREADGROUP` that was proposed as a command. The wait begins if the command finds no stream
+    /// entry.
     pub(super) may_block: Option<Box<Wait>>,
     /// True once the client has disconnected or the server stops. No blocking read begins after that.
     is_blocking_forbidden: bool,

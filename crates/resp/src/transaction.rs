@@ -32,7 +32,7 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Maximum number of commands of a transaction. The log has two marks beside them.
+/// Maximum number of commands of a transaction. Its command in the log also contains two marks, for `MULTI` and `EXEC`.
 pub(super) const MAX_TRANSACTION_COMMANDS: usize = MAX_REDIS_COMMANDS - 2;
 
 /// Maximum size in bytes of the commands of a transaction.
@@ -120,7 +120,7 @@ impl Session {
         self.transaction.take()
     }
 
-    /// Ends the watching of all keys that the client watches with `WATCH`.
+    /// Stops watching all keys that the client watches with `WATCH`.
     pub(super) fn unwatch(&mut self) {
         if !self.watched.is_empty() {
             self.watched = Vec::new();

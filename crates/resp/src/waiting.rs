@@ -82,7 +82,7 @@ impl WaitingClients {
         Waiter { waiting: Arc::clone(self), keys, bell }
     }
 
-    /// Begins the record of the keys that a burst may change, without keys.
+    /// Creates an empty record of the keys that a burst may change.
     pub(crate) fn touch_none(&self, touched: &mut TouchedKeys) {
         *touched = if self.count() == 0 { TouchedKeys::Any } else { TouchedKeys::Keys(Vec::new()) };
     }

@@ -214,7 +214,7 @@ impl std::fmt::Display for AddressKey {
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
-    /// Address as the queue of commands counts it.
+    /// The client's address, for which the queue of commands measures costs.
     client_address: Arc<ClientAddress>,
     admission: Arc<Admission>,
 }
@@ -234,7 +234,7 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
-    /// Connection as the queue of commands counts it.
+    /// The connection, as a client for which the queue of commands measures costs.
     client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,
@@ -315,14 +315,14 @@ impl Account {
         self.address.key
     }
 
-    /// Returns the connection as the queue of commands counts it.
+    /// Returns the connection, as a client for which the queue of commands measures costs.
     #[must_use]
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
     /// Returns true if only the reserve of a resource is free and the connection's address holds more than its share.
-    /// The server then takes back what the address does not use.
+    /// The server then closes idle connections of this address.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
@@ -411,15 +411,15 @@ impl Account {
     }
 }
 
-/// Returns a counter's value, or 0 while it is below zero: for a moment after one thread of a connection has released what
-/// another thread is about to add.
+/// Returns a counter's value, or 0 while it is below zero. That happens for a moment if one thread of a connection
+/// releases an amount before another thread has added it.
 #[inline]
 fn at_least_zero(count: u64) -> u64 {
     if count > u64::MAX / 2 { 0 } else { count }
 }
 
-/// Returns how much of `more` is charged to the bound if the connection holds `before` already: what lies above the
-/// connection's own part.
+/// Returns how much of `more` is charged to the bound if the connection already holds `before`. The connection's own
+/// part is free of charge.
 #[inline]
 fn charged(resource: Resource, before: u64, more: u64) -> u64 {
     let own = resource.own();

@@ -37,13 +37,13 @@ pub struct App {
     pub db: AsyncDatabase,
     /// Configuration of the server.
     pub config: Config,
-    /// Bounds on requests, connections and bytes, and the shares of clients in them.
+    /// Bounds on requests, connections and bytes, and the amounts that each client holds.
     pub admission: Arc<Admission>,
-    /// Slots of connections that have not proved themselves.
+    /// Slots of connections that have not finished a handshake, authenticated, or sent a request.
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// Shares of the keyspaces that clients have created, by name.
+    /// Reservations of the keyspaces that clients have created, by the keyspace's name.
     created: Mutex<HashMap<String, Reservation>>,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,
@@ -111,8 +111,9 @@ impl App {
         }
     }
 
-    /// Takes a share of the keyspaces that clients may create. Returns an error if the client's address has created
-    /// more than its share. Shares of keyspaces that were dropped in the meantime are released first.
+    /// Reserves one of the keyspaces that clients may create, in the name of the client's address. Returns an error if
+    /// the address already holds its share. Reservations of keyspaces that were dropped in the meantime are released
+    /// first.
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
             return Ok(held);
@@ -123,7 +124,7 @@ impl App {
         })
     }
 
-    /// Keeps the share of a keyspace that a client has created, until the keyspace is dropped.
+    /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
     pub fn created_keyspace(&self, name: &str, held: Reservation) {
         self.created().insert(name.to_owned(), held);
     }

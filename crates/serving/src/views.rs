@@ -52,7 +52,7 @@ pub struct Views {
     random: RandomState,
     next_token: AtomicU64,
     max_subscriptions: usize,
-    /// Shares of the caches that clients have created.
+    /// Reservations of bytes for the caches that clients have created.
     cache_shares: Mutex<HashMap<CacheId, Reservation>>,
     queue_messages: u64,
     queue_bytes: u64,
@@ -95,26 +95,26 @@ impl Views {
         }
     }
 
-    /// Returns the instant at which the clock of broker and caches began.
+    /// Returns the time at which the clock of broker and caches was zero.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Returns the current time as a [`Moment`], the time since [`started`](Self::started), which broker and
-    /// caches take.
+    /// Returns the current time as a [`Moment`]: the time since [`started`](Self::started). Broker and caches take
+    /// times in this form.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.started.elapsed().into()
     }
 
-    /// Converts a moment of the clock of broker and caches to an instant.
+    /// Converts a time of the clock that broker and caches use to an [`Instant`].
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// Converts an instant to a moment of the clock of broker and caches.
+    /// Converts an [`Instant`] to a time of the clock that broker and caches use.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()
@@ -147,10 +147,10 @@ impl Views {
         self.max_subscriptions
     }
 
-    /// Takes a share of the limit on subscriptions for a client.
+    /// Reserves one of the permitted subscriptions for a client.
     ///
     /// # Errors
-    /// The limit is reached, or the client's share of it.
+    /// Returns an error if the limit or the client's share of it is reached.
     pub fn subscription_share(&self, account: &Arc<Account>) -> Result<Reservation, SubscribeError> {
         account.take(Resource::Subscriptions, 1).ok_or(SubscribeError::TooMany { max: self.max_subscriptions })
     }
@@ -165,7 +165,7 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. The cache counts in the share of the client's address until it is removed.
+    /// value is true if it was created. Until the cache is removed, its bytes count as held by the client's address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.
@@ -194,8 +194,8 @@ impl Views {
         }
     }
 
-    /// Takes a share of the bytes of all caches for a new cache. Shares of caches that were removed in the meantime are
-    /// released first.
+    /// Reserves the bytes of a new cache within the limit of all caches. Reservations of caches that were removed in
+    /// the meantime are released first.
     fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<Reservation, CreateCacheError> {
         if let Some(held) = account.take_quietly(Resource::CacheBytes, max_bytes) {
             return Ok(held);

@@ -73,8 +73,8 @@ impl Machine {
         self.keep(position, &MEMBERSHIP, &[&id.encode(), payload])
     }
 
-    /// Stores the payload of a vote's record. The state's applied term, index and time do not change, because a vote
-    /// is no entry.
+    /// Stores the payload of a vote's record. The state's applied term, index and time do not change, because a vote is
+    /// not an entry.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
         self.keep(Position { next_lsn, entry: None }, &VOTE, &[payload])
     }

@@ -102,7 +102,7 @@ pub enum Command {
     Subscribe(subjects::Subscribe),
     /// Publish a message, and print the answer to it
     Request(subjects::Request),
-    /// Answer messages of subjects
+    /// Answer requests that clients publish to a subject
     Reply(subjects::Reply),
     /// Use a server's caches: bounded, in memory, with times to live
     #[command(subcommand)]

@@ -25,7 +25,8 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("Tools", &["bench", "completions", "man", "help"]),
 ];
 
-/// Verbs of other programs, with the commands that do the same here. Those that the command has are suggested.
+/// Verbs of other programs, with the commands that do the same here. An error suggests those of them that exist at the
+/// position of the typed verb.
 const SYNONYMS: &[(&[&str], &[&str])] = &[
     (&["set", "insert", "store", "write"], &["put", "configure"]),
     (&["add"], &["put", "append", "create"]),

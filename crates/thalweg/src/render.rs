@@ -2,9 +2,9 @@
 //!
 //! stdout contains only results; notes and progress go to stderr.
 //!
-//! Invariant: no text that came from data acts on a terminal. Every line passes [`line()`], [`Lines::line`], [`note`] or
-//! [`failure`], which escape control characters in it. Values go through [`data`], which prints them byte for byte only
-//! if stdout is no terminal or the user asks for it.
+//! Invariant: no text that came from data acts on a terminal. Every line passes [`line()`], [`Lines::line`], [`note`]
+//! or [`failure`], which escape control characters in it. Values go through [`data`], which prints them byte for byte
+//! only if stdout is not a terminal or the user requests it.
 
 use std::{
     borrow::Cow,
@@ -242,7 +242,7 @@ pub fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -
     line(&if json { object.to_string() } else { text() })
 }
 
-/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is no terminal or the
+/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is not a terminal or the
 /// command prints JSON.
 pub fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);

@@ -3,8 +3,8 @@
 //! Owns: the temporary name, the lock that shows other processes that the file is being written, and the removal of
 //! files that killed processes left behind. Does not own: the contents.
 //!
-//! Invariants: a temporary file is new, has a name that nobody can predict, and only its owner can read it. So neither
-//! another process that writes to the same place, nor a symbolic link that somebody put there, receives or replaces its
+//! Invariants: a temporary file is new, has an unpredictable name, and only its owner can read it. So neither another
+//! process that writes to the same path, nor a symbolic link that another user put there, receives or replaces its
 //! contents. A file that another process still writes is never removed, because that process holds its lock.
 
 use std::{

@@ -24,16 +24,16 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Size in bytes from which on shared bytes are queued as a reference. Smaller ones are copied, which costs
-/// less than a separate slice in a vectored write.
+/// Minimum size in bytes of shared bytes that are queued as a reference. Smaller ones are copied, which costs less than
+/// a separate slice in a vectored write.
 pub const SHARED_FROM_BYTES: usize = 1024;
 
 /// Capacity in bytes that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
 
-/// Size in bytes from which on a buffer of small frames is passed to QUIC without a copy; QUIC keeps sent
-/// bytes until they are acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must
-/// also move to the front of the buffer.
+/// Minimum size in bytes of a buffer of small frames that is passed to QUIC without a copy; QUIC keeps sent bytes until
+/// they are acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must also move to the front
+/// of the buffer.
 const OWN_FROM_BYTES: usize = 32 * 1024;
 
 /// Maximum number of slices that one write over TLS passes on.

@@ -40,8 +40,8 @@ pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
 /// Maximum number of connections of one socket that wait for their handshake to begin. Further connections
 /// are rejected.
 const MAX_INCOMING: usize = 1024;
-/// Maximum bytes of packets that are kept for one connection before its handshake begins. The next constant
-/// is the maximum for all connections of a socket together.
+/// Maximum bytes of packets that are kept for one connection before its handshake begins. All connections of a socket
+/// together keep at most `INCOMING_BYTES_TOTAL`.
 const INCOMING_BYTES: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
 /// Maximum number of shared pieces that one write passes to QUIC; the next write passes further ones.

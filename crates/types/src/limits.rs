@@ -117,7 +117,7 @@ pub const COMPACTION_BYTES: u64 = 1024 * 1024;
 pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of commands in one log entry. If more commands are queued, they become several entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
-/// Number of bytes of commands in a log entry from which no further command is added to the entry.
+/// Size in bytes of the commands in a log entry above which no further command is added to the entry.
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of [steps](crate::steps) that the commands of one log entry may take, estimated from their bytes. A
 /// command that would exceed it goes into the next log entry, so no entry takes longer than one command may. At most

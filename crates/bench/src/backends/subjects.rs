@@ -54,7 +54,7 @@ enum SubjectKind<'a> {
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
-    /// Creates the subject for one of Thalweg's own backends.
+    /// Describes one of Thalweg's own backends as the measured store.
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
             Mode::BehindLog => SubjectKind::Engine(backend),
@@ -63,7 +63,7 @@ impl<'a> Subject<'a> {
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
-    /// Creates the subject for another system's store, which syncs each write.
+    /// Describes the measured store of another system, which syncs each write.
     pub fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: SubjectKind::Peer(contender) }
     }

@@ -1,4 +1,5 @@
-//! Workloads of row P, a published benchmark, and further ones over flushed, large and missing data, for any store.
+//! Workloads for any store: those of *row P*, a published benchmark of another system, and further ones over flushed,
+//! large and missing data.
 //!
 //! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
 //! clock runs, and the same queries are compared pair by pair afterwards.

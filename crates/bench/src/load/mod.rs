@@ -3,8 +3,8 @@
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which HTTP and RESP
 //! implement; connections, and when requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]), its
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
-//! that meets an objective ([`find_knee`]); the threads ([`crew`]); and the reasons for which a run's figures are void
-//! ([`Validity`]). Does not own: requests and the checking of replies, which are the protocols'; the server
+//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]); and the reasons for which a run's figures
+//! are void ([`Validity`]). Does not own: requests and the checking of replies, which are the protocols'; the server
 //! ([`crate::server`]); the loop of the native protocol's channels ([`crate::native::drive`]), which may be TLS or QUIC
 //! and therefore need a runtime. That loop uses the same threads, pace, clock, counts and judgement of runs.
 

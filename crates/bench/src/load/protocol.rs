@@ -63,9 +63,9 @@ pub trait Protocol: Sync {
     type Reply: Copy;
     /// Fault of a reply; its `Display` text describes the fault.
     type Fault: Display;
-    /// State that the protocol keeps for each connection between two replies.
+    /// State that the protocol keeps for each connection from one reply to the next.
     type State: Default;
-    /// Counts of the protocol, in addition to those of [`Tally`].
+    /// Counters that only this protocol has, in addition to those of [`Tally`].
     type Counts: Merge + Send;
 
     /// How requests share write calls.

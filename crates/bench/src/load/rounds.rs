@@ -136,7 +136,7 @@ impl<C> Rounds<C> {
         mebibytes(self.outcomes.iter().filter_map(|outcome| outcome.spent.server?.peak_rss_bytes).max())
     }
 
-    /// Returns the validity of the first round that is not good; good if all rounds are.
+    /// Returns the validity of the first round that is not valid; [`Validity::Good`] if all rounds are valid.
     pub fn validity(&self) -> Validity {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
     }

@@ -53,7 +53,7 @@ impl Validity {
         Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
     }
 
-    /// Returns the first of the given validities that is not good; good if all are.
+    /// Returns the first value in `all` that is not [`Self::Good`]; `Good` if there is none.
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }

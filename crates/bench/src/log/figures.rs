@@ -11,7 +11,7 @@ use crate::{
     stats::{Summary, median, ratio},
 };
 
-/// All rounds of a cell, with the disk probe that ran beside each round.
+/// All rounds of one cell of the report (a combination of parameters), each with the disk probe that ran beside it.
 pub(super) struct Measured {
     pub(super) cell: Cell,
     pub(super) probes: Vec<Probed>,

@@ -1,7 +1,7 @@
 //! Checks that a subscriber gets every message once and in order.
 //!
-//! Owns: the record of which messages a subscriber received, at constant cost for each run of consecutive messages, and
-//! the comparison at the end. Does not own the check of the messages' content ([`super::payload`]).
+//! Owns: the account of the messages that a subscriber received, at constant cost for each run of consecutive messages,
+//! and the comparison at the end. Does not own the check of the messages' content ([`super::payload`]).
 //!
 //! A subscriber expects the messages of each publisher to be numbered 0, 1, 2, ... A number above the expected one
 //! leaves a gap; at the end the gaps must contain as many messages as the server reported as dropped. A number below
@@ -97,7 +97,7 @@ impl Sums {
 /// data and must not overflow the sums.
 const MASK: u64 = (1 << 40) - 1;
 
-/// How far a subscriber has received the messages of one publisher.
+/// Progress of a subscriber in the numbered messages of one publisher.
 #[derive(Clone, Copy, Debug, Default)]
 struct SequenceCheck {
     /// Number of the next expected message; `u64::MAX` before the first message.
@@ -115,7 +115,7 @@ pub enum Share {
     Some,
 }
 
-/// Record of the messages that one subscriber received, and of their faults.
+/// Account of the messages that one subscriber received, and of their faults.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriberAccount {
     share: Share,
@@ -137,20 +137,20 @@ pub struct SubscriberAccount {
 }
 
 impl SubscriberAccount {
-    /// Creates the record of a subscriber to `publishers` publishers.
+    /// Creates the account of a subscriber that receives from `publishers` publishers.
     pub fn new(share: Share, publishers: usize) -> Self {
         let sequences = vec![SequenceCheck::default(); publishers];
         Self { share, sequences, last_publisher: u32::MAX, ..Self::default() }
     }
 
-    /// Creates the record of a subscriber that joins while messages are being published. The first message of each
+    /// Creates the account of a subscriber that joins while messages are being published. The first message of each
     /// publisher may have any number.
     pub fn for_late_subscriber(publishers: usize) -> Self {
         let unheard = SequenceCheck { next: u64::MAX, ..SequenceCheck::default() };
         Self { sequences: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
-    /// Adds received messages, given as runs of consecutive numbers, to the record.
+    /// Adds received messages, given as runs of consecutive numbers, to the account.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
         for run in runs {
@@ -280,7 +280,7 @@ pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -
     faults
 }
 
-/// Returns the number of messages by which the members of a queue group together differ from the published messages.
+/// Returns the number of published messages that the members of a queue group together did not receive exactly once.
 fn group_difference(members: &[&SubscriberAccount], published: &[u64]) -> u64 {
     if members.iter().any(|account| account.share == Share::All) {
         return 0;

@@ -42,7 +42,7 @@ pub trait Session {
     /// Maximum number of reads, each of 64 KiB or more, before the thread's other tasks get a turn.
     const READS_PER_TURN: usize = usize::MAX;
 
-    /// Appends everything that is due to the channel's outgoing bytes.
+    /// Encodes all frames that are due, and appends them to the channel's outgoing bytes.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
     /// Handles all complete frames; the last read brought `bytes` bytes.

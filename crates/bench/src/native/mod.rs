@@ -4,10 +4,11 @@
 //! payload is made with one copy and checked with one comparison, messages of a batch are counted as a run, and all
 //! messages that came with one read share one arrival time.
 //!
-//! Parts: [`Line`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks the
-//! payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`] ends a
-//! run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and [`Place`] holds its
-//! port and transport. [`bare`] and [`relay`] measure what the machine can carry without a server.
+//! Parts: [`ReadyChannel`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks
+//! the payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`]
+//! ends a run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and
+//! [`NativeEndpoint`] holds its port and transport. [`bare`] and [`relay`] measure what the machine can carry without a
+//! server.
 
 pub mod bare;
 pub mod check;

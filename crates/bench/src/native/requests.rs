@@ -2,7 +2,8 @@
 //! which are sent as replies arrive or by a schedule.
 //!
 //! Owns: request ids, times, counts, and the threads of such a run. Does not own the content of requests and the check
-//! of replies (a [`Work`] does), pacing ([`crate::load::pace`]), and the event loop of a channel ([`super::drive`]).
+//! of replies (a [`ChannelRequests`] does), pacing ([`crate::load::pace`]), and the event loop of a channel
+//! ([`super::drive`]).
 //!
 //! Replies may arrive in any order: a request's id is its slot plus 1.
 

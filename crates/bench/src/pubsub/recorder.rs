@@ -12,13 +12,13 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Deliveries {
     /// Arrival time of the last delivery whose message was due in the counted part of the run, in nanoseconds since the
-    /// begin of that part.
+    /// start of that part.
     pub last: u64,
     /// Number of subscriptions that accepted a batch, summed over the acks.
     pub acked_deliveries: u64,
     /// Number of subscriptions whose queue was full for a batch, summed over the acks.
     pub acked_misses: u64,
-    /// Records of the received messages for each subscription, with the number of the subscription's queue group.
+    /// One pair for each subscription: the number of its queue group, and the account of the messages that it received.
     pub accounts: Vec<(usize, SubscriberAccount)>,
 }
 

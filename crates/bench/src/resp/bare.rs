@@ -25,7 +25,7 @@ use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 
 use crate::load::{Event, Poller};
 
-/// Size of the file in bytes. At its end the server starts again at its begin, as a log does that reuses segments.
+/// Size of the file in bytes. At its end the server continues at position 0, as a log does that reuses segments.
 const FILE_BYTES: usize = 64 << 20;
 /// Longest wait for events, in nanoseconds, before the server checks whether it must stop.
 const LOOK_NANOS: u64 = 50_000_000;

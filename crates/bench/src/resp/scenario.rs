@@ -1,5 +1,6 @@
-//! Scenarios of the RESP suite, which are the lines of its report: the one of the options, or those of
-//! `--preset goals`, which state the ratio to redis-server's figures that Thalweg should reach in the same run.
+//! Scenarios of the RESP suite. Each is one line of the report. The options describe a single scenario. `--preset
+//! goals` selects a list of them, each with the ratio to redis-server's figures that Thalweg should reach in the same
+//! run.
 
 use super::{
     options::{Preset, RespOptions, ServerChoice, ServerSpec},

@@ -197,7 +197,7 @@ impl Bench<'_> {
     }
 
     /// Measures a window without a snapshot that is as long as the snapshot `alone` took. Rare events then have the
-    /// same chance to happen in both kinds of windows.
+    /// same chance to happen in windows without and with a snapshot.
     fn measure_writers_alone(
         &self,
         writers: &Writers<'_>,

@@ -1,8 +1,10 @@
 //! Writers' response times in windows without and with a snapshot.
 //!
-//! Owns: [`Watch`], which makes a [`Window`] from the events while writers wrote, and [`Side`], which combines all
-//! windows of a kind in one histogram. Windows are short and alternate, so that disturbances of the machine affect both
-//! kinds. The 99th percentile of a single window says little, since one stop of 20 ms is one percent of two seconds.
+//! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Owns:
+//! [`SystemSample`], which makes a [`Window`] of the counters at its start and its end, and [`WindowSet`], which
+//! combines all windows without a snapshot, or all with one. Windows of both kinds alternate, so that disturbances of
+//! the machine affect both. The 99th percentile of a single window says little, since one stop of 20 ms is one percent
+//! of two seconds.
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Duration in microseconds above which an fsync counts as slow. It is a bucket bound of the log's histogram.
 const SLOW_SYNC_MICROS: u64 = 4096;
 
-/// Counters of the log and of the machine at the begin of a window.
+/// Counters of the log and of the machine at the start of a window.
 pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
@@ -61,7 +63,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// All windows of one kind, without or with a snapshot, combined.
+/// The sum of all windows without a snapshot, or of all windows with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,
@@ -103,7 +105,8 @@ impl WindowSet {
     }
 }
 
-/// Creates the table with a row for each kind of window, and one for the disk alone.
+/// Creates the table of the writers' response times. It has one row for all windows without a snapshot, one for all
+/// windows with a snapshot, and one for the probe of the disk.
 pub(super) fn table(without: &WindowSet, beside: &WindowSet, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {

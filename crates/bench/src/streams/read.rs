@@ -22,7 +22,7 @@ use crate::{
 pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// Record of which messages of each publisher were read, from the stream's start on.
+    /// Account of the messages of each publisher that were read since the stream's start.
     pub account: SubscriberAccount,
     next: u64,
 }
@@ -64,8 +64,8 @@ impl Checker {
     }
 }
 
-/// Requests that read a stream from its begin to its end, and then again. Each request starts at the end of the
-/// previous one, so only one request is in progress.
+/// Requests that read a stream from its first record to its last, again and again. Each request starts at the end of
+/// the previous one, so only one request is in progress.
 pub struct ReadWork {
     stream: StreamId,
     batch: u32,
@@ -90,8 +90,7 @@ pub enum AtStreamEnd {
 }
 
 impl ReadWork {
-    /// Creates a reader of a stream of `end` records. `fresh` is the record-keeping state of a reader that has read
-    /// nothing.
+    /// Creates a reader of a stream of `end` records. `fresh` is the account of a reader that has read nothing.
     pub fn new(
         stream: StreamId,
         batch: u32,
@@ -111,7 +110,7 @@ impl ReadWork {
         self
     }
 
-    /// Returns which records were read since the stream's start.
+    /// Returns the account of the records that were read since the stream's start.
     pub fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }

@@ -22,7 +22,7 @@ pub struct CacheEntry {
     pub value: Arc<[u8]>,
     /// Version that the last put of the key assigned.
     pub version: Version,
-    /// Time from which on the entry no longer exists; [`Moment::NEVER`] without a deadline.
+    /// Time at which the entry ceases to exist; [`Moment::NEVER`] without a deadline.
     pub deadline: Moment,
 }
 

@@ -1,4 +1,4 @@
-//! Operations of a simulated disk: figures by kind, and a log of the last operations.
+//! Operations of a simulated disk: the number of each kind, and a log of the last operations.
 
 use std::{collections::VecDeque, fmt, ops::Sub};
 
@@ -33,11 +33,11 @@ pub enum Operation {
 pub struct Counts {
     /// Number of reads.
     pub reads: u64,
-    /// Writes, without those through mappings.
+    /// Number of writes, without those through mappings.
     pub writes: u64,
     /// Number of writes through mappings.
     pub mapped_writes: u64,
-    /// Changes of a length by `set_len`.
+    /// Number of changes of a file's length by `set_len`.
     pub set_lens: u64,
     /// Number of syncs of files.
     pub syncs: u64,

@@ -100,8 +100,8 @@ impl Inode {
         Sectors::Cut { boundary, first: len.div_ceil(sector_bytes) }
     }
 
-    /// Succeeds a sync: every pending change becomes durable. Changes lost by an earlier failed sync are no
-    /// longer pending.
+    /// Makes a sync succeed: every pending change becomes durable. Changes lost by an earlier failed sync are no longer
+    /// pending.
     pub(super) fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             pending.sectors.apply(&mut self.durable, |_| true);
@@ -110,7 +110,7 @@ impl Inode {
         self.durable.trim();
     }
 
-    /// Fails a sync: the pages become clean without being written, except for sectors that `spill` permits.
+    /// Makes a sync fail: the pages become clean without being written, except for sectors that `spill` permits.
     /// Lengths are metadata and stay pending.
     pub(super) fn fail_sync(&mut self, mut spill: Option<&mut Rng>) {
         for pending in &mut self.pending {

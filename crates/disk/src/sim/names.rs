@@ -129,14 +129,14 @@ impl Names {
         Ok(names)
     }
 
-    /// Succeeds a directory sync: its pending changes become durable.
+    /// Makes the sync of a directory succeed: its pending changes become durable.
     pub(super) fn sync_dir(&mut self, dir: &str) {
         for pending in self.take_pending(dir) {
             pending.change.apply(&mut self.durable);
         }
     }
 
-    /// Fails a directory sync: the entries become clean without being written.
+    /// Makes the sync of a directory fail: the entries become clean without being written.
     pub(super) fn fail_sync_dir(&mut self, dir: &str) {
         drop(self.take_pending(dir));
     }

@@ -3,17 +3,17 @@
 //! Owns: the decision for each single change. Does not own: the definition of a change (see `inode` and
 //! `names`).
 //!
-//! The contract, and with it the media assumption: a sector of 512 bytes is written completely or not at all.
-//! So after a power loss each sector holds the synced version or any later one. The choice is independent of
-//! every other sector, of the length, and of the directory entry. Rewriting a sector with the same prefix
-//! therefore keeps the prefix. Synced data survives.
+//! The simulation assumes of the disk that a sector of 512 bytes is written completely or not at all. So after a power
+//! loss each sector holds the synced version or any later one. The choice is independent of every other sector, of the
+//! length, and of the directory entry. Rewriting a sector with the same prefix therefore keeps the prefix. Synced data
+//! survives.
 
 use super::rng::Rng;
 
 /// Outcome of a power loss for unsynced changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
-    /// Discards all unsynced changes: the state of the last syncs.
+    /// Discards all unsynced changes. Each file and directory is left as of its last sync.
     LoseUnsynced,
     /// Keeps all unsynced changes, as if they had been synced just in time.
     KeepUnsynced,
@@ -25,8 +25,8 @@ pub enum PowerLoss {
 }
 
 impl PowerLoss {
-    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one of the pure outcomes, where
-    /// code that only expects chaos can fail.
+    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one that keeps all or none of the
+    /// changes, in which other bugs show.
     #[must_use]
     pub fn random(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);

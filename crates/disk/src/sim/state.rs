@@ -330,8 +330,8 @@ impl State {
         Ok(())
     }
 
-    /// Returns the number of bytes of a write that find space, and the error if that is not all of them. Like
-    /// a kernel, the disk writes a prefix before it reports that it is full.
+    /// Returns the number of bytes of a write for which the disk has space, and an error if that is not all of them.
+    /// Like a kernel, the disk writes a prefix before it reports that it is full.
     fn bytes_that_fit(&self, id: InodeId, len: usize, offset: u64) -> (usize, Option<io::Error>) {
         let block_bytes = BLOCK_BYTES as u64;
         let Some(inode) = self.inodes.get(&id) else { return (0, None) };

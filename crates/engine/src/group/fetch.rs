@@ -4,7 +4,8 @@
 //! A fetch is a command: when its entry is applied, the state machine decides which records are delivered. The engine
 //! proposes it only when the state reports that it would deliver records, so waiting members cost nothing.
 //!
-//! Bound: at most [`MAX_WAITING_FETCHES`] fetches wait at a time. A further fetch that would have to wait is rejected.
+//! Bound: at most [`MAX_WAITING_FETCHES`](thalweg_types::limits::MAX_WAITING_FETCHES) fetches wait at a time. A further
+//! fetch that would have to wait is rejected.
 
 use std::{
     ops::ControlFlow,

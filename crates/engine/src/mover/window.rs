@@ -118,12 +118,13 @@ impl Window {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// Returns the number of state lookups that it took to find these batches, and resets the number.
+    /// Returns the number of lookups in the state by which the batches of this window were found, and sets the number
+    /// to 0.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Returns true if these are all batches that the stream has in the segment.
+    /// Returns true if the window contains all batches that the stream has in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }

@@ -22,7 +22,8 @@ use thalweg_types::Lsn;
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Maximum time by which a snapshot that is behind its pace may shorten its next pauses.
 const CREDIT: Duration = Duration::from_millis(100);
-/// Longest pause after a chunk. A pace slower than one chunk in this time is not kept.
+/// Longest pause after a chunk. A snapshot never reads more slowly than one chunk in this time, even if its pace is
+/// slower.
 pub(super) const MAX_REST: Duration = Duration::from_millis(250);
 
 /// Determines how long a snapshot pauses after each chunk. See the module's documentation.

@@ -31,8 +31,8 @@ impl Pins {
         Ok(Pin(self.clone()))
     }
 
-    /// Returns a guard while which segments may be freed, because no snapshot can begin; `None` if they may not,
-    /// because a snapshot is open and the disk is not full.
+    /// Returns a guard during which no snapshot can begin, so that segments may be freed; `None` if a snapshot is open
+    /// and the disk is not full, so that they may not.
     pub(crate) fn may_free(&self, is_disk_full: bool) -> Option<MutexGuard<'_, usize>> {
         Some(self.lock()).filter(|open| **open == 0 || is_disk_full)
     }

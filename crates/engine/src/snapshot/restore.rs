@@ -271,8 +271,9 @@ struct Loader<'a> {
     batches: u64,
     placed: RelocatedBytes,
     payload: Vec<u8>,
-    /// Size of a batch from which its rows are persisted immediately. A batch of usual rows has about [`BATCH_BYTES`].
-    /// Rows that are larger must not gather in memtables, nor any rows of a backup that is far shorter than its contents.
+    /// Size in bytes of a batch from which the batch is persisted immediately instead of waiting in a memtable. A batch
+    /// of usual rows has about [`BATCH_BYTES`]; only larger rows reach a higher limit. For a backup that is far shorter
+    /// than its contents, the limit is so low that batches of usual rows reach it, too.
     flush_bytes: usize,
 }
 
@@ -301,8 +302,8 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Appends bytes that a row points to to the new log, as a move record. This record names the owner of the bytes,
-    /// so the mover later finds the owner before it frees the segment.
+    /// Appends the log bytes of a row (those to which its pointer refers) to the new log, as a move record. This record
+    /// names the owner of the bytes, so the mover later finds the owner before it frees the segment.
     fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);

@@ -238,7 +238,7 @@ fn what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age(node: &m
     });
 }
 
-/// Returns the revision from which on a key is known to be absent.
+/// Returns the oldest revision since which a key is known to be absent.
 fn gone_by(keyspace: &Keyspace, key: &[u8], early: Revision) -> Revision {
     match keyspace.get_at(key, early).unwrap_err() {
         ReadError::Compacted { oldest, .. } => oldest,

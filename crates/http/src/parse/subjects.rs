@@ -1,4 +1,4 @@
-//! Query parameters of publishing, asking and subscribing.
+//! Query parameters of requests that publish a message, ask for an answer to one, or subscribe.
 
 use std::time::Duration;
 

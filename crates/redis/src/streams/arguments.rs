@@ -10,7 +10,7 @@ pub(super) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Parses an argument as an integer. If the argument is no integer, returns an error with the text `otherwise`.
+/// Parses an argument as an integer. If the argument is not an integer, returns an error with the text `otherwise`.
 pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, CommandEnd> {
     parse_integer(argument).ok_or(CommandEnd::error(otherwise))
 }

@@ -51,7 +51,7 @@ pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store
     Ok(())
 }
 
-/// Result of a removal: whether rows of the destroyed group are left.
+/// Result of a removal: rows of the destroyed group are left, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     None,

@@ -27,7 +27,7 @@ use thalweg_types::reply::Reply;
 use super::id::EntryId;
 use crate::store::StoreError;
 
-/// First byte of a row's name, which tells the kind of the row.
+/// First byte of a row's name, which determines the kind of the row.
 const ENTRY: u8 = 1;
 const GROUP: u8 = 2;
 const CONSUMER_NAME: u8 = 3;

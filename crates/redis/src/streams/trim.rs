@@ -4,8 +4,8 @@
 //! Redis's rules permit that, and in Thalweg an exact trim costs no more. `LIMIT` bounds the number of removed
 //! entries, as in Redis.
 //!
-//! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 32 MiB of them; later
-//! commands remove the remaining ones.
+//! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 16 MiB of them; later commands
+//! remove the remaining ones.
 
 use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
 

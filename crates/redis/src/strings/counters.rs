@@ -11,7 +11,7 @@ use crate::{
     value::{put_computed, short_string},
 };
 
-/// Length in bytes of the longest string that is read as a floating-point number; longer ones are none.
+/// Maximum length in bytes of a string that is parsed as a floating-point number. A longer string counts as malformed.
 const MAX_FLOAT_BYTES: usize = 5 * 1024;
 
 pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {

@@ -26,8 +26,9 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
 /// Maximum bytes of a request, the same as for a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Maximum number of arguments, and of bytes of an argument, that redis-server 7.0 accepts in its default
-/// configuration. Before authentication, numbers up to these get the error about authentication.
+/// Maximum number of arguments, and maximum bytes of an argument, that redis-server 7.0 accepts by default. A client
+/// that has not authenticated and announces more than it may send, but no more than this, gets the error about
+/// authentication.
 const REDIS_MAX_ARGUMENTS: i64 = i32::MAX as i64;
 const REDIS_MAX_BULK_BYTES: i64 = 512 * 1024 * 1024;
 /// Number of argument positions for which the parser keeps memory between requests.
@@ -131,7 +132,7 @@ enum Line {
     Partial,
     /// The line contains no number that Redis would accept.
     NoNumber,
-    /// The number, and the end of the line.
+    /// The line is complete: its number, and the position in the buffer after its end.
     Number { number: i64, end: usize },
 }
 

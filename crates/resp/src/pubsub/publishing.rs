@@ -2,10 +2,10 @@
 //!
 //! Owns: the *run*, which is the messages gathered for one channel. Does not own the choice of receivers.
 //!
-//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is
-//! published at the next command that is no publish to the same channel, and at the end of the received commands.
-//! A publish of a Redis client never waits. A subscriber of another protocol whose queue is full misses the messages,
-//! even if its policy is to block publishers.
+//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published
+//! before any command that is not a publish to the same channel, and at the end of the received commands. A publish of
+//! a Redis client never waits. A subscriber of another protocol whose queue is full misses the messages, even if its
+//! policy is to block publishers.
 
 use thalweg_broker::{Batch, Published, Subject};
 use thalweg_redis::channels::subject_of;

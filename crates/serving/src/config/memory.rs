@@ -85,7 +85,7 @@ impl MemoryBudget {
 struct Share {
     /// The memory is divided by this number.
     part: u64,
-    /// Least value of the bound, whatever the memory.
+    /// Minimum value of the bound, however small the memory is.
     least: u64,
 }
 

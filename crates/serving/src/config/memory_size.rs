@@ -11,7 +11,7 @@ use super::{ByteSize, Setting};
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// Least size that `memory` accepts.
+/// Smallest size that `memory` accepts.
 pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 
 /// Memory that a server may use.

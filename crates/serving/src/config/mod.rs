@@ -620,9 +620,9 @@ pub enum ConfigError {
     /// Two protocols have the same port.
     #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
     SamePort {
-        /// Name of the first configuration value with the port.
+        /// Name of the configuration value that sets the port of one of the two protocols.
         first: &'static str,
-        /// Name of the second configuration value with the port.
+        /// Name of the configuration value that sets the port of the other protocol.
         second: &'static str,
         /// The port.
         port: u16,

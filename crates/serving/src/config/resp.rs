@@ -69,8 +69,8 @@ impl RespDatabases {
         Self((0..count).map(|number| (number, RespDatabase::durable(number))).collect())
     }
 
-    /// Returns the number of databases if their numbers have no gaps and two or more are those of
-    /// [`durable`](Self::durable); the others can then be written as replacements.
+    /// Returns the number of databases if the short form can describe them: their numbers have no gaps, and two or more
+    /// of them are those of [`durable`](Self::durable). The form lists the other databases as replacements.
     fn mostly_durable(&self) -> Option<u32> {
         let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
         let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();

@@ -5,7 +5,7 @@
 //! Invariant: an audit reads one view and changes nothing. Every disagreement is reported as a [`Finding`].
 //!
 //! * `audit_all`: the entry point, and the list of redundant data.
-//! * `report`: findings. `pages`: reading rows in pages. `names_of`: tables that the checks of all areas need.
+//! * `report`: findings. `pages`: reading rows in pages. `visible_names`: tables that the checks of all areas need.
 //! * `names`, `values`, `ends`, `streams`, `history`, `collections`, `groups`, `segments`: the checks of one area
 //!   each.
 

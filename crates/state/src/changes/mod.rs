@@ -10,7 +10,7 @@
 //! * `commits`: iterates over the commits of an entry.
 //! * `verdict`: row of an entry with the facts that its bytes alone do not determine.
 //! * `mark`: row with the position of a revision in the log.
-//! * `keep`: writes these rows while an entry is applied, raises the floor, and answers readers.
+//! * `verdicts`: writes these rows while an entry is applied, raises the floor, and answers readers.
 
 pub(crate) mod commits;
 pub(crate) mod key_change;

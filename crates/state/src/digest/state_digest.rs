@@ -149,7 +149,7 @@ pub struct StateDigest {
 /// The digest of those replicated rows whose keys begin with the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindDigest {
-    /// First byte of the keys of these rows.
+    /// First byte that the keys of all rows of this kind have.
     pub tag: u8,
     /// Readable name of this kind of row.
     pub name: &'static str,

@@ -47,7 +47,7 @@ const NO_DEADLINE: u64 = u64::MAX;
 impl Expiry {
     pub(crate) const ENCODED_LEN: usize = 16;
 
-    /// Expiry of a value that never ends: no deadline and no lease.
+    /// Expiry of a value that does not expire: it has no deadline and no lease.
     pub const NEVER: Self = Self { deadline: None, lease: None };
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
@@ -137,19 +137,20 @@ impl Lease {
     }
 }
 
-/// Subject of an index row of the expiry area: a deadline, or the attachment of a key to a lease.
+/// Content of an index row for expiry: the deadline of a key or lease, or a key that is attached to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeadlineSubject<'a> {
     /// The row of a key's deadline.
     Key { deadline: SpaceTime, keyspace: KeyspaceId, key: &'a [u8] },
     /// The row of a lease's deadline.
     Lease { deadline: SpaceTime, id: LeaseId },
-    /// The row of a key that is attached to a lease, and so ends with it.
+    /// The row of a key that is attached to a lease. The key is deleted when the lease ends.
     Attached { lease: LeaseId, keyspace: KeyspaceId, key: &'a [u8] },
 }
 
 impl<'a> DeadlineSubject<'a> {
-    /// Decodes the key of an index row of a deadline or an attachment; returns `None` for any other key.
+    /// Decodes the key of an index row. Returns `None` unless it is the row of a deadline or of a key attached to a
+    /// lease.
     pub(crate) fn of_row(row: &'a [u8]) -> Option<Self> {
         let (&tag, rest) = row.split_first()?;
         let (first, rest) = rest.split_first_chunk().map(|(first, rest)| (u64::from_be_bytes(*first), rest))?;

@@ -1,7 +1,7 @@
 //! Reads of the past: keyspaces with history at a revision, and a key's versions.
 //!
-//! Owns: the rule that determines the value of a key at a revision and, together with `past_scan`, the merge of the
-//! keys' own rows with their versions. Does not own: the choice of versions to keep (`keep`, `prune`).
+//! Owns: the rule that determines the value of a key at a revision and, together with `historical_scan`, the merge of
+//! the keys' own rows with their versions. Does not own: the choice of versions to keep (`keep_versions`, `prune`).
 //!
 //! The rule: of a key's own row and its versions, at most one covers a revision. The own row covers the revision if
 //! its value was written at or before the revision, and no deleted prefix had hidden the value by then. Otherwise, the
@@ -10,9 +10,9 @@
 //! passes only a revision passes no time; then a value exists up to the revision of the entry that removed it.
 //!
 //! If no row covers the revision, the key did not exist, unless its version at that revision was forgotten: then the
-//! result is [`HistoryError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a history
-//! has no maximum age, scans, and gets of keys without rows that old, reach back only to the last such forgotten
-//! deletion (`gone`).
+//! result is [`HistoryError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a
+//! history has no maximum age, two kinds of reads reach back only to the last such deletion (`gone`): scans, and gets
+//! of a key that has no row of that age.
 
 use std::ops::{Bound, ControlFlow};
 

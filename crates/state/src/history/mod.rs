@@ -7,10 +7,10 @@
 //! Invariant: the versions of a key do not overlap, and a readable revision always gives the value that the key had
 //! then.
 //!
-//! * `rows`: encoding of versions, of forgotten versions and of a keyspace's history.
-//! * `keep`: turns the value that a write replaces into a version.
-//! * `prune`: forgets versions by age, and after a change of bounds.
-//! * `past`: gets at a revision, and the list of a key's versions. `past_scan`: scans at a revision.
+//! * `rows`: encoding of versions, of the rows which record that versions were removed, and of a keyspace's history.
+//! * `keep_versions`: turns the value that a write replaces into a version.
+//! * `prune`: removes versions (*forgets* them) by age, and after a change of bounds.
+//! * `historical_view`: gets at a revision, and the list of a key's versions. `historical_scan`: scans at a revision.
 
 pub(crate) mod historical_scan;
 pub(crate) mod historical_view;

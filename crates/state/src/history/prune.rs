@@ -4,7 +4,7 @@
 //!
 //! Owns: the command by which maintenance forgets versions, the keyspaces' floors, which rise with it, and the check
 //! for pending work. Does not own: the bound on the number of versions, which the write that adds a version enforces
-//! (see `keep`).
+//! (see `keep_versions`).
 //!
 //! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also forgotten
 //! after [`DELETED_HISTORY_AGE`], oldest first, so that the key's remaining history has no gaps. Then the key may have

@@ -1,7 +1,7 @@
 //! Rows of versions: former values of keys in keyspaces with history.
 //!
-//! Owns: the rows under `12` and their bytes. Does not own: writing them (`history/keep.rs`), forgetting them
-//! (`history/prune.rs`), or reading them (`history/past.rs`).
+//! Owns: the rows under `12` and their bytes. Does not own: writing them (`history/keep_versions.rs`), removing them
+//! (`history/prune.rs`), or reading them (`history/historical_view.rs`).
 //!
 //! ```text
 //! 12 | 0 | keyspace u32 BE                                        a keyspace's history
@@ -52,8 +52,8 @@ const OF_TIMES: u8 = 2;
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
-/// Number in the key of the row of forgotten versions, where a version's key has its (inverted) revision. It sorts
-/// after all versions of the key.
+/// Number in the key of the row which records that versions of a key were removed (forgotten). The row of a version has
+/// its inverted revision there. The number sorts after all versions of the key.
 const FORGOTTEN: [u8; 8] = [0xff; 8];
 
 fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
@@ -154,11 +154,11 @@ pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec
     [&times_prefix(keyspace), time.0.to_be_bytes().as_slice(), &row[PREFIX_LEN..]].concat()
 }
 
-/// Decoded key of a version's row, or of a row of forgotten versions.
+/// Decoded key of the row of a version, or of the row which records that older versions of a key were removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryKey {
     pub(crate) key: Vec<u8>,
-    /// Revision at which the version began; `None` for the row of forgotten versions.
+    /// Revision at which the version began; `None` for the row which records removed versions.
     pub(crate) revision: Option<Revision>,
 }
 
@@ -207,7 +207,7 @@ pub enum VersionEnd {
 /// Exclusive end of a version, as a revision and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Until {
-    /// First revision at which the version was not current.
+    /// First revision at which the version was no longer current (exclusive end).
     pub(crate) revision: Revision,
     /// Time of the entry that replaced or removed this value of the key.
     pub(crate) time: SpaceTime,
@@ -227,8 +227,8 @@ impl Until {
         Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
     }
 
-    /// Decodes the row of a key that says up to which revision and time its versions were pruned. `key` is the row's
-    /// key, for error messages.
+    /// Decodes the row which records the revision and time up to which versions of a key were removed. `key` is the
+    /// row's key, for error messages.
     pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let mut reader = Reader::at(row, 0);
         let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());

@@ -54,7 +54,7 @@ pub(crate) struct CountedValue {
 }
 
 impl CountedValue {
-    /// Creates the counted properties of a plain value, which is no Redis collection.
+    /// Creates the counted properties of a plain value, which is not a Redis collection.
     pub(crate) fn bytes(value_bytes: usize) -> Self {
         Self { value_bytes, collection: None }
     }

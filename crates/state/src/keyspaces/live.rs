@@ -5,7 +5,7 @@
 //! or ended, even if its row still exists. [`Visibility`] decides if a row is visible; readers outside an entry use the
 //! same rule.
 //!
-//! [`Visibility`]: crate::keyspaces::read_view::Sight
+//! [`Visibility`]: crate::keyspaces::read_view::Visibility
 
 use bytes::Bytes;
 use thalweg_redis::CollectionId;

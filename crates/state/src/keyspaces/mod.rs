@@ -4,8 +4,8 @@
 //! a row. Does not own: deadlines and leases (`expiry`), deleted prefixes (`clears`), former values (`history`), or
 //! the bytes of values that stayed in the log.
 //!
-//! Invariant: an id is never assigned twice. Entries and readers use the same rule, `read_view::Sight`, to decide if a
-//! row is visible.
+//! Invariant: an id is never assigned twice. Entries and readers use the same rule, `read_view::Visibility`, to decide
+//! if a row is visible.
 //!
 //! * `catalog`: names, ids and settings of keyspaces, and the next ids.
 //! * `admin`: commands that create and configure keyspaces.

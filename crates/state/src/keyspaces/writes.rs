@@ -18,7 +18,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Puts a value that never ends, and updates the exact counts and the history of the keyspace.
+/// Puts a value that does not expire, and updates the exact counts and the history of the keyspace.
 #[inline]
 pub(crate) fn put_counted(
     applying: &mut Applying<'_>,

@@ -16,7 +16,7 @@ use std::{
 /// this table.
 const MAX_GAPS: usize = 16 * 1024;
 
-/// A half-open range of keys, of which the end is above all keys that it contains.
+/// A half-open range of keys: the start is included, the end is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: Vec<u8>,
@@ -88,7 +88,7 @@ impl Gaps {
         self.0.insert(start, end);
     }
 
-    /// Returns the parts of a range that are not known to have no rows, in ascending order.
+    /// Returns the parts of a range that may have rows, in ascending order.
     pub(crate) fn without(&self, range: Span) -> Vec<Span> {
         if range.is_empty() {
             return Vec::new();

@@ -62,13 +62,14 @@ impl Meter {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
     }
 
-    /// Sets the count back to an earlier one: what was charged since then has been charged before it was done.
+    /// Sets the count back to an earlier one, because the work that was charged since then had already been charged in
+    /// advance.
     #[inline]
     pub(crate) fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);
     }
 
-    /// Ends the budget: what follows is charged, but never rejected.
+    /// Ends the budget: further work is charged, but never rejected.
     #[inline]
     pub(crate) fn end_budget(&self) {
         self.end.store(u64::MAX, Relaxed);

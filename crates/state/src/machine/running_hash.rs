@@ -167,8 +167,8 @@ impl RunningHash {
     }
 }
 
-/// Returns true for the row of a value that never ends and is so short that every node stores it in its state. Most
-/// rows that entries write are such values.
+/// Returns true for the row of a value that has no deadline and no lease, and is so short that every node stores it
+/// inline. Most rows that entries write are such values.
 #[inline]
 fn is_short_value(key: &[u8], row: &[u8]) -> bool {
     key.first() == Some(&keys::TAG_DATA)

@@ -93,7 +93,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     first: &'a [u8],
     /// Savepoint at the beginning of the current command, to which a rejection rolls back.
     savepoint: Option<Savepoint>,
-    /// Savepoint at the beginning of the current transaction, and whether the batch had written before it.
+    /// State at the beginning of the current transaction: a savepoint, and a flag that the batch had written before it.
     group: Option<GroupStart>,
     /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,

@@ -52,7 +52,7 @@ pub struct State<S: Store> {
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
     pub(super) persisted: Option<Applied>,
-    /// Number of memtables sealed since the backend was opened, followed by the number of those that were persisted.
+    /// Number of memtables sealed since the backend was opened; `persisted_count` of them were persisted.
     pub(super) sealed_count: u64,
     pub(super) persisted_count: u64,
     /// Number of callers that wait until sealed memtables are persisted.
@@ -72,7 +72,8 @@ pub(super) struct FullDisk {
     flush: Option<BackendError>,
     /// Error of the last attempt of the store's background work; `None` if that attempt succeeded.
     upkeep: Option<BackendError>,
-    /// Number of failed attempts to persist since the backend was opened, followed by those of background work.
+    /// Number of attempts to persist a memtable that failed since the backend was opened. `upkeep_attempts` counts
+    /// those of background work.
     flush_attempts: u64,
     upkeep_attempts: u64,
 }

@@ -1,7 +1,7 @@
 //! Background threads of a backend: one thread that persists sealed memtables, oldest first, and the store's own
 //! threads.
 //!
-//! A full disk is no failure: the thread discards what it has written and tries again until there is room. Any other
+//! A full disk is not a failure: the thread discards what it has written and tries again until there is room. Any other
 //! failure of a thread is final: the error is stored for later callers, all threads stop, and reads continue over the
 //! existing data. A failed sync is never retried, because the retry could succeed although pages that the first sync
 //! could not write are lost.

@@ -1,6 +1,6 @@
 //! A backend that stores the state in an LSM tree: memtables over sorted tables on disk.
 //!
-//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down when compactions fall behind, and reads the
+//! Owns: [`LsmStore`], which writes memtables to tables, slows writes down if compactions fall behind, and reads the
 //! tables; and the threads that compact tables and that read new blocks into the cache. Does not own: the memtables in
 //! front of the tables, or the decision when to flush; see `buffered`.
 //!

@@ -44,7 +44,7 @@ pub struct Upkeep {
     may_compact: bool,
     /// True if the space of deleted data should be returned to the disk.
     is_space_wanted: bool,
-    /// Number of the newest full compaction that a caller requested, followed by the number of the newest finished one.
+    /// Number of full compactions that callers have requested. Those up to number `answered` have finished.
     asked: u64,
     answered: u64,
     /// True if there may be new tables whose blocks should be read into the cache.

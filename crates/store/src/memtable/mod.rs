@@ -201,8 +201,8 @@ impl Memtable {
         upto.min(self.visible()).0
     }
 
-    /// Returns the newest entry (value or delete) of a key, up to batch `upto`; `None` if these batches do not contain
-    /// the key.
+    /// Returns the newest entry (value or delete) of a key, up to batch `upto`; `None` if no batch up to `upto`
+    /// contains the key.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {

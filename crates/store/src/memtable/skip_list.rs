@@ -140,8 +140,8 @@ impl SkipList {
         }
     }
 
-    /// Links a new node at the finger, and moves the finger behind this node. Only the thread that links nodes may call
-    /// this function.
+    /// Links a new node at the position of the finger, and moves the finger to the position after this node. Only the
+    /// thread that links nodes may call this function.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {

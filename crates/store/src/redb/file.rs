@@ -31,7 +31,8 @@ pub(super) struct RoomWait {
 struct RoomState {
     /// Message of the last failed write; `None` if no write waits.
     full: Option<String>,
-    /// True while writes wait. They do not while the database is opened or closed, or if a caller waits for each batch.
+    /// True if writes wait for free space on a full disk. They fail instead while the database is opened or closed, or
+    /// if a caller waits for each batch.
     waits: bool,
 }
 
@@ -41,12 +42,12 @@ impl RoomWait {
         self.lock().full.clone()
     }
 
-    /// Makes later writes wait for room on a full disk.
+    /// Makes later writes wait for free space if the disk is full, instead of failing.
     pub(super) fn begin(&self) {
         self.lock().waits = true;
     }
 
-    /// Makes the present write and all later writes fail on a full disk instead of waiting.
+    /// Makes the waiting write and all later writes fail if the disk is full, instead of waiting.
     pub(super) fn end(&self) {
         self.lock().waits = false;
         self.changed.notify_all();

@@ -17,7 +17,7 @@ use crate::{
     span::parse_bytes,
 };
 
-/// Number of keys that one request for a page of keys asks for.
+/// Number of keys in a requested page.
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]

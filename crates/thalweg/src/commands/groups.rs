@@ -336,9 +336,9 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     finish(settled, json, format!("{records}, durability {level}"))
 }
 
-/// Prints the outcome of an ack, a nack or an extension; `done` describes it. Returns a failure if some of the
-/// deliveries could not be acked, nacked or extended, because that was done before or because their deadline has passed.
-/// The text does not begin with `ok` then, and the failure includes it.
+/// Prints the outcome of an ack, a nack or an extension; `done` describes it. If all deliveries were acked, nacked or
+/// extended, prints `ok` and `done`. If some were not, because they were acked or nacked before or because their
+/// deadline has passed, returns a failure whose message names them and includes `done`.
 fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
     let lapsed = outcome["lapsed"].as_array().map_or(&[][..], Vec::as_slice);
     if json {

@@ -10,7 +10,7 @@ use crate::{
     session::{Access, Session},
 };
 
-/// Number of versions of a key that one request for a page asks for.
+/// Number of versions of a key in a requested page.
 const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]

@@ -31,7 +31,7 @@ pub(super) struct Endless<'a> {
     pub(super) resumes: bool,
 }
 
-/// Part of a reply without an end: the begin of a connection, or an event.
+/// Part of an endless reply: the start of a connection, or an event.
 pub(super) enum Part {
     /// A connection begins: the first one, or one after a loss of the connection.
     Opened,

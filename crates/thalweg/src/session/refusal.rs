@@ -8,7 +8,7 @@ use crate::{
     render,
 };
 
-/// Converts an error object of the HTTP API to a failure of the command; `None` if the JSON is no error object.
+/// Converts an error object of the HTTP API to a failure of the command; `None` if the JSON is not an error object.
 pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
     let number = |name: &str| body.get(name).and_then(Value::as_u64);

@@ -22,9 +22,9 @@ use crate::{
     render::note,
 };
 
-/// Number of records that one request for a page of records asks for.
+/// Number of records in a requested page.
 const PAGE_RECORDS: u64 = 10_000;
-/// Maximum bytes of records that one request for a page of records asks for.
+/// Maximum bytes of the records in a requested page.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Acknowledgement of an append.

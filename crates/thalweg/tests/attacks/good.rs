@@ -19,6 +19,8 @@ pub(crate) struct Service {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) max: Duration,
+    /// Request that took longest after it was sent, and that time. Requests after it may be late because of it.
+    pub(crate) slowest: (String, Duration),
     /// Answers that a good client must not get, at most the first three.
     pub(crate) refused: Vec<String>,
 }
@@ -26,8 +28,9 @@ pub(crate) struct Service {
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: Duration| time.as_secs_f64() * 1000.0;
-        let Self { p50, p99, max, refused } = self;
+        let Self { p50, p99, max, slowest, refused } = self;
         write!(f, "p50 {:7.2} ms  p99 {:7.2} ms  max {:7.2} ms", millis(*p50), millis(*p99), millis(*max))?;
+        write!(f, " (slowest: {}, {:.1} ms)", slowest.0, millis(slowest.1))?;
         if refused.is_empty() { Ok(()) } else { write!(f, "  REFUSED {refused:?}") }
     }
 }
@@ -36,7 +39,7 @@ impl fmt::Display for Service {
 pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
     let mut client = Client::default();
     let begun = Instant::now();
-    let (mut times, mut refused) = (Vec::new(), Vec::new());
+    let (mut times, mut refused, mut slowest) = (Vec::new(), Vec::new(), (String::new(), Duration::ZERO));
     for number in 0_u32.. {
         let due = PACE * number;
         // A server that hangs is not asked for ever.
@@ -46,7 +49,12 @@ pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> 
         if let Some(early) = due.checked_sub(begun.elapsed()) {
             std::thread::sleep(early);
         }
-        if let Err(error) = client.request(server, number) {
+        let sent = Instant::now();
+        let answered = client.request(server, number);
+        if sent.elapsed() > slowest.1 {
+            slowest = (format!("{} {number}", ["PUT", "GET", "set", "get"][number as usize % 4]), sent.elapsed());
+        }
+        if let Err(error) = answered {
             // The next request connects again, as a client would.
             client = Client::default();
             if refused.len() < 3 {
@@ -60,7 +68,7 @@ pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> 
     }
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Service { p50: at(0.5), p99: at(0.99), max: at(1.0), refused }
+    Service { p50: at(0.5), p99: at(0.99), max: at(1.0), slowest, refused }
 }
 
 /// Connections of the good client, made with its first request.

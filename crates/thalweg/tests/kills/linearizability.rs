@@ -372,7 +372,7 @@ fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>)
     })
 }
 
-/// Removes lost operations that ended before the begin of the one that has just happened.
+/// Removes lost operations that ended before the start of the one that has just happened.
 fn drop_ended(left: &[Timed<(Action, Answer)>], happened: &Timed<(Action, Answer)>) -> Vec<Timed<(Action, Answer)>> {
     let may = |timed: &&Timed<_>| timed.told == Told::Answered || timed.end > happened.begin;
     left.iter().filter(may).cloned().collect()

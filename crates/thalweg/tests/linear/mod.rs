@@ -11,7 +11,7 @@
 //! objects" (Journal of Parallel and Distributed Computing 17, 1993). Keys are checked one by one: a history is
 //! linearizable if the history of each object is (M. Herlihy and J. M. Wing, 1990).
 //!
-//! An operation without an answer may have taken effect between its begin and its end (the moment at which its server
+//! An operation without an answer may have taken effect between its start and its end (the moment at which its server
 //! was dead), or not at all.
 
 #![allow(dead_code, reason = "each test file uses a part")]

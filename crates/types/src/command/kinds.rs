@@ -83,7 +83,7 @@ variants! {
         },
         /// Removes rows of keys that were deleted by prefix. Such a delete only hides its keys if they are many.
         Sweep = 11 "sweep" {
-            /// Maximum number of rows to read in search of such rows.
+            /// Maximum number of rows to read in search of hidden ones.
             max: u32,
         },
         /// Removes old versions of keys that exceed the history bounds of their keyspace.

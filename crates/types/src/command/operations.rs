@@ -72,14 +72,14 @@ impl Operations {
     }
 
     /// Adds a touch, which gives a key another deadline. The key's value, revision and lease stay. The result of the
-    /// operation states if the key exists.
+    /// operation states whether the key exists.
     pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let deadline = deadline.check()?;
         self.push(key.len(), |out| encode_touch_write(out, keyspace, key, deadline))
     }
 
-    /// Adds a delete of a key. The result of the operation states if the key existed.
+    /// Adds a delete of a key. The result of the operation states whether the key existed.
     pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.push(key.len(), |out| encode_delete_write(out, keyspace, key))

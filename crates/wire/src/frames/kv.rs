@@ -256,7 +256,7 @@ structure! {
     VersionList<'a> as "version list" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Lowest revision from which on the server keeps all versions of the key.
+        /// Lowest revision since which the server keeps all versions of the key.
         oldest: Revision,
         /// Value for the field `before` of the request for the next, older page; 0 means that there are no older
         /// versions.

@@ -243,9 +243,9 @@ structure! {
     Lapsed as "lapsed" {
         /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
-        /// Offset of the first of these records.
+        /// Offset of the first record of the range.
         first: Offset,
-        /// Number of these records; 0 means all records of the delivery.
+        /// Number of records in the range; 0 means all records of the delivery.
         count: u32,
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 pub struct RunCursor<'a> {
     tables: &'a [Arc<Table>],
     span: Span<'a>,
-    /// Index of the table of the current block in the run, followed by the number of the block within this table.
+    /// Index in the run of the table with the current block. `number` is the number of the block within this table.
     table: usize,
     number: usize,
     block: Arc<DataBlock>,

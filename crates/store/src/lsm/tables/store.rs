@@ -81,7 +81,8 @@ pub struct TableStore {
     discarding: Discarding,
     table_bytes: u64,
     partial: PartialTables,
-    /// Numbers of the tables with which the last attempt to return space to the disk achieved nothing.
+    /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
+    /// attempt is skipped while the tables are the same.
     not_reclaimable: Mutex<Vec<u64>>,
     /// The newest set of tables and the sequence number of the next flush. Locked while a set is read from the LSM
     /// crate, so that an older set never replaces a newer one.

@@ -108,7 +108,7 @@ impl Throttle {
 pub struct WorkThrottle {
     pace: Arc<Throttle>,
     chore: WorkKind,
-    /// Number of client writes at the last check, followed by the time of the last check that saw new writes.
+    /// Number of client writes at the last check. The next field is the time of the last check that found new writes.
     writes: u64,
     written: Option<Instant>,
 }
