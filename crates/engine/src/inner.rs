@@ -15,7 +15,12 @@ use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_replica::{Committed, ProposeError};
 use thalweg_state::keyspaces::StoredValue;
-use thalweg_types::{BlobRef, Durability, KeyspaceId, Revision, command::Framed};
+use thalweg_types::{
+    BlobRef, Durability, KeyspaceId, Revision,
+    budget::{self, Spent},
+    command::Framed,
+    steps::read_bytes,
+};
 
 use crate::{
     ack::Ack,
@@ -124,6 +129,9 @@ impl Inner {
         revision: Revision,
         blob: BlobRef,
     ) -> Result<Bytes, ReadError> {
+        if budget::charge(read_bytes(blob.len as usize)).is_break() {
+            return Err(ReadError::Io(Spent.to_string()));
+        }
         let mut blob = blob;
         loop {
             match self.open.log.read_blob(&blob) {

@@ -12,8 +12,9 @@ use thalweg_state::{
 };
 pub use thalweg_types::info::Keyspace as KeyspaceInfo;
 use thalweg_types::{
-    Durability, KeyspaceId, Revision, SpaceTime,
+    Durability, KeyspaceId, Revision, SpaceTime, budget,
     command::{CommitBuilder, Expect, KeyspaceConfig, Outcome, encode_create_keyspace, encode_delete, encode_put},
+    steps::read_bytes,
 };
 
 use crate::{
@@ -252,7 +253,7 @@ impl Keyspace {
 }
 
 /// Iterator over the pairs of a keyspace; see [`Keyspace::iter`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,
@@ -300,6 +301,7 @@ impl KeyspaceIter {
         let range = StoredRange { limit: items, ..self.range.stored() };
         let visit = &mut |item: ScanItem<'_>| {
             bytes += item.key.len() + item.value.len();
+            budget::charge(read_bytes(item.key.len() + item.value.len()))?;
             let value = Bytes::copy_from_slice(item.value);
             let entry = Entry { value, revision: item.revision, expiry: item.expiry };
             pairs.push((Bytes::copy_from_slice(item.key), entry));

@@ -18,7 +18,7 @@ use crate::{
 
 /// Maximum number of views that a read tries, if values are freed just before it reads them. Each view is newer than
 /// the one before.
-const VIEWS: usize = 16;
+pub(crate) const VIEWS: usize = 16;
 
 impl Database {
     /// Reads a keyspace as Redis commands see it. Everything that `read` reads in one call is from one consistent

@@ -16,7 +16,11 @@ use thalweg_redis::{
     store::{Visit, VisitKeys},
     streams::{EntryId, layout, native},
 };
-use thalweg_types::{Offset, SpaceTime, StreamId};
+use thalweg_types::{
+    Offset, SpaceTime, StreamId,
+    budget::{self, Spent},
+    steps::{READ, ROW, read_bytes},
+};
 
 use crate::{
     database::Database,
@@ -135,7 +139,11 @@ fn show(
         flow = if offset >= to {
             ControlFlow::Break(())
         } else {
-            visit(native::id_of(time, offset), native::entry_of(record))
+            let entry = native::entry_of(record);
+            match budget::charge(ROW + read_bytes(entry.len())) {
+                ControlFlow::Continue(()) => visit(native::id_of(time, offset), entry),
+                spent => spent,
+            }
         };
         flow
     };
@@ -149,11 +157,17 @@ impl Read for RedisStreams<'_> {
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
+        if budget::charge(READ).is_break() {
+            return Err(StoreError::Failed(Box::new(Spent)));
+        }
         let Some(stream) = self.stream(key) else { return Ok(None) };
         Ok(info(&stream)?.as_ref().map(Self::key_info))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
+        if budget::charge(READ).is_break() {
+            return Err(StoreError::Failed(Box::new(Spent)));
+        }
         let Some(stream) = self.stream(key) else { return Ok(None) };
         let Some(info) = info(&stream)? else { return Ok(None) };
         let KeyInfo { deadline, version, .. } = Self::key_info(&info);
@@ -181,6 +195,9 @@ impl Read for RedisStreams<'_> {
         loop {
             let page = self.db.streams_after(last, PAGE_STREAMS);
             for info in &page {
+                if budget::charge(ROW).is_break() {
+                    return Err(StoreError::Failed(Box::new(Spent)));
+                }
                 if visit(info.name.as_bytes(), &Self::key_info(info)).is_break() {
                     return Ok(());
                 }

@@ -11,11 +11,13 @@ use thalweg_state::{machine::StreamReadError, streams::BatchForm};
 pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
+    budget::{self, Spent},
     command::{
         AppendConditions, CommandError, ExpectedOffset, Outcome, StreamConfig, encode_append_with,
         encode_configure_stream, encode_create_stream, encode_delete_stream, encode_trim_stream,
     },
     record::RecordBatch,
+    steps::read_bytes,
 };
 
 use crate::{
@@ -316,6 +318,9 @@ impl Inner {
         for batch in found.batches {
             if left == 0 {
                 break;
+            }
+            if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
+                return Err(ReadError::Io(Spent.to_string()));
             }
             let bytes = match read_batch(&open.log, &batch) {
                 Err(thalweg_log::ReadError::Gone { generation }) => {

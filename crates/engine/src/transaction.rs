@@ -1,19 +1,25 @@
 //! Transactions: conditions that choose between two lists of operations. Counters and deletes by prefix are
 //! transactions of one operation.
 
+use std::cell::RefCell;
+
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
+use thalweg_state::machine::{MachineError, read_transaction};
 use thalweg_types::{
     Durability, Revision,
-    command::{OperationResult, Outcome, Transacted, TransactionBuilder},
+    budget::{self, Spent},
+    command::{OperationResult, Outcome, Transacted, Transaction, TransactionBuilder},
+    limits::MAX_COMMAND_STEPS,
 };
 
 use crate::{
     ack::{check_outcome_known, unexpected},
     async_database::AsyncDatabase,
     database::Database,
-    error::{WriteError, refusal},
+    error::{ReadError, WriteError, refusal},
     keyspace::Keyspace,
+    redis::VIEWS,
 };
 
 /// Acknowledgement of a transaction.
@@ -93,6 +99,59 @@ impl Database {
         check_outcome_known(true, self.durability())?;
         let committed = self.inner.propose(self.durability(), purpose(transaction), |out| transaction.encode(out))?;
         transacted(committed)
+    }
+}
+
+impl Database {
+    /// Answers an encoded transaction that only reads from one consistent view, without the log, in at most `steps`
+    /// [steps](thalweg_types::steps) of work. Returns the level that is [visible](Self::visible_durability), and the
+    /// outcome. The inner error is the one that the transaction would get from the log.
+    ///
+    /// # Errors
+    /// The work is more than `steps` ([`Spent`]), or the state or the log cannot be read.
+    pub fn read_transaction(
+        &self,
+        transaction: &Transaction<'_>,
+        steps: u64,
+    ) -> Result<Result<Result<TransactionAck, WriteError>, ReadError>, Spent> {
+        budget::within(steps, || {
+            let outcome = self.transaction_outcome(transaction)?;
+            // Computed after the read, so that it covers everything that was read.
+            let durability = self.visible_durability();
+            Ok(transacted(Committed { durability, outcome: Some(outcome) }))
+        })
+    }
+
+    fn transaction_outcome(&self, transaction: &Transaction<'_>) -> Result<Outcome, ReadError> {
+        let (inner, failure) = (&self.inner, RefCell::new(None));
+        for _ in 0..VIEWS {
+            let resolve = |keyspace, key: &[u8], revision, blob| {
+                inner.resolve(keyspace, key, revision, blob).map_err(|error| {
+                    *failure.borrow_mut() = Some(error);
+                    MachineError::Stopped
+                })
+            };
+            let view = inner.open.machine.read_view();
+            let has_keyspace = |id| inner.open.machine.keyspace(id).is_some();
+            let read = read_transaction(&view, &has_keyspace, &resolve, transaction);
+            match (read, failure.take()) {
+                (Ok(outcome), _) => return Ok(outcome),
+                // A value was freed just before it was read. A newer view shows the key's present value.
+                (Err(_), Some(ReadError::ViewExpired)) => {}
+                (Err(_), Some(error)) => return Err(error),
+                (Err(error), None) => return Err(error.into()),
+            }
+        }
+        Err(ReadError::ViewExpired)
+    }
+
+    /// Returns the error of a transaction that only reads and takes more steps than a command may.
+    #[must_use]
+    pub fn transaction_too_expensive(&self) -> WriteError {
+        match refusal(Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }) {
+            Err(error) => error,
+            Ok(outcome) => unexpected(Some(&outcome)),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use axum::{
     routing::MethodFilter,
 };
 use thalweg_serving::{app::App, error::ApiError};
-use thalweg_types::Action;
+use thalweg_types::{Action, budget::Spent};
 
 use crate::{
     body, caches,
@@ -18,14 +18,24 @@ use crate::{
     commit,
     describe::{BINARY, Binary},
     document::{self, Documented},
-    entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, records, reply, scan, shapes,
+    entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, reading, records, reply, scan, shapes,
     shared::Http,
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
 
 /// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline. All
-/// other futures are boxed, so that the future of a point request stays small.
+/// other futures are boxed, so that the future of a point request stays small. `read` calls a handler that only reads, and
+/// calls it again on a thread for long reads if it takes too long; `long` calls it there immediately.
 macro_rules! answer {
+    (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
+        match reading::briefly($app, $call, $($handler)::+) {
+            Ok(answer) => answer,
+            Err(Spent) => Box::pin(reading::long($app, $call, $($handler)::+)).await,
+        }
+    };
+    (long $($handler:ident)::+ ($app:ident, $call:ident)) => {
+        Box::pin(reading::long($app, $call, $($handler)::+)).await
+    };
     (now $answer:expr) => {
         $answer
     };
@@ -122,10 +132,10 @@ operations! {
         => inline kv::put(app, call);
     /// Returns a key's value.
     KvGet = "kv_get", GET "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
-        => now kv::get(app, call);
+        => read kv::get(app, call);
     /// Returns a key's revision and the size of its value.
     KvHead = "kv_head", HEAD "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
-        => now kv::head(app, call);
+        => read kv::head(app, call);
     /// Removes a key.
     ///
     /// The reply is the same if the key had no value.
@@ -155,13 +165,13 @@ operations! {
     ///
     /// Only keyspaces with history keep past versions.
     KvVersions = "kv_versions", GET "/v1/versions/{keyspace}/{*key}" | "/v1/versions/{keyspace}/"
-        => now key_history::versions(app, call);
+        => read key_history::versions(app, call);
     /// Lists the names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv"
-        => now kv::list(app, call);
+        => read kv::list(app, call);
     /// Lists the keyspaces with their configurations.
     KeyspaceList = "keyspace_list", GET "/v1/keyspaces"
-        => now keyspaces::list(app, call);
+        => long keyspaces::list(app, call);
     /// Returns the configuration and statistics of a keyspace.
     KeyspaceGet = "keyspace_get", GET "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::get(app, call);
@@ -183,10 +193,10 @@ operations! {
         => boxed leases::grant(app, call);
     /// Lists leases.
     LeaseList = "lease_list", GET "/v1/leases"
-        => now leases::list(app, call);
+        => read leases::list(app, call);
     /// Returns a lease and its keys.
     LeaseGet = "lease_get", GET "/v1/leases/{lease}"
-        => now leases::get(app, call);
+        => read leases::get(app, call);
     /// Revokes a lease, which removes its keys.
     LeaseRevoke = "lease_revoke", DELETE "/v1/leases/{lease}"
         => boxed leases::revoke(app, call);
@@ -232,10 +242,10 @@ operations! {
         => boxed streams::trim(app, call);
     /// Lists the producers of a stream.
     ProducerList = "producer_list", GET "/v1/streams/{stream}/producers"
-        => now producers::list(app, call);
+        => long producers::list(app, call);
     /// Returns the epoch and next sequence number of a producer.
     ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}"
-        => now producers::get(app, call);
+        => read producers::get(app, call);
     /// Assigns a new epoch to a producer.
     ///
     /// Appends with earlier epochs are rejected from then on.
@@ -249,7 +259,7 @@ operations! {
         => boxed groups::list(app, call);
     /// Returns the figures and configuration of a consumer group.
     GroupGet = "group_get", GET "/v1/streams/{stream}/groups/{group}"
-        => now groups::get(app, call);
+        => read groups::get(app, call);
     /// Creates a consumer group.
     ///
     /// A group that exists stays unchanged. The stream is created if it does not exist.
@@ -375,7 +385,7 @@ operations! {
         => inline entity::put(app, call);
     /// Returns an entity.
     EntityGet = "entity_get", GET "/v0/entity"
-        => now entity::get(app, call);
+        => read entity::get(app, call);
     /// Removes an entity.
     EntityDelete = "entity_delete", DELETE "/v0/entity"
         => boxed entity::delete(app, call);
@@ -390,7 +400,7 @@ operations! {
         => boxed keys::put(app, call);
     /// Returns a key's value as JSON.
     KeysGet = "keys_get", GET "/keys/{*key}" | "/keys"
-        => now keys::get(app, call);
+        => read keys::get(app, call);
     /// Removes a key.
     KeysDelete = "keys_delete", DELETE "/keys/{*key}" | "/keys"
         => boxed keys::delete(app, call);

@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use serde_json::json;
 use thalweg_serving::{
-    admission::{Reservation, Resource, counted},
+    admission::{Account, Reservation, Resource, counted},
     app::App,
     error::ApiError,
     limits::{COUNTED_TAIL_BYTES, ROOM_PAUSE},
@@ -105,6 +105,11 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
+    /// Returns the account of the connection that follows.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        self.held.account()
+    }
+
     /// Admits one more follower. Returns an error if the limit `max_tails` is reached.
     pub(crate) fn admit(app: &Arc<App>, call: &Call) -> Result<Self, ApiError> {
         let held = call

@@ -20,7 +20,7 @@ use crate::{
     describe::{Acked, KeyspacePath, Level},
     json::{self, present_field, span_of_seconds},
     parse::name_segment,
-    reply,
+    reading, reply,
 };
 
 /// A keyspace's configuration in JSON. Missing fields keep their values.
@@ -141,11 +141,8 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     // Counting is bounded and costs as much as a scan, so it counts as a scan.
     let held = call.account.take(Resource::Scans, 1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
-    let stats = tokio::task::spawn_blocking(move || keyspace.stats(DEFAULT_STATS_KEYS)).await;
-    let stats = stats.map_err(|_| {
-        let action = thalweg_types::Action::Stop;
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", action, "counting failed: see the server's log")
-    })??;
+    let count = move || keyspace.stats(DEFAULT_STATS_KEYS);
+    let stats = reading::on_reader(app, &call.account, 0, count).await??;
     let mut object = info_json(&info);
     object["stats"] = stats_json(&stats);
     Ok(reply::json(StatusCode::OK, &object))

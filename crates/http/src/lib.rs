@@ -45,6 +45,7 @@ mod origin;
 mod pages;
 pub mod parse;
 mod producers;
+mod reading;
 mod record_json;
 mod records;
 mod reply;

@@ -1,6 +1,6 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: requesting pages from a [`PageSource`] on a blocking thread. The next page is made after the client has
+//! Owns: requesting pages from a [`PageSource`] on a thread for long reads. The next page is made after the client has
 //! received the last one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or
 //! record. Such a page counts in the limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the
 //! reply ends there.
@@ -23,9 +23,13 @@ use thalweg_serving::{
     error::ApiError,
     limits::COUNTED_PAGE_BYTES,
 };
-use thalweg_types::limits::MAX_VALUE_BYTES;
+use thalweg_types::{
+    budget::{self, Spent},
+    limits::MAX_VALUE_BYTES,
+    steps::SHORT_READ,
+};
 
-use crate::reply;
+use crate::{reading, reply};
 
 /// A page: one part of a reply body.
 #[derive(Debug, Default)]
@@ -40,9 +44,15 @@ pub(crate) struct Page {
 pub(crate) trait PageSource: Send + Unpin + 'static {
     /// Makes the next page of the body.
     fn page(&mut self) -> Result<Page, ApiError>;
-    /// Returns the server's state and the account of the connection, which count large pages. `None` means that the
-    /// pages of this source are bounded in another way.
-    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)>;
+    /// Returns the server's state and the account of the connection that reads the body.
+    fn reader(&self) -> (&Arc<App>, &Arc<Account>);
+    /// Returns true if large pages count in `max_reply_bytes_in_flight`. The pages of other sources are bounded in another
+    /// way.
+    fn is_counted(&self) -> bool {
+        true
+    }
+    /// Sets the source back to its first page, of which nothing was sent.
+    fn restart(&mut self);
     /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
     /// client does not mistake a partial body for a complete one.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
@@ -51,9 +61,9 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
 /// Thread on which the first page of a body is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
-    /// The calling thread: the page is small.
+    /// The calling thread: the page is small. If making it takes too long nevertheless, a thread for long reads makes it.
     Inline,
-    /// A thread for blocking work.
+    /// A thread for long reads.
     Blocking,
 }
 
@@ -73,8 +83,14 @@ pub(crate) async fn body<S: PageSource>(
     framing: Framing,
 ) -> Result<Body, ApiError> {
     let (page, source) = match first {
-        FirstPageThread::Inline => (made(&mut source), source),
-        FirstPageThread::Blocking => blocking(source).await.map_err(|error| internal(&error))?,
+        FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source)) {
+            Ok(page) => (page, source),
+            Err(Spent) => {
+                source.restart();
+                blocking(source).await?
+            }
+        },
+        FirstPageThread::Blocking => blocking(source).await?,
     };
     let mut page = page?;
     if page.last && page.frames.len() <= 1 && framing == Framing::Any {
@@ -84,27 +100,22 @@ pub(crate) async fn body<S: PageSource>(
     Ok(Body::new(Unfold { frames: page.frames.into(), state, running: None, step: next_page::<S> }))
 }
 
-async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiError>, S)> {
-    let app = source.counts().map(|(app, _)| Arc::clone(app));
-    let place = match app {
-        // The size of the next pair is unknown.
-        Some(app) => app.read_permit(MAX_VALUE_BYTES).await,
-        None => None,
-    };
-    let task = tokio::task::spawn_blocking(move || {
-        let page = made(&mut source);
-        drop(place);
-        (page, source)
-    });
-    task.await.map_err(io::Error::other)
+async fn blocking<S: PageSource>(mut source: S) -> Result<(Result<Page, ApiError>, S), ApiError> {
+    let (app, account) = source.reader();
+    let (app, account) = (Arc::clone(app), Arc::clone(account));
+    // The size of the next pair is unknown.
+    let bytes = if source.is_counted() { MAX_VALUE_BYTES } else { 0 };
+    reading::on_reader(&app, &account, bytes, move || (made(&mut source), source)).await
 }
 
 /// Makes the next page of a source, and counts the page in the limit on reply bytes if it is large.
 fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();
-    let Some((_, account)) = source.counts().filter(|_| bytes > COUNTED_PAGE_BYTES) else { return Ok(page) };
-    let held = account.take(Resource::ReplyBytes, bytes as u64).ok_or_else(reply::no_room)?;
+    if bytes <= COUNTED_PAGE_BYTES || !source.is_counted() {
+        return Ok(page);
+    }
+    let held = source.reader().1.take(Resource::ReplyBytes, bytes as u64).ok_or_else(reply::no_room)?;
     let held = Arc::new(held);
     let frames = page.frames.into_iter().map(|frame| counted(frame, Arc::clone(&held))).collect();
     Ok(Page { frames, last: page.last })
@@ -118,19 +129,10 @@ pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
     bytes.into()
 }
 
-fn internal(error: &io::Error) -> ApiError {
-    ApiError::new(
-        axum::http::StatusCode::INTERNAL_SERVER_ERROR,
-        "internal",
-        thalweg_types::Action::Stop,
-        format!("reading failed: {error}"),
-    )
-}
-
 fn next_page<S: PageSource>(source: S) -> Running<S> {
     Box::pin(async move {
         match blocking(source).await {
-            Err(error) => Err(error),
+            Err(error) => Err(io::Error::other(error.message.into_owned())),
             Ok((Ok(page), source)) => Ok((page.frames, (!page.last).then_some(source))),
             Ok((Err(error), mut source)) => match source.failure(&error) {
                 Some(line) => Ok((vec![line], None)),

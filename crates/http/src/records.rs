@@ -98,6 +98,7 @@ async fn stream_pages(
         level,
         count: 0,
         held,
+        begun: (next, limit, max_bytes),
         sent: (0, next),
         app: Arc::clone(app),
     };
@@ -116,6 +117,8 @@ struct Reading {
     level: Durability,
     count: u64,
     held: Reservation,
+    /// Next offset, limit of records and limit of bytes at the beginning.
+    begun: (Offset, u64, u64),
     /// Number of records sent and the offset after the last of them, without the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,
@@ -189,8 +192,13 @@ impl PageSource for Reading {
         Ok(Page { frames: vec![pages::gathered(out)], last })
     }
 
-    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
-        Some((&self.app, self.held.account()))
+    fn reader(&self) -> (&Arc<App>, &Arc<Account>) {
+        (&self.app, self.held.account())
+    }
+
+    fn restart(&mut self) {
+        let (next, limit, max_bytes) = self.begun;
+        (self.next, self.limit, self.max_bytes, self.count) = (next, limit, max_bytes, 0);
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {

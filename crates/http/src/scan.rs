@@ -80,7 +80,13 @@ pub(crate) async fn body(
     let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
     // The view is fixed now, so the level that is durable now covers all of it.
     let level = app.db.blocking().visible_durability();
+    let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) {
+        FirstPageThread::Inline
+    } else {
+        FirstPageThread::Blocking
+    };
     let source = Scan {
+        first: iter.clone().filter(|_| first == FirstPageThread::Inline),
         iter,
         shape,
         limit,
@@ -91,11 +97,6 @@ pub(crate) async fn body(
         held,
         sent: (0, Bytes::new()),
         app: Arc::clone(app),
-    };
-    let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) {
-        FirstPageThread::Inline
-    } else {
-        FirstPageThread::Blocking
     };
     let framing = if shape == Shape::Chunks { Framing::Chunks } else { Framing::Any };
     Ok((pages::body(source, first, framing).await?, level))
@@ -127,6 +128,8 @@ fn begin(
 /// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
+    /// The iterator at its beginning, if the first page may have to be made twice.
+    first: Option<KeyspaceIter>,
     shape: Shape,
     limit: Option<u64>,
     level: Durability,
@@ -230,8 +233,13 @@ impl PageSource for Scan {
         Ok(Page { frames: self.frames(out, &cuts), last: end.is_some() })
     }
 
-    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
-        Some((&self.app, self.held.account()))
+    fn reader(&self) -> (&Arc<App>, &Arc<Account>) {
+        (&self.app, self.held.account())
+    }
+
+    fn restart(&mut self) {
+        (self.count, self.last_key, self.begun) = (0, Bytes::new(), false);
+        self.iter = self.first.take();
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {

@@ -214,7 +214,8 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     };
     let lsn = snapshot.snapshot.info().applied.lsn;
     let reader = Arc::clone(&call.account);
-    let sending = Sending { snapshots: Arc::clone(snapshots), reader, name, snapshot: Some(snapshot), is_sent: false };
+    let (app, snapshots) = (Arc::clone(app), Arc::clone(snapshots));
+    let sending = Sending { app, snapshots, reader, name, snapshot: Some(snapshot), is_sent: false };
     let mut response = Response::new(body(sending).await?);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Binary.name()));
@@ -270,6 +271,7 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
 
 /// A snapshot that is being sent. If it is dropped before its end, clients can resume it for a while.
 struct Sending {
+    app: Arc<App>,
     snapshots: Arc<Snapshots>,
     /// Account of the connection that reads the snapshot. A resumed snapshot still counts in the share of the connection
     /// that took it.
@@ -281,9 +283,17 @@ struct Sending {
 }
 
 impl PageSource for Sending {
-    fn counts(&self) -> Option<(&Arc<App>, &Arc<Account>)> {
+    fn reader(&self) -> (&Arc<App>, &Arc<Account>) {
+        (&self.app, &self.reader)
+    }
+
+    fn is_counted(&self) -> bool {
         // The number of snapshots and the size of a chunk are bounded already.
-        None
+        false
+    }
+
+    fn restart(&mut self) {
+        // Its first chunk is read on a thread for long reads, which needs no second attempt.
     }
 
     fn page(&mut self) -> Result<Page, ApiError> {

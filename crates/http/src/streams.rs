@@ -15,7 +15,7 @@ use thalweg_serving::{
     limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
 use thalweg_types::{
-    Action, Offset, StreamId,
+    Offset, StreamId,
     command::{Compaction, StreamConfig},
     limits::DEFAULT_TOMBSTONE_GRACE,
 };
@@ -27,7 +27,7 @@ use crate::{
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
     json::{self, present_field, span_of_seconds},
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
-    reply,
+    reading, reply,
     shapes::Appended,
 };
 
@@ -83,11 +83,7 @@ pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     if limit <= INLINE_LISTED {
         return Ok(listed(&db, after, limit));
     }
-    let made = tokio::task::spawn_blocking(move || listed(&db, after, limit)).await;
-    made.map_err(|error| {
-        let message = format!("listing failed: {error}");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message)
-    })
+    reading::on_reader(app, &call.account, 0, move || listed(&db, after, limit)).await
 }
 
 fn listed(db: &Database, after: Option<StreamId>, limit: u64) -> Response<Body> {

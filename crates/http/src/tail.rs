@@ -14,13 +14,19 @@ use thalweg_serving::{
     error::ApiError,
     limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
-use thalweg_types::{Offset, limits::MAX_RECORD_BYTES};
+use thalweg_types::{
+    Offset,
+    budget::{self, Spent},
+    limits::MAX_RECORD_BYTES,
+    steps::SHORT_READ,
+};
 
 use crate::{
     call::{Answer, Call},
     following::{Follower, Format, WakeReason, resumed},
     pages::Running,
     parse::{RecordsQuery, StartPosition},
+    reading,
     record_json::push_json,
 };
 
@@ -116,19 +122,18 @@ fn step(tail: Tail) -> Running<Tail> {
 }
 
 /// Reads a page of records. At the end of the stream, where records are still in memory, the read runs on the current
-/// thread, and otherwise on a thread for blocking work.
+/// thread if it takes a short time, and otherwise on a thread for long reads.
 async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
     if !tail.behind {
-        return Ok((tail.read(), tail));
+        let before = (tail.next, tail.left, tail.bytes_left);
+        match budget::within(SHORT_READ, || tail.read()) {
+            Ok(read) => return Ok((read, tail)),
+            Err(Spent) => (tail.next, tail.left, tail.bytes_left) = before,
+        }
     }
-    let app = Arc::clone(&tail.follower.app);
-    let place = app.read_permit(MAX_RECORD_BYTES).await;
-    let read = move || {
-        let read = tail.read();
-        drop(place);
-        (read, tail)
-    };
-    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)
+    let (app, account) = (Arc::clone(&tail.follower.app), Arc::clone(tail.follower.account()));
+    let read = reading::on_reader(&app, &account, MAX_RECORD_BYTES, move || (tail.read(), tail));
+    read.await.map_err(|error| io::Error::other(error.message.into_owned()))
 }
 
 impl Tail {

@@ -7,10 +7,13 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::TransactionAck;
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
-    command::{OperationResult, ScannedItem, TransactionBuilder},
+    budget::Spent,
+    command::{Command, OperationResult, ScannedItem, TransactionBuilder},
+    limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
+    steps::SHORT_READ,
 };
 use utoipa::ToSchema;
 
@@ -22,7 +25,7 @@ use crate::{
     names::Names,
     operations::{JsonCondition, JsonOperation, level_of, targets},
     parse::{AddQuery, PrefixQuery, Required, kv_path},
-    reply,
+    reading, reply,
     shapes::{Added, PrefixDeleted},
 };
 
@@ -93,10 +96,39 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonTransaction = json::parse(&body)?;
     let level = level_of(sent.durability.as_ref(), asked)?;
     let names = Names::of(app, &call.account, targets(&sent.conditions, sent.operations())).await?;
-    let transacted = call.db(app).transact(&sent.build(&names)?, level);
-    drop(body);
+    let transaction = sent.build(&names)?;
+    if level != Durability::None && transaction.only_reads() {
+        let ack = read(app, &call.account, &transaction).await?;
+        return Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)));
+    }
+    let transacted = call.db(app).transact(&transaction, level);
+    drop((transaction, body));
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
+}
+
+/// Answers a transaction that only reads, without the log.
+async fn read(
+    app: &Arc<App>,
+    account: &Arc<Account>,
+    transaction: &TransactionBuilder,
+) -> Result<TransactionAck, ApiError> {
+    let mut bytes = Vec::new();
+    transaction.encode(&mut bytes)?;
+    let read = |app: &App, bytes: &[u8], steps| match Command::decode(bytes) {
+        Ok(Command::Transaction(transaction)) => app.db.blocking().read_transaction(&transaction, steps),
+        _ => Err(Spent),
+    };
+    let ack = match read(app, &bytes, SHORT_READ) {
+        Ok(ack) => ack,
+        Err(Spent) => {
+            let shared = Arc::clone(app);
+            let long = move || read(&shared, &bytes, MAX_COMMAND_STEPS);
+            let ack = reading::on_reader(app, account, MAX_TRANSACTION_RESULT_BYTES, long).await?;
+            ack.map_err(|Spent| app.db.blocking().transaction_too_expensive())?
+        }
+    };
+    Ok(ack??)
 }
 
 fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {

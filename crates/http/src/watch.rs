@@ -26,6 +26,7 @@ use crate::{
     json::{push_bytes, push_number, push_text},
     pages::Running,
     parse::{WatchQuery, name_segment},
+    reading,
     shapes::Change,
 };
 
@@ -124,12 +125,14 @@ fn step(following: WatchStream) -> Running<WatchStream> {
 }
 
 /// Takes the changes that are queued in memory on the current thread, or reads changes from the log on a thread for
-/// blocking work.
+/// long reads.
 async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<WatchBatch>, WatchError>, WatchStream)> {
     if !following.watch.is_behind() {
         return Ok((following.watch.try_next(), following));
     }
-    tokio::task::spawn_blocking(move || (following.watch.try_next(), following)).await.map_err(io::Error::other)
+    let (app, account) = (Arc::clone(&following.follower.app), Arc::clone(following.follower.account()));
+    let read = reading::on_reader(&app, &account, 0, move || (following.watch.try_next(), following));
+    read.await.map_err(|error| io::Error::other(error.message.into_owned()))
 }
 
 impl WatchStream {

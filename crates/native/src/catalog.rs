@@ -35,8 +35,10 @@ pub(crate) fn find_keyspace(
     // Counting costs at most as much as a scan, so it is admitted as one.
     let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
+    let app = Arc::clone(turn.app);
     Ok(Handled::later(async move {
-        let stats = run_blocking(move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?)).await?;
+        let count = move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?);
+        let stats = run_blocking(&app, held.account(), 0, count).await?;
         drop(held);
         let counts =
             wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };

@@ -28,7 +28,7 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
 pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'_>) -> Result<Handled, Failure> {
     match frame {
         ClientFrame::Get(get) => reads::get(turn, request, &get),
-        ClientFrame::Write(write) => write::write(turn, &write),
+        ClientFrame::Write(write) => write::write(turn, request, &write),
         ClientFrame::WriteAndPublish(wanted) => write::write_and_publish(turn, request, &wanted),
         ClientFrame::MultiGet(wanted) => reads::multi_get(turn, request, &wanted),
         ClientFrame::Scan(scan) => scans::scan(turn, request, &scan),

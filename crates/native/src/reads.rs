@@ -11,7 +11,9 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
+    budget::{self, Spent},
     limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    steps::SHORT_READ,
 };
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, RemainingBytes};
 
@@ -29,21 +31,34 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Handles a `get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
-    let found = read_key(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
+    let (revision, values) = (get.revision, get.values);
+    match budget::within(SHORT_READ, || read_key(turn.app, &keyspace, revision, values, get.key.0)) {
+        Ok(found) => {
+            put_value(turn.app, turn.out, request.id, found?)?;
+            Ok(Handled::Replied)
+        }
+        Err(Spent) => {
+            let (app, key) = (Arc::clone(turn.app), get.key.0.to_vec());
+            Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
+                put_value(&app, out, id, read_key(&app, &keyspace, revision, values, &key)?)
+            }))
+        }
+    }
+}
+
+fn put_value(app: &App, out: &mut Replies, id: u32, found: LookupResult) -> Result<(), Failure> {
     // The durability is read after the value, so that it covers the value.
-    let durability = turn.app.db.blocking().visible_durability();
-    turn.out.states(durability);
+    let durability = app.db.blocking().visible_durability();
+    out.states(durability);
     let LookupResult { revision, remaining, lease, value_bytes, value } = found;
     let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: RemainingBytes(b"") };
-    if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
-        turn.out.reply(request.id, &wire::Value { value: RemainingBytes(&value), ..head })?;
-        return Ok(Handled::Replied);
+    if value.len() < COUNTED_REPLY_BYTES || id == 0 {
+        return out.reply(id, &wire::Value { value: RemainingBytes(&value), ..head });
     }
-    turn.out.shared(Kind::Value, request.id, VALUE_HEAD_BYTES + value.len(), FrameMemory::Reserve, |parts| {
+    out.shared(Kind::Value, id, VALUE_HEAD_BYTES + value.len(), FrameMemory::Reserve, |parts| {
         head.put(parts.bytes()).expect("integers");
         parts.share(value);
-    })?;
-    Ok(Handled::Replied)
+    })
 }
 
 /// Number of bytes that precede the value in the frame with a key's value.
@@ -64,9 +79,11 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
     if wanted.keys.len() as u64 <= INLINE_LISTED {
-        let found = read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
-        put_entries(turn.app, turn.out, request.id, found)?;
-        return Ok(Handled::Replied);
+        let read = || read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes);
+        if let Ok(found) = budget::within(SHORT_READ, read) {
+            put_entries(turn.app, turn.out, request.id, found?)?;
+            return Ok(Handled::Replied);
+        }
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
@@ -193,26 +210,29 @@ pub(crate) fn listed(limit: u32) -> usize {
     limit.min(MAX_LISTED) as usize
 }
 
-/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items, and otherwise on a thread
-/// that may block. `read` reads the items and returns a function that encodes the reply.
+/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a short
+/// time, and otherwise on a thread for long reads. `read` reads the items and returns a function that encodes the reply.
+/// It may be called twice.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     items: usize,
     bytes: usize,
-    read: impl FnOnce() -> Result<P, Failure> + Send + 'static,
+    read: impl Fn() -> Result<P, Failure> + Send + 'static,
 ) -> Result<Handled, Failure>
 where
     P: FnOnce(&mut Replies, u32) -> Result<(), Failure>,
 {
-    if items as u64 <= INLINE_LISTED {
-        read()?(turn.out, request.id)?;
+    if items as u64 <= INLINE_LISTED
+        && let Ok(put) = budget::within(SHORT_READ, &read)
+    {
+        put?(turn.out, request.id)?;
         return Ok(Handled::Replied);
     }
     Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a thread that may block. In the meantime nothing of the reply
+/// Reads and encodes a reply of about `bytes` bytes on a thread for long reads. In the meantime nothing of the reply
 /// is kept in the channel; the bytes of the finished frame count against the server's limit until it is sent.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
@@ -220,16 +240,14 @@ pub(crate) fn reply_off_thread(
     bytes: usize,
     put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
 ) -> Handled {
-    let (aside, id, app) = (turn.out.factory(), request.id, Arc::clone(turn.app));
+    let (aside, id) = (turn.out.factory(), request.id);
+    let (app, account) = (Arc::clone(turn.app), Arc::clone(turn.account));
     Handled::later(async move {
-        let place = app.read_permit(bytes).await;
         let put = move || {
             let mut replies = aside.replies();
             put(&mut replies, id)?;
-            // The read slot is released even if the request was cancelled in the meantime.
-            drop(place);
             Ok(Reply::Encoded(replies))
         };
-        run_blocking(put).await
+        run_blocking(&app, &account, bytes, put).await
     })
 }

@@ -38,7 +38,7 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     // As over HTTP, both the size of a page and the number of concurrent scans are limited.
     let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
-    let mut iter = begin(&keyspace, scan)?;
+    let scan_of = ScanOf::new(scan)?;
     let items = if scan.limit == 0 { SCAN_PAGE_ITEMS } else { (scan.limit as usize).min(SCAN_PAGE_ITEMS) };
     let max_frame_bytes = turn.out.max_frame_bytes();
     let asked = if scan.max_bytes == 0 { NATIVE_PAGE_BYTES } else { scan.max_bytes.into() };
@@ -48,6 +48,9 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
     inline_or_blocking(turn, request, few, bytes, move || {
+        // Counts until the reply is made.
+        let _ = &held;
+        let mut iter = scan_of.begin(&keyspace)?;
         let mut pairs = iter.next_page(items, bytes)?;
         let cut = truncate_pairs(&mut pairs, max_frame_bytes)?;
         let more = match pairs.last() {
@@ -60,7 +63,6 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
             _ => Vec::new(),
         };
         let (durability, revision) = (app.db.blocking().visible_durability(), iter.revision());
-        drop(held);
         Ok(move |out: &mut Replies, id: u32| {
             let bytes = HEADER_BYTES + PAGE_HEAD_BYTES + cursor.len() + pairs.iter().map(pair_bytes).sum::<usize>();
             let pairs: Vec<_> = pairs.iter().map(pair).collect();
@@ -79,33 +81,49 @@ fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
     Pair { revision: entry.revision, key, value: &entry.value }
 }
 
-/// Begins a scan at the start of its range or after its cursor.
-fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> {
-    let range = ScanRange {
-        prefix: scan.prefix.to_vec(),
-        start: scan.start.map_or(Bound::Unbounded, |start| Bound::Included(start.to_vec())),
-        end: scan.end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec())),
-        order: match scan.order {
-            Order::Ascending => engine::Order::Ascending,
-            Order::Descending => engine::Order::Descending,
-        },
-        limit: None,
-        values: match scan.values {
-            Values::Include => engine::Values::Include,
-            Values::Omit => engine::Values::Omit,
-        },
-    };
-    if scan.cursor.is_empty() {
-        return Ok(match scan.revision {
-            Revision::ZERO => keyspace.iter(range),
-            revision => keyspace.iter_at(range, revision)?,
-        });
+/// The range of a scan and the position at which it begins.
+struct ScanOf {
+    range: ScanRange,
+    revision: Revision,
+    cursor: Option<ScanCursor>,
+}
+
+impl ScanOf {
+    fn new(scan: &Scan<'_>) -> Result<Self, Failure> {
+        let range = ScanRange {
+            prefix: scan.prefix.to_vec(),
+            start: scan.start.map_or(Bound::Unbounded, |start| Bound::Included(start.to_vec())),
+            end: scan.end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec())),
+            order: match scan.order {
+                Order::Ascending => engine::Order::Ascending,
+                Order::Descending => engine::Order::Descending,
+            },
+            limit: None,
+            values: match scan.values {
+                Values::Include => engine::Values::Include,
+                Values::Omit => engine::Values::Omit,
+            },
+        };
+        let cursor = if scan.cursor.is_empty() { None } else { Some(ScanCursor::decode(scan.cursor)?) };
+        if let Some(cursor) = &cursor
+            && scan.revision != Revision::ZERO
+            && Some(scan.revision) != cursor.revision()
+        {
+            let message = "the revision differs from that of the cursor: set it to 0";
+            return Err(Failure::invalid("bad_parameter", message));
+        }
+        Ok(Self { range, revision: scan.revision, cursor })
     }
-    let cursor = ScanCursor::decode(scan.cursor)?;
-    if scan.revision != Revision::ZERO && Some(scan.revision) != cursor.revision() {
-        return Err(Failure::invalid("bad_parameter", "the revision differs from that of the cursor: set it to 0"));
+
+    /// Begins the scan at the start of its range or after its cursor.
+    fn begin(&self, keyspace: &Keyspace) -> Result<KeyspaceIter, Failure> {
+        let range = self.range.clone();
+        Ok(match (&self.cursor, self.revision) {
+            (Some(cursor), _) => keyspace.resume(range, cursor)?,
+            (None, Revision::ZERO) => keyspace.iter(range),
+            (None, revision) => keyspace.iter_at(range, revision)?,
+        })
     }
-    Ok(keyspace.resume(range, &cursor)?)
 }
 
 /// Removes pairs from the end of a page that do not fit into the frame; returns true if there were any. A page exceeds
@@ -146,7 +164,8 @@ pub(crate) fn versions(
     inline_or_blocking(turn, request, limit.min(INLINE_LISTED as usize + 1), MAX_VERSIONS_PAGE_BYTES, move || {
         let found = keyspace.versions(&key, before, limit)?;
         let durability = app.db.blocking().visible_durability();
-        drop(held);
+        // Counts until the reply is made.
+        let _ = &held;
         Ok(move |out: &mut Replies, id: u32| {
             let fits = versions_that_fit(&found.versions, max_frame_bytes);
             let shown = &found.versions[..fits];

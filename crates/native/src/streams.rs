@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
-use thalweg_types::Offset;
+use thalweg_types::{Offset, budget, steps::SHORT_READ};
 use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
 
 use super::{
@@ -26,9 +26,14 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
-    let on_the_spot = if turn.is_sole_client { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
-    if max_bytes <= on_the_spot {
-        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
+    let (on_the_spot, steps) = match turn.is_sole_client {
+        true => (ALONE_READ_BYTES, u64::MAX),
+        false => (INLINE_READ_BYTES, SHORT_READ),
+    };
+    if max_bytes <= on_the_spot
+        && let Ok(found) = budget::within(steps, || page.read(turn.app, &stream))
+    {
+        found?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
         return Ok(Handled::Replied);
     }
     let app = Arc::clone(turn.app);

@@ -7,7 +7,11 @@ use std::sync::Arc;
 
 use thalweg_engine::Stream;
 use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
-use thalweg_types::Offset;
+use thalweg_types::{
+    Offset,
+    budget::{self, Spent},
+    steps::SHORT_READ,
+};
 use thalweg_wire::Kind;
 
 use super::{
@@ -84,11 +88,14 @@ impl Tail {
             enough_records: credit_records,
             hard_max_bytes,
         };
-        let shown = if self.behind {
-            let (app, stream) = (Arc::clone(&self.app), self.stream.clone());
-            run_blocking(move || page.read(&app, &stream)).await?
-        } else {
-            page.read(&self.app, &self.stream)?
+        let read = || budget::within(SHORT_READ, || page.read(&self.app, &self.stream));
+        let shown = match if self.behind { Err(Spent) } else { read() } {
+            Ok(shown) => shown?,
+            Err(Spent) => {
+                let (app, stream) = (Arc::clone(&self.app), self.stream.clone());
+                let bytes = usize::try_from(page.max_bytes).unwrap_or(usize::MAX);
+                run_blocking(&self.app, &wanted.account, bytes, move || page.read(&app, &stream)).await?
+            }
         };
         self.next = shown.next;
         self.behind = shown.next < shown.high_watermark;

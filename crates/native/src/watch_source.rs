@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_serving::app::App;
+use thalweg_serving::{admission::Account, app::App};
 use thalweg_types::{Durability, Revision};
 use thalweg_wire::{Change, ChangeKind, Changes, HEADER_BYTES, List};
 
@@ -50,7 +50,7 @@ impl WatchSource {
     /// frame with only the revision reached.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         loop {
-            match self.look().await {
+            match self.look(&wanted.account).await {
                 Err(failure) => return StepResult::Ended(failure),
                 Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
                 Ok(Some(batch)) => return self.show(batch, &wanted).await,
@@ -71,10 +71,10 @@ impl WatchSource {
 
     /// Returns the engine's next batch of changes; `None` if there are none now. Changes in the queue are taken
     /// immediately; reads of the log run on a thread that may block.
-    async fn look(&mut self) -> Result<Option<WatchBatch>, Failure> {
+    async fn look(&mut self, account: &Arc<Account>) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
         let (found, watch) = if watch.is_behind() {
-            run_blocking(move || Ok((watch.try_next(), watch))).await?
+            run_blocking(&self.app, account, 0, move || Ok((watch.try_next(), watch))).await?
         } else {
             (watch.try_next(), watch)
         };

@@ -2,23 +2,64 @@
 
 use std::sync::Arc;
 
-use thalweg_engine::{PendingCommand, Purpose, Wake};
+use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
 use thalweg_types::{
     Durability,
-    command::{Command, Outcome},
+    budget::Spent,
+    command::{Command, Outcome, Transaction},
+    limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
+    steps::SHORT_READ,
 };
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone};
 
 use super::{
     failure::Failure,
+    reads::reply_off_thread,
+    replies::Replies,
     request::Request,
     subject_requests,
     turn::{Handled, Reply, Turn},
 };
 
 /// Handles a `write` request: proposes the client's command and replies with its outcome.
-pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
-    propose(turn, write.level, write.command.0).map(Handled::Write)
+pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
+    let checked = ClientCommand::check(write.command.0).map_err(|refused| Failure::of(&refused))?;
+    match checked.reading_transaction() {
+        Some(transaction) => {
+            // At level `none` the transaction is rejected, like one that writes.
+            let wanted = write.level.0.unwrap_or(turn.app.config.durability);
+            checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
+            read(turn, request, write.command.0, &transaction)
+        }
+        None => propose(turn, write.level, &checked).map(Handled::Write),
+    }
+}
+
+/// Answers a transaction that only reads, without the log.
+fn read(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    command: &[u8],
+    transaction: &Transaction<'_>,
+) -> Result<Handled, Failure> {
+    if let Ok(ack) = turn.app.db.blocking().read_transaction(transaction, SHORT_READ) {
+        put(turn.out, request.id, ack??)?;
+        return Ok(Handled::Replied);
+    }
+    let (app, command) = (Arc::clone(turn.app), command.to_vec());
+    Ok(reply_off_thread(turn, request, MAX_TRANSACTION_RESULT_BYTES, move |out, id| {
+        let checked = ClientCommand::check(&command).map_err(|refused| Failure::of(&refused))?;
+        let Some(transaction) = checked.reading_transaction() else { return Ok(()) };
+        match app.db.blocking().read_transaction(&transaction, MAX_COMMAND_STEPS) {
+            Ok(ack) => put(out, id, ack??),
+            Err(Spent) => Err(app.db.blocking().transaction_too_expensive().into()),
+        }
+    }))
+}
+
+fn put(out: &mut Replies, id: u32, ack: TransactionAck) -> Result<(), Failure> {
+    let outcome = Outcome::Transacted(Box::new(ack.outcome));
+    Reply::Outcome((ack.durability, Some(outcome))).put(out, id)
 }
 
 /// Handles a `write and publish` request: proposes the client's command, and publishes batches of messages once the
@@ -33,7 +74,8 @@ pub(crate) fn write_and_publish(
         return Err(Failure::invalid("outcome_unknown", message));
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
-    let write = propose(turn, wanted.level, wanted.command.0)?;
+    let checked = ClientCommand::check(wanted.command.0).map_err(|refused| Failure::of(&refused))?;
+    let write = propose(turn, wanted.level, &checked)?;
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
@@ -54,10 +96,9 @@ pub(crate) fn write_and_publish(
     })))
 }
 
-/// Checks a client's command and proposes it. The channel commits its queued commands at the end of its turn.
-fn propose(turn: &Turn<'_>, level: Level, command: &[u8]) -> Result<PendingCommand, Failure> {
+/// Proposes a client's command, which was checked. The channel commits its queued commands at the end of its turn.
+fn propose(turn: &Turn<'_>, level: Level, checked: &ClientCommand<'_>) -> Result<PendingCommand, Failure> {
     let app = turn.app;
-    let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
     // Few commands are of this kind, so only these are decoded.

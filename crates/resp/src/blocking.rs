@@ -25,6 +25,7 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
+use thalweg_types::budget::Spent;
 use tokio::time::Instant;
 
 use super::{
@@ -105,7 +106,10 @@ impl Session {
             (Database::Immediate(database), _) => {
                 database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
             }
-            (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
+            (database, _) => match database.read_briefly(|read| thalweg_redis::run_read(read, command, arguments)) {
+                Ok(done) => done,
+                Err(Spent) => return self.read_long(command, arguments, false, Some(wait), out),
+            },
         };
         match done {
             Ok(Reply::NullArray) => self.set_blocked(Some(wait)),

@@ -31,7 +31,11 @@ use thalweg_redis::{
     errors::STRINGS_ONLY,
     store::{Visit, VisitKeys},
 };
-use thalweg_types::limits::MAX_CACHE_SCAN_KEYS;
+use thalweg_types::{
+    budget::{self, Spent},
+    limits::MAX_CACHE_SCAN_KEYS,
+    steps::ROW,
+};
 
 /// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
 const MAX_COPIED_BYTES: usize = 4096;
@@ -165,6 +169,12 @@ impl CacheView<'_> {
     }
 }
 
+/// Charges a lookup to the budget of the thread's read. Returns an error, which ends the command, if the budget is spent.
+#[inline]
+fn charge() -> Result<(), StoreError> {
+    if budget::charge(ROW).is_break() { Err(StoreError::Failed(Box::new(Spent))) } else { Ok(()) }
+}
+
 fn too_large(error: CacheError) -> StoreError {
     StoreError::Refused(Reply::error(format!("ERR {error}")))
 }
@@ -194,10 +204,12 @@ impl Read for CacheView<'_> {
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
+        charge()?;
         Ok(self.cached.cache.read(self.now, key, |entry| self.look_of(entry)))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
+        charge()?;
         let found = |entry: &CacheEntry| (bytes_of(&entry.value), entry.version.0, entry.deadline);
         let found = self.cached.cache.read(self.now, key, found);
         Ok(found.map(|(value, version, deadline)| KeyValue {
@@ -217,6 +229,7 @@ impl Read for CacheView<'_> {
         loop {
             let page = cache.scan(self.now, from, count, PAGE_BYTES);
             for key in &page.keys {
+                charge()?;
                 if let Some(look) = self.peek(key)
                     && visit(key, &look).is_break()
                 {

@@ -7,6 +7,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
 use thalweg_engine::Client;
 use thalweg_redis::{Read, Reply, StoreError};
+use thalweg_types::{
+    budget::{self, Spent},
+    steps::SHORT_READ,
+};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
@@ -75,6 +79,18 @@ impl Database {
             Self::Immediate(_) => "allkeys-lru",
             Self::Batched(_) => "noeviction",
         }
+    }
+
+    /// Reads like [`read`](Self::read), but only for a short time, because the calling thread serves other clients.
+    ///
+    /// # Errors
+    /// The read takes longer, so its result was dropped. The [readers](thalweg_serving::readers) must perform it.
+    #[inline]
+    pub(crate) fn read_briefly<R>(
+        &self,
+        act: impl FnMut(&dyn Read) -> Result<R, StoreError>,
+    ) -> Result<Result<R, Failure>, Spent> {
+        budget::within(SHORT_READ, || self.read(act))
     }
 
     /// Calls `act` with a view of the database. May call `act` again with a newer view.

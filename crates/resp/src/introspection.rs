@@ -14,6 +14,7 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
+use thalweg_types::budget::Spent;
 
 use super::{metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
 
@@ -335,9 +336,10 @@ fn replication(_session: &Session, text: &mut String) {
 
 fn keyspace(session: &Session, text: &mut String) {
     for numbered in &session.resp.databases.list {
-        match numbered.database.read(|read| read.len()) {
-            Ok(0) | Err(_) => {}
-            Ok(keys) => {
+        // A database without exact counts is shown if it has few keys.
+        match numbered.database.read_briefly(|read| read.len()) {
+            Ok(Ok(0) | Err(_)) | Err(Spent) => {}
+            Ok(Ok(keys)) => {
                 let _ = write!(text, "db{}:keys={keys},expires=0,avg_ttl=0\r\n", numbered.number);
             }
         }

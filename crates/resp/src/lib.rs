@@ -52,6 +52,8 @@ pub mod gathering;
 mod introspection;
 mod keyspaces;
 pub mod listen;
+mod long_read;
+mod long_reads;
 pub mod metrics;
 mod native_streams;
 mod out;

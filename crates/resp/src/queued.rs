@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use thalweg_redis::{Read, StoreError};
 use thalweg_serving::admission::{Account, Reservation, Resource};
 
 use super::commands::Commands;
@@ -54,4 +55,15 @@ pub(crate) struct Watch {
     pub key: Box<[u8]>,
     /// Version of the key when it was watched; 0 if it did not exist.
     pub version: u64,
+}
+
+impl Watch {
+    /// Returns watches of keys of a database, with the versions that the keys have in a view.
+    pub(crate) fn all(read: &dyn Read, database: usize, keys: &[&[u8]]) -> Result<Vec<Self>, StoreError> {
+        let watch = |key: &&[u8]| {
+            let version = read.look(key)?.map_or(0, |look| look.version);
+            Ok(Self { database, key: Box::from(*key), version })
+        };
+        keys.iter().map(watch).collect()
+    }
 }

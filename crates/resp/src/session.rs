@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a burst is pending, or the client is blocked in a read or waits to authenticate, the session handles no further
+//! * While a burst or a long read is pending, or the client is blocked in a read or waits to authenticate, the session handles no further
 //!   command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
@@ -27,7 +27,7 @@ use thalweg_serving::{
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
 };
 use thalweg_transport::Outbox;
-use thalweg_types::limits::MAX_VALUE_BYTES;
+use thalweg_types::{budget::Spent, limits::MAX_VALUE_BYTES};
 use tokio::time::Sleep;
 
 use super::{
@@ -37,6 +37,7 @@ use super::{
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, PendingOutcome},
     failure::Failure,
+    long_read::LongRead,
     metrics::Tally,
     out::ReplyTarget,
     pubsub::{Publishing, Subscriber},
@@ -95,6 +96,9 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pending: Option<PendingBurst>,
+    /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a blocking
+    /// read, but never two of them.
+    pub(super) reading: Option<Box<LongRead>>,
     /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
     /// Wait of the blocking `XREADGROUP` that was proposed as a command. The wait begins if the command finds no stream
@@ -159,6 +163,7 @@ impl Session {
             muted: false,
             burst: Burst::default(),
             pending: None,
+            reading: None,
             blocked: None,
             may_block: None,
             is_blocking_forbidden: false,
@@ -179,18 +184,19 @@ impl Session {
 
     /// Returns true if the session may handle the next command of the client.
     pub(crate) fn listens(&self) -> bool {
-        self.pending.is_none() && self.blocked.is_none() && self.auth_wait.is_none() && !self.is_ending
+        !self.is_busy() && self.auth_wait.is_none() && !self.is_ending
     }
 
-    /// Returns true if the session still owes the client a reply that depends on something pending: a commit or a
-    /// blocking read.
+    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a long
+    /// read or a blocking read.
     pub(crate) fn is_busy(&self) -> bool {
-        self.pending.is_some() || self.blocked.is_some()
+        self.pending.is_some() || self.reading.is_some() || self.blocked.is_some()
     }
 
-    /// Returns true if commands of the session were proposed to the log and are not completed yet.
+    /// Returns true if commands of the session were proposed to the log, or given to the readers, and are not completed
+    /// yet.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.pending.is_some()
+        self.pending.is_some() || self.reading.is_some()
     }
 
     /// Returns true if there may be work after all replies are sent: messages to deliver, or a memory
@@ -390,7 +396,10 @@ impl Session {
             (Database::Batched(_), _) if !self.burst.is_empty() => {
                 return self.join(command, arguments, is_scan, out);
             }
-            (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
+            (database, _) => match database.read_briefly(|read| thalweg_redis::run_read(read, command, arguments)) {
+                Ok(reply) => reply,
+                Err(Spent) => return self.read_long(command, arguments, is_scan, None, out),
+            },
         };
         match reply {
             Ok(reply) if is_read && !self.has_room_for(&reply) => {
@@ -412,7 +421,7 @@ impl Session {
     /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then
     /// gets an error instead. Only replies to reads are checked, so the error never hides a change.
     #[inline]
-    fn has_room_for(&mut self, reply: &Reply) -> bool {
+    pub(super) fn has_room_for(&mut self, reply: &Reply) -> bool {
         if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
             return true;
         }
@@ -449,7 +458,7 @@ impl Session {
             && returns_values(command.name, arguments)
     }
 
-    fn replies_held(&mut self) -> &mut Reservation {
+    pub(super) fn replies_held(&mut self) -> &mut Reservation {
         self.replies.get_or_insert_with(|| self.account.empty(Resource::ReplyBytes))
     }
 
@@ -514,7 +523,7 @@ impl Session {
         self.pending = Some(PendingBurst { commands, _held: self.account.count(Resource::Requests) });
     }
 
-    /// Continues the session's pending work: messages, proposed commands, and the blocking read. Returns true if
+    /// Continues the session's pending work: messages, proposed commands, the long read, and the blocking read. Returns true if
     /// there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
@@ -537,6 +546,10 @@ impl Session {
                 let Poll::Ready(outcome) = pending.commands.as_mut().poll(cx) else { return moved };
                 self.pending = None;
                 self.settled(outcome, out);
+            } else if self.reading.is_some() {
+                if !self.poll_long_read(cx, out) {
+                    return moved;
+                }
             } else if self.blocked.is_some() {
                 if !self.poll_blocked(cx, out) {
                     return moved;

@@ -17,7 +17,10 @@ use std::sync::atomic::Ordering;
 
 use thalweg_redis::{Command, Read, Reply, Run, StoreError};
 use thalweg_transport::Outbox;
-use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS};
+use thalweg_types::{
+    budget::Spent,
+    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
+};
 
 use super::{
     burst::Slot,
@@ -141,13 +144,15 @@ impl Session {
             return self.fail("ERR all watched keys together have at most 1 MiB: UNWATCH some", out);
         }
         let database = self.database;
-        let watched: Result<Vec<Watch>, Failure> = self.store().read(|read| {
-            let watch = |key: &&[u8]| {
-                let version = read.look(key)?.map_or(0, |look| look.version);
-                Ok(Watch { database, key: Box::from(*key), version })
-            };
-            keys.iter().map(watch).collect()
-        });
+        match self.store().read_briefly(|read| Watch::all(read, database, keys)) {
+            Ok(watched) => self.watching(watched, out),
+            Err(Spent) => return self.watch_long(keys, out),
+        }
+        CommandProgress::Done
+    }
+
+    /// Adds watched keys, and answers `WATCH`.
+    pub(super) fn watching(&mut self, watched: Result<Vec<Watch>, Failure>, out: &mut Outbox) {
         match watched {
             Ok(watched) => {
                 self.watched.extend(watched);
@@ -156,7 +161,6 @@ impl Session {
             }
             Err(failure) => self.error(&failure.0, out),
         }
-        CommandProgress::Done
     }
 
     /// Handles `EXEC`: runs the queued commands, unless a watched key has changed.
@@ -205,7 +209,10 @@ impl Session {
         if is_batched {
             return self.exec_in_burst(plan, watched);
         }
-        let outcome = self.exec_immediate(&plan.keys, &watched);
+        let outcome = match self.exec_immediate(&plan.keys, &watched) {
+            Ok(outcome) => outcome,
+            Err(Spent) => return self.read_long_transaction(plan.keys, plan.slots, watched, out),
+        };
         let muted = self.muted;
         self.write_slots(&plan.slots, &[], outcome, out);
         self.muted = muted;
@@ -286,20 +293,33 @@ impl Session {
         }
     }
 
-    fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
+    /// Runs a transaction of a cache, or one that only reads.
+    ///
+    /// # Errors
+    /// The transaction only reads, and takes too long for this thread.
+    fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Result<Outcome, Spent> {
         match self.store() {
             Database::Immediate(database) => {
                 let outcome = database.write(|store| match are_unchanged(&*store, watched)? {
                     true => all(keys, |command, arguments| thalweg_redis::run(store, command, arguments)).map(Some),
                     false => Ok(None),
                 });
-                outcome.map_err(Failure::from)
+                Ok(outcome.map_err(Failure::from))
             }
-            database => database.read(|read| match are_unchanged(read, watched)? {
-                true => all(keys, |command, arguments| thalweg_redis::run_read(read, command, arguments)).map(Some),
-                false => Ok(None),
-            }),
+            database => database.read_briefly(|read| read_all(read, keys, watched)),
         }
+    }
+}
+
+/// Runs the commands of a transaction that only reads over one view. Returns `None` if a watched key has changed.
+pub(super) fn read_all(
+    read: &dyn Read,
+    keys: &Commands,
+    watched: &[Watched],
+) -> Result<Option<Vec<Reply>>, StoreError> {
+    match are_unchanged(read, watched)? {
+        true => all(keys, |command, arguments| thalweg_redis::run_read(read, command, arguments)).map(Some),
+        false => Ok(None),
     }
 }
 

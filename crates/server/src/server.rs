@@ -232,6 +232,10 @@ impl Server {
         log_panic(reclaiming.await, "the server");
         log_panic(measuring.await, "the server");
         http.stop();
+        {
+            let app = Arc::clone(&app);
+            log_panic(tokio::task::spawn_blocking(move || app.readers.stop()).await, "the readers");
+        }
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
         tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");

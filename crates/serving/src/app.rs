@@ -16,7 +16,7 @@ use std::{
 
 use thalweg_engine::{AsyncDatabase, Database, Keyspace, Stream};
 use thalweg_types::command::StreamConfig;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::{
     admission::{Account, AddressKey, Admission, Reservation, Resource},
@@ -24,8 +24,8 @@ use crate::{
     error::{self, ApiError},
     half_open::ConnectionSlots,
     held_log::HeldLog,
-    limits::MAX_READING_BYTES,
     metrics::Connections,
+    readers::Readers,
     sole_client::SoleClientMode,
     views::Views,
 };
@@ -51,8 +51,8 @@ pub struct App {
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
     pub sole_client: SoleClientMode,
-    /// Permits for the bytes that reads on blocking threads may request at a time; one permit is one byte.
-    reading: Arc<Semaphore>,
+    /// Threads for long reads of all protocols.
+    pub readers: Readers,
     /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Message broker for subjects, and the caches.
@@ -77,7 +77,7 @@ impl App {
             admission,
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
-            reading: Arc::new(Semaphore::new(MAX_READING_BYTES as usize)),
+            readers: Readers::default(),
             stopping,
             views: Arc::new(Views::new(&config)),
             started: Instant::now(),
@@ -86,14 +86,6 @@ impl App {
             id_next: AtomicU64::new(0),
             config,
         })
-    }
-
-    /// Waits until a read on a blocking thread may request about `bytes` bytes. Dropping the result permits
-    /// other reads.
-    pub async fn read_permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
-        // The semaphore is never closed.
-        Arc::clone(&self.reading).acquire_many_owned(bytes).await.ok()
     }
 
     /// Returns a number that this process has not returned before, for use as an id.

@@ -1,7 +1,8 @@
 //! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving of sockets.
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
-//! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`error`], the codes and messages of failed requests; [`metrics`], counters and
+//! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`readers`],
+//! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close; [`views`],
 //! subjects and caches.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
@@ -20,6 +21,7 @@ pub mod held_log;
 pub mod limits;
 pub mod metrics;
 pub mod pace;
+pub mod readers;
 pub mod served_socket;
 pub mod sole_client;
 pub mod spare;

@@ -79,7 +79,9 @@ pub const INLINE_READ_BYTES: u64 = 64 * 1024;
 pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 /// Pause of a task that waits for free memory for a large page or frame, before the task checks again.
 pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
-/// Maximum number of bytes that reads on blocking threads may request at a time. Further reads wait, because
+/// Maximum number of threads for long reads.
+pub(crate) const MAX_READER_THREADS: usize = 16;
+/// Maximum number of bytes that reads on threads for long reads may request at a time. Further reads wait, because
 /// the result of a read is counted only as a reply. A read holds about as many bytes as it requested, and
 /// twice as many while the frame of its reply is assembled.
 pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;

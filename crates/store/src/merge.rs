@@ -30,10 +30,7 @@ pub trait Cursor {
         loop {
             let goes_on = match self.value() {
                 Some(value) => visit(self.key(), value).is_continue(),
-                None => {
-                    note_passed();
-                    true
-                }
+                None => note_passed().is_continue(),
             };
             if !goes_on || !self.advance()? {
                 return Ok(());
@@ -158,7 +155,8 @@ fn follow<C: Cursor>(
         match source.value() {
             Some(value) if visit(source.key(), value).is_break() => return Ok(ControlFlow::Break(())),
             Some(_) => {}
-            None => note_passed(),
+            None if note_passed().is_break() => return Ok(ControlFlow::Break(())),
+            None => {}
         }
         if !source.advance()? {
             sources.remove(leader);

@@ -5,7 +5,9 @@
 //! ranges are expensive although they have no rows. The number depends on flushes and compactions, so nothing but the
 //! time of a scan may depend on it.
 
-use std::cell::Cell;
+use std::{cell::Cell, ops::ControlFlow};
+
+use thalweg_types::{budget, steps::ROW};
 
 thread_local! {
     static PASSED: Cell<u64> = const { Cell::new(0) };
@@ -17,8 +19,10 @@ pub fn deleted_rows_passed() -> u64 {
     PASSED.get()
 }
 
-/// Counts a deleted row that a scan passes.
+/// Counts a deleted row that a scan passes. Returns `Break` if the [budget] of the thread's read is spent, so
+/// that the scan ends.
 #[inline]
-pub(crate) fn note_passed() {
+pub(crate) fn note_passed() -> ControlFlow<()> {
     PASSED.set(PASSED.get() + 1);
+    budget::charge(ROW)
 }

@@ -4,6 +4,7 @@
 //! of stream records, limits, the three classes of errors, and the trait through which time enters. Does not own: any
 //! I/O, any policy. It depends on no other crate of the workspace.
 
+pub mod budget;
 pub mod clock;
 pub mod codec;
 pub mod command;

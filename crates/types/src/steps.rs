@@ -23,6 +23,9 @@ pub const ROW: u64 = 2;
 pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
+/// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
+/// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
+pub const SHORT_READ: u64 = 5_000;
 /// Maximum bytes of a value that count when a scan examines its row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
 /// Number of bytes read or compared for one step.

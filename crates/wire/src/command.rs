@@ -9,8 +9,8 @@ use thalweg_types::{
     Action, Classified, Durability,
     codec::Malformed,
     command::{
-        BlindPut, Command, CommandError, Commit, Expect, GroupCommand, TimeCommand, Write, check_key, check_value,
-        unwrap,
+        BlindPut, Command, CommandError, Commit, Expect, GroupCommand, TimeCommand, Transaction, Write, check_key,
+        check_value, unwrap,
     },
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_RECORD_BYTES},
     message::Messages,
@@ -154,6 +154,18 @@ impl<'a> ClientCommand<'a> {
     #[must_use]
     pub fn command(&self) -> Command<'a> {
         Command::decode(unwrap(self.bytes).bytes).expect("check() decoded these bytes")
+    }
+
+    /// Returns the command if it is a transaction that only reads. The server answers it without the log.
+    #[must_use]
+    pub fn reading_transaction(&self) -> Option<Transaction<'a>> {
+        if self.at_none != AtNone::Refused || self.brings_data {
+            return None;
+        }
+        match self.command() {
+            Command::Transaction(transaction) => transaction.only_reads().ok()?.then_some(transaction),
+            _ => None,
+        }
     }
 
     /// Returns the durability level at which the server proposes the command if the client requested the level

@@ -20,6 +20,7 @@ mod kv;
 mod optimistic;
 mod past;
 mod push;
+mod reading_transactions;
 mod recipes;
 mod redis;
 mod redis_streams;

@@ -20,7 +20,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::{DEFAULT_LISTED, MAX_LISTED},
 };
-use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
+use thalweg_types::{Durability, GroupId, StreamId, command::groups::GroupConfig};
 
 pub(crate) use json::{JsonSettlement, again, settlements};
 
@@ -30,7 +30,7 @@ use crate::{
     call::{Answer, Call},
     describe::{Acked, GroupPath, Level, StreamPath},
     parse::{Cursor, ListQuery, name_segment},
-    reply,
+    reading, reply,
 };
 
 /// Returns the names of the stream and the group in a path.
@@ -101,24 +101,21 @@ pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
 
-/// Lists a page of groups by id. Runs on a thread for blocking work, because listing loads each group and its pending
+/// Lists a page of groups by id. Runs on a thread for long reads, because listing loads each group and its pending
 /// records.
 async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
     let (db, after) = (app.db.blocking().clone(), GroupId(query.cursor.map_or(0, |Cursor(id)| id)));
-    let made = tokio::task::spawn_blocking(move || {
+    let made = move || {
         let (groups, more) = db.groups_after(stream, after, limit)?;
         let mut page = json!({ "groups": groups.iter().map(describe).collect::<Vec<_>>() });
         if let Some(last) = groups.last().filter(|_| more) {
             page["cursor"] = last.id.0.to_string().into();
         }
         Ok(shown(StatusCode::OK, &page, db.visible_durability()))
-    });
-    made.await.unwrap_or_else(|error| {
-        let message = format!("listing failed: {error}");
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
-    })
+    };
+    reading::on_reader(app, &call.account, 0, made).await?
 }
 
 /// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the figures and configuration of a consumer group.

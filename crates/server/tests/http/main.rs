@@ -13,6 +13,7 @@ mod generated_clients;
 mod groups;
 mod kv;
 mod leases;
+mod long_reads;
 mod past;
 mod push;
 mod shares;

@@ -157,3 +157,23 @@ async fn keyspaces_are_created_described_and_dropped() {
     node.get("/v1/kv/a/key").await.is(404);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_transaction_that_only_reads_writes_no_entry() {
+    let node = Node::start().await;
+    node.put("/v1/kv/a/k", b"one").await.is(204);
+    let body = json!({
+        "conditions": [{"keyspace": "a", "key": "k", "expect": "present"}],
+        "then": [{"op": "get", "keyspace": "a", "key": "k"}, {"op": "scan", "keyspace": "a"}],
+        "else": [{"op": "get", "keyspace": "a", "key": "none"}],
+    });
+    let before = node.db.stats().entries;
+    let read = txn(&node, &body).await.is(200);
+    assert_eq!((read.header("thalweg-revision"), read.header("thalweg-durability")), ("1", "disk"));
+    let read = read.json();
+    assert_eq!((&read["results"][0]["value"], &read["wrote"]), (&"one".into(), &false.into()));
+    assert_eq!(node.db.stats().entries, before);
+    let missing = json!({"then": [{"op": "get", "keyspace": "a", "key": "k"}], "durability": "none"});
+    txn(&node, &missing).await.refused(400, "outcome_unknown", "fix");
+    node.stop().await;
+}

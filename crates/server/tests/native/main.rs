@@ -6,6 +6,7 @@ mod support;
 mod caches;
 mod channel;
 mod groups;
+mod long_reads;
 mod ports;
 mod reads;
 mod shares;

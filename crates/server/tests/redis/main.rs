@@ -12,6 +12,7 @@ mod commands;
 mod databases;
 mod differential;
 mod limits;
+mod long_reads;
 mod pubsub;
 mod shares;
 mod statistics;

@@ -75,6 +75,18 @@ impl Node {
         node
     }
 
+    /// Starts a node whose log takes values of any permitted size.
+    pub async fn with_large_segments(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { segment_bytes: 32 << 20, ..small_options(&config) };
+        let db = Database::open(dir.path(), options).unwrap();
+        let mut node = Self::over(config, db).await;
+        node._dir = Some(dir);
+        node
+    }
+
     pub async fn over(config: Config, db: Database) -> Self {
         let server = Server::bind(config, &db).await.unwrap();
         let (address, native, resp) = (server.local_addr(), server.native_addr(), server.resp_addr());

@@ -279,8 +279,9 @@ knobs! {
     /// native replies above 4 KiB that another thread has read. Above it, reads with large replies are rejected as
     /// `overloaded`: with 503 over HTTP, with `BUSY` for Redis clients. Cost: this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
-    /// Maximum number of scans and record reads in progress; further ones are rejected. Cost: up to two pages of 512
-    /// KiB per scan; a larger page, which holds one large value, counts in `max_reply_bytes_in_flight`.
+    /// Maximum number of scans, record reads and long reads of Redis clients in progress; further ones are rejected.
+    /// Cost: up to two pages of 512 KiB per scan; a larger page, which holds one large value, counts in
+    /// `max_reply_bytes_in_flight`.
     max_scans: u32 = |_| 64;
     /// Maximum number of tails, pushes and watches, and of subscribers over HTTP; further ones are rejected. Cost: up
     /// to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use thalweg_store::Direction;
-use thalweg_types::{LeaseId, Revision};
+use thalweg_types::{LeaseId, Revision, budget, steps::ROW};
 
 use crate::{
     error::MachineError,
@@ -134,6 +134,7 @@ impl OwnSource<'_> {
         let sight = snapshot.visibility_at(keyspace, revision);
         let (mut bytes, mut failure, mut last) = (0, None, None);
         snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
+            budget::charge(ROW)?;
             let written = match decode_value(full, row) {
                 Ok(found) => found.revision,
                 Err(error) => {
@@ -260,6 +261,7 @@ impl<'p> VersionSource<'p> {
         let mut stopped_behind = None;
         let (page, past) = (&mut self.page, self.past);
         self.past.snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
+            budget::charge(ROW)?;
             let of = match HistoryKey::of_version(full) {
                 Ok(of) => of,
                 Err(error) => {

@@ -10,7 +10,10 @@ use std::{
 };
 
 use thalweg_store::{Applied, Direction, View};
-use thalweg_types::{KeyspaceId, LeaseId, Revision, SpaceTime};
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision, SpaceTime, budget,
+    steps::{ROW, SCAN},
+};
 
 use crate::{
     clears::table::{ClearTable, Prefixes},
@@ -32,6 +35,11 @@ pub struct Item<'a> {
     /// Deadline and lease of the pair.
     pub expiry: Expiry,
 }
+
+/// Function that receives the key of each visited row, and its revision and value unless the row is hidden. `Break` ends
+/// the visit.
+pub(crate) type VisitRow<'v> =
+    dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError> + 'v;
 
 /// Choice of the data that a scan returns for each pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,11 +191,13 @@ impl ReadView {
             return Ok(());
         }
         let mut left = range.limit;
+        let _ = budget::charge(SCAN);
         let sight = self.visibility(keyspace);
         let mut leases = HashMap::new();
         loop {
             let mut stopped_by = None;
             self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
+                budget::charge(ROW)?;
                 if range.collections == Collections::Skip && is_collection(value) {
                     return ControlFlow::Continue(());
                 }
@@ -224,6 +234,51 @@ impl ReadView {
                     match range.direction {
                         Direction::Forward => full.set_lower(Bound::Included(key)),
                         Direction::Reverse => full.set_upper(Bound::Included(key)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    pub(crate) fn scan_rows(
+        &self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+        direction: Direction,
+        visit: &mut VisitRow<'_>,
+    ) -> Result<(), MachineError> {
+        let mut range = range.clone();
+        let sight = self.visibility(keyspace);
+        let mut leases = HashMap::new();
+        loop {
+            let mut stopped_by = None;
+            self.view.scan(range.lower(), range.upper(), direction, &mut |full, row| {
+                budget::charge(ROW)?;
+                let mut show = || {
+                    let Decoded { revision, value, expiry } = decode_value(full, row).map_err(ScanStop::Failed)?;
+                    let key = full.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
+                    let mut is_shown = sight.shows(key, revision);
+                    if is_shown && expiry != Expiry::NEVER {
+                        let live = expiry.is_live(self.time, |id| leases.get(&id).copied().ok_or(id));
+                        is_shown = live.map_err(|id| ScanStop::UnknownLease { id, key: full.to_vec() })?;
+                    }
+                    visit(key, is_shown.then_some((revision, value))).map_err(ScanStop::Failed)
+                };
+                show().unwrap_or_else(|stop| {
+                    stopped_by = Some(stop);
+                    ControlFlow::Break(())
+                })
+            })?;
+            match stopped_by {
+                None => return Ok(()),
+                Some(ScanStop::Failed(error)) => return Err(error),
+                // A backend may not support a get during a scan, so the scan is restarted at this key.
+                Some(ScanStop::UnknownLease { id, key }) => {
+                    leases.insert(id, Lease::in_view(&*self.view, id)?);
+                    match direction {
+                        Direction::Forward => range.set_lower(Bound::Included(key)),
+                        Direction::Reverse => range.set_upper(Bound::Included(key)),
                     }
                 }
             }

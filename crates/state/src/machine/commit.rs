@@ -176,7 +176,7 @@ pub(crate) fn check_condition(
 
 /// Returns true if the condition `expect` holds for a key with the revision `actual`; `None` means that the key does
 /// not exist. Conditions on values are not decided here.
-fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
+pub(crate) fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     match expect {
         Expect::Absent => actual.is_none(),
         Expect::Present => actual.is_some(),

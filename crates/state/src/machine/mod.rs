@@ -13,6 +13,7 @@
 //! * `staged`: the changes of the record, and reads that include them. `savepoint` and `undo`: rollback of a
 //!   command.
 //! * `commit`: conditional writes. `transaction` and `transaction_scan`: branches of operations, with reads.
+//!   `transaction_view`: transactions that only read, outside the log.
 //! * `running_hash`: hash over the outcomes and writes of all entries. `upgrade`: the version in force.
 //!
 //! Time: keys and leases end by the time of entries (`expiry`). Reads hide ended keys by a time of their own
@@ -44,10 +45,12 @@ pub(crate) mod staged;
 pub(crate) mod state_machine;
 pub(crate) mod transaction;
 pub(crate) mod transaction_scan;
+pub(crate) mod transaction_view;
 pub(crate) mod undo;
 pub(crate) mod upgrade;
 
 pub use state_machine::{Machine, MachineOptions};
+pub use transaction_view::{ResolveIn, read_transaction};
 pub use upgrade::KNOWN_VERSION;
 
 pub use crate::{

@@ -263,7 +263,7 @@ impl OperationRun {
     }
 }
 
-fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationError> {
+pub(crate) fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationError> {
     match live.and_then(Stored::collection) {
         Some(_) => Err(OperationError::HoldsCollection),
         None => Ok(()),

@@ -17,6 +17,7 @@ use crate::{
     keys::{DATA_PREFIX_LEN, KeyRange},
     keyspaces::{
         live::is_live,
+        read_view::VisitRow,
         values::{Decoded, StoredRef, decode_value},
     },
     machine::applying::Applying,
@@ -26,10 +27,73 @@ use crate::{
 /// Bytes that a pair in a scan's result counts in addition to its key and value.
 const ITEM_BYTES: usize = 32;
 
+/// Source of rows for a transaction: the entry that is being applied, or a view.
+pub(crate) trait RangeReader {
+    /// Charges work of the transaction.
+    fn charge(&self, steps: u64);
+    /// Returns an error if the transaction may do no more work.
+    fn check_budget(&self) -> Result<(), Refused>;
+    /// Returns the bytes of a value, read from the log if necessary.
+    fn bytes_of(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        revision: Revision,
+        value: StoredRef<'_>,
+    ) -> Result<Bytes, MachineError>;
+    /// Visits the rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    fn rows(
+        &self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+        direction: Direction,
+        visit: &mut VisitRow<'_>,
+    ) -> Result<(), MachineError>;
+}
+
+impl RangeReader for Applying<'_> {
+    fn charge(&self, steps: u64) {
+        self.charge(steps);
+    }
+
+    fn check_budget(&self) -> Result<(), Refused> {
+        self.check_budget()
+    }
+
+    fn bytes_of(&self, _: KeyspaceId, _: &[u8], _: Revision, value: StoredRef<'_>) -> Result<Bytes, MachineError> {
+        self.charge(read_bytes(value.value_len()));
+        self.bytes_of_ref(value)
+    }
+
+    fn rows(
+        &self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+        direction: Direction,
+        visit: &mut VisitRow<'_>,
+    ) -> Result<(), MachineError> {
+        let sight = self.visibility(keyspace);
+        let mut failure = None;
+        self.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
+            let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
+            let mut show = || {
+                let Decoded { revision, value, expiry } = decode_value(full, value)?;
+                let shown = sight.shows(key, revision) && is_live(self, &expiry)?;
+                visit(key, shown.then_some((revision, value)))
+            };
+            show().unwrap_or_else(|error| {
+                failure = Some(error);
+                ControlFlow::Break(())
+            })
+        })?;
+        failure.map_or(Ok(()), Err)
+    }
+}
+
 /// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of the
 /// transaction's reads.
-pub(crate) fn page(
-    applying: &Applying<'_>,
+pub(crate) fn page<R: RangeReader>(
+    reader: &R,
     keyspace: KeyspaceId,
     scan: &ScanOperation<'_>,
     room: &mut usize,
@@ -37,7 +101,8 @@ pub(crate) fn page(
     let (start, end) = scan.bounds();
     let range = KeyRange::of_keyspace(keyspace, scan.prefix, start, end);
     let mut page = Page {
-        applying,
+        reader,
+        keyspace,
         limit: (scan.limit as usize).min(MAX_TRANSACTION_SCAN_ITEMS),
         keys_only: scan.keys_only,
         room,
@@ -48,7 +113,7 @@ pub(crate) fn page(
         end: None,
     };
     if !range.is_empty() && page.limit > 0 {
-        fill(applying, keyspace, scan, &range, &mut page)?;
+        fill(reader, scan, &range, &mut page)?;
     }
     let after = match page.end {
         Some(PageEnd::TooLarge) => {
@@ -72,8 +137,8 @@ pub(crate) enum Unchanged {
 
 /// Compares the range that begins at `start` with `read`, an earlier read of the range. `rows` is the number of rows
 /// that the command's conditions may still examine.
-pub(crate) fn check_unchanged(
-    applying: &Applying<'_>,
+pub(crate) fn check_unchanged<R: RangeReader>(
+    reader: &R,
     keyspace: KeyspaceId,
     start: &[u8],
     read: &UnchangedRange<'_>,
@@ -87,7 +152,8 @@ pub(crate) fn check_unchanged(
     let range = KeyRange::of_keyspace(keyspace, b"", lower, upper);
     let mut room = usize::MAX;
     let mut page = Page {
-        applying,
+        reader,
+        keyspace,
         limit: usize::MAX,
         keys_only: true,
         room: &mut room,
@@ -98,10 +164,10 @@ pub(crate) fn check_unchanged(
         end: None,
     };
     if !range.is_empty() {
-        fill(applying, keyspace, &scan, &range, &mut page)?;
+        fill(reader, &scan, &range, &mut page)?;
     }
     // A scan ends early if the steps are used up; then its rows mean nothing.
-    applying.check_budget()?;
+    reader.check_budget()?;
     *rows -= page.looked_at;
     let newer = page.items.iter().find(|item| item.revision > read.since);
     Ok(match newer {
@@ -112,29 +178,14 @@ pub(crate) fn check_unchanged(
     })
 }
 
-fn fill(
-    applying: &Applying<'_>,
-    keyspace: KeyspaceId,
+fn fill<R: RangeReader>(
+    reader: &R,
     scan: &ScanOperation<'_>,
     range: &KeyRange,
-    page: &mut Page<'_, '_>,
+    page: &mut Page<'_, R>,
 ) -> Result<(), MachineError> {
     let direction = if scan.reverse { Direction::Reverse } else { Direction::Forward };
-    let sight = applying.visibility(keyspace);
-    let mut failure = None;
-    applying.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
-        let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
-        let mut visit = || {
-            let Decoded { revision, value, expiry } = decode_value(full, value)?;
-            let shown = sight.shows(key, revision) && is_live(applying, &expiry)?;
-            page.visit_row(key, shown.then_some((revision, value)))
-        };
-        visit().unwrap_or_else(|error| {
-            failure = Some(error);
-            ControlFlow::Break(())
-        })
-    })?;
-    failure.map_or(Ok(()), Err)
+    reader.rows(page.keyspace, range, direction, &mut |key, live| page.visit_row(key, live))
 }
 
 /// Reason why a page of scan results ended before its range did.
@@ -147,8 +198,9 @@ enum PageEnd {
 }
 
 /// A page of scan results that is being filled, with its limits.
-struct Page<'p, 'm> {
-    applying: &'p Applying<'m>,
+struct Page<'p, R> {
+    reader: &'p R,
+    keyspace: KeyspaceId,
     limit: usize,
     keys_only: bool,
     room: &'p mut usize,
@@ -160,7 +212,7 @@ struct Page<'p, 'm> {
     end: Option<PageEnd>,
 }
 
-impl Page<'_, '_> {
+impl<R: RangeReader> Page<'_, R> {
     fn visit_row(
         &mut self,
         key: &[u8],
@@ -180,8 +232,8 @@ impl Page<'_, '_> {
                 return Ok(self.end(if self.items.is_empty() { PageEnd::TooLarge } else { PageEnd::Full }));
             };
             *self.room = room;
-            self.applying.charge(read_bytes(value_bytes));
-            let value = if self.keys_only { None } else { Some(self.applying.bytes_of_ref(value)?) };
+            let read = || self.reader.bytes_of(self.keyspace, key, revision, value);
+            let value = if self.keys_only { None } else { Some(read()?) };
             self.items.push(ScannedItem { key: Bytes::copy_from_slice(key), revision, value });
         }
         let last = self.last.get_or_insert_default();

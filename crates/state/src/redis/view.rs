@@ -18,9 +18,10 @@ use thalweg_redis::{
 use thalweg_store::Direction;
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
+    budget::{self, Spent},
     limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_VIEW_COMPARISONS},
     reply::Reply,
-    steps::comparisons,
+    steps::{READ, ROW, SCAN, comparisons, read_bytes},
 };
 
 use crate::{
@@ -98,6 +99,7 @@ impl<'v> RedisView<'v> {
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        charge(READ)?;
         self.snapshot.get(self.keyspace, key).map_err(failed)
     }
 
@@ -111,6 +113,12 @@ impl<'v> RedisView<'v> {
         self.read_bytes.set(bytes);
         Ok(())
     }
+}
+
+/// Charges work to the budget of the thread's read. Returns an error, which ends the command, if the budget is spent.
+#[inline]
+fn charge(steps: u64) -> Result<(), StoreError> {
+    if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(Spent))) } else { Ok(()) }
 }
 
 fn failed(error: MachineError) -> StoreError {
@@ -143,6 +151,7 @@ impl Read for RedisView<'_> {
     }
 
     fn work(&self, steps: u64) -> Result<(), StoreError> {
+        charge(steps)?;
         self.steps.set(self.steps.get().saturating_add(steps));
         if self.steps.get() > comparisons(MAX_REDIS_VIEW_COMPARISONS) {
             return Err(StoreError::Refused(Reply::error(
@@ -160,7 +169,10 @@ impl Read for RedisView<'_> {
         let Some(Stored { revision, value, expiry }) = self.stored(key)? else { return Ok(None) };
         self.note_read(value.as_ref().value_len())?;
         let value = match value {
-            StoredValue::Inline(bytes) => Value::String(bytes),
+            StoredValue::Inline(bytes) => {
+                charge(read_bytes(bytes.len()))?;
+                Value::String(bytes)
+            }
             StoredValue::Blob(blob) => Value::String((self.resolve)(key, revision, blob)?),
             StoredValue::Collection(collection) => Value::Collection(collection),
         };
@@ -186,13 +198,17 @@ impl Read for RedisView<'_> {
             Some(value) => visit(item.key, &look(value, &item.expiry, item.revision)),
             None => ControlFlow::Continue(()),
         };
-        self.snapshot.scan(self.keyspace, &range, each).map_err(failed)
+        self.snapshot.scan(self.keyspace, &range, each).map_err(failed)?;
+        charge(0)
     }
 
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        charge(READ)?;
         let key = [&part_prefix(self.keyspace, id), name].concat();
         let found = self.snapshot.view().get(&key).map_err(|error| failed(error.into()))?;
-        self.note_read(found.as_ref().map_or(0, Bytes::len))?;
+        let bytes = found.as_ref().map_or(0, Bytes::len);
+        charge(read_bytes(bytes))?;
+        self.note_read(bytes)?;
         Ok(found)
     }
 
@@ -211,12 +227,15 @@ impl Read for RedisView<'_> {
         let direction = if descending { Direction::Reverse } else { Direction::Forward };
         let room = MAX_REDIS_READ_BYTES - self.read_bytes.get();
         let mut bytes = 0_usize;
+        charge(SCAN)?;
         let scanned = self.snapshot.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
+            budget::charge(ROW + read_bytes(full.len() + value.len()))?;
             let name = name_of(full);
             bytes += name.len() + value.len();
             if bytes > room { ControlFlow::Break(()) } else { visit(name, value) }
         });
         scanned.map_err(|error| failed(error.into()))?;
+        charge(0)?;
         self.note_read(bytes)
     }
 }

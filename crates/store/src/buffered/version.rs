@@ -100,7 +100,8 @@ fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
         match entry {
             Entry::Value(value) if visit(key, value).is_break() => return,
             Entry::Value(_) => {}
-            Entry::Deleted => note_passed(),
+            Entry::Deleted if note_passed().is_break() => return,
+            Entry::Deleted => {}
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Operations {
     bytes: Vec<u8>,
     count: u32,
     brings_data: bool,
+    /// Number of operations that only read.
+    reads: u32,
 }
 
 impl Operations {
@@ -38,6 +40,10 @@ impl Operations {
 
     pub(super) fn brings_data(&self) -> bool {
         self.brings_data
+    }
+
+    pub(super) fn only_reads(&self) -> bool {
+        self.reads == self.count
     }
 
     /// Adds a put, which sets a key to a value.
@@ -110,7 +116,9 @@ impl Operations {
     /// Adds a read of a key's value.
     pub fn get(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
-        self.push(key.len(), |out| encode_get(out, keyspace, key))
+        self.push(key.len(), |out| encode_get(out, keyspace, key))?;
+        self.reads += 1;
+        Ok(self)
     }
 
     /// Adds a read of a range of pairs of key and value.
@@ -118,7 +126,9 @@ impl Operations {
         let keys = [Some(scan.prefix), scan.start, scan.end];
         keys.into_iter().flatten().try_for_each(check_key)?;
         let bytes = keys.into_iter().flatten().map(<[u8]>::len).sum();
-        self.push(bytes, |out| encode_scan(out, keyspace, scan))
+        self.push(bytes, |out| encode_scan(out, keyspace, scan))?;
+        self.reads += 1;
+        Ok(self)
     }
 
     /// Adds an ack of records that a consumer group delivered. The transaction changes nothing unless the named

@@ -13,7 +13,7 @@ use crate::{
         condition::{Condition, Expect},
         error::CommandError,
         operations::Operations,
-        write::Writes,
+        write::{Write, Writes},
     },
     ids::{KeyspaceId, Revision},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
@@ -74,6 +74,12 @@ impl TransactionBuilder {
         self.then.brings_data() || self.otherwise.brings_data()
     }
 
+    /// Returns true if no operation of either list writes.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.then.only_reads() && self.otherwise.only_reads()
+    }
+
     /// Appends the encoded transaction to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let bytes = self.conditions.len() + self.then.bytes().len() + self.otherwise.bytes().len();
@@ -114,6 +120,16 @@ impl<'a> Transaction<'a> {
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         (0..self.conditions).map(move |_| Condition::decode(&mut reader))
+    }
+
+    /// Returns true if no operation of either list writes.
+    ///
+    /// # Errors
+    /// An operation or a condition does not decode.
+    pub fn only_reads(&self) -> Result<bool, Malformed> {
+        let [then, otherwise] = self.branches()?;
+        let mut operations = then.chain(otherwise);
+        Ok(operations.all(|operation| matches!(operation, Ok(Write::Get { .. } | Write::Scan { .. }))))
     }
 
     /// Returns both lists of operations: first the list for the case that all conditions hold, then the other one. All

@@ -140,8 +140,7 @@ impl DataBlock {
             let item = &self.data[place.key_at as usize..next.key_at as usize - usize::from(next.before_key)];
             let (key, rest) = item.split_at(usize::from(place.key_len));
             if place.before_value == 0 {
-                note_passed();
-                return ControlFlow::Continue(());
+                return note_passed();
             }
             visit(key, &rest[usize::from(place.before_value)..])
         };

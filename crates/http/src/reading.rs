@@ -1,0 +1,55 @@
+//! Reads that may take long, on the threads for such reads.
+//!
+//! Owns: the choice of the thread. A handler that only reads first runs on the thread of its connection with a small
+//! [budget](thalweg_types::budget) of steps. If it spends the budget, the [readers](thalweg_serving::readers) run it again
+//! from the beginning. Does not own: the reads.
+
+use std::sync::Arc;
+
+use axum::{body::Body, http::StatusCode};
+use sync_wrapper::SyncWrapper;
+use thalweg_serving::{admission::Account, app::App, error::ApiError, readers::ReaderError};
+use thalweg_types::{
+    Action, Classified,
+    budget::{self, Spent},
+    limits::MAX_VALUE_BYTES,
+    steps::SHORT_READ,
+};
+
+use crate::call::{Answer, Call};
+
+/// A handler that only reads and needs no body.
+pub(crate) type Read = fn(&Arc<App>, &Call) -> Answer;
+
+/// Calls a handler that only reads, unless it takes too long for the current thread.
+#[inline]
+pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer, Spent> {
+    budget::within(SHORT_READ, || read(app, call))
+}
+
+/// Calls a handler that only reads on a thread for long reads.
+pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
+    let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
+    let call = Call { account: Arc::clone(&account), head: call.head.clone(), body: SyncWrapper::new(Body::empty()) };
+    // The size of a value is unknown.
+    on_reader(app, &account, MAX_VALUE_BYTES, move || read(&shared, &call)).await?
+}
+
+/// Runs `read`, which requests about `bytes` bytes of memory, on a thread for long reads.
+pub(crate) async fn on_reader<T: Send + 'static>(
+    app: &App,
+    account: &Arc<Account>,
+    bytes: usize,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    app.readers.run(account, bytes, read).await.map_err(|error| failed(&error))
+}
+
+/// Converts the error of a read that was lost.
+fn failed(error: &ReaderError) -> ApiError {
+    let status = match error.action() {
+        Action::Stop => StatusCode::INTERNAL_SERVER_ERROR,
+        Action::Fix | Action::Retry => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    ApiError::classified(status, error)
+}

@@ -1,0 +1,43 @@
+//! The state of a long read, which the readers perform for a session. The module `long_reads` has the reads themselves.
+
+use bytes::Bytes;
+use thalweg_redis::Reply;
+use thalweg_serving::{admission::Reservation, readers::PendingRead};
+
+use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wait::Wait};
+
+/// A read that the readers perform for the session.
+#[derive(Debug)]
+pub(crate) struct LongRead {
+    /// Commands that the readers run.
+    pub kind: LongReadKind,
+    /// True if the client wants no reply.
+    pub muted: bool,
+    /// Slot of the read under the limit `max_scans`.
+    pub _held: Reservation,
+}
+
+#[derive(Debug)]
+pub(crate) enum LongReadKind {
+    /// One command.
+    Command {
+        /// [Number](thalweg_redis::Command::number_of) of the command.
+        number: usize,
+        /// Wait that begins if the command is a blocking read that finds nothing.
+        wait: Option<Box<Wait>>,
+        reply: PendingRead<Result<LongReply, Failure>>,
+    },
+    /// A transaction that only reads.
+    Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
+    /// `WATCH` of many keys.
+    Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
+}
+
+/// Reply to a long read.
+#[derive(Debug)]
+pub(crate) enum LongReply {
+    /// A reply whose encoding takes no time, such as a number, an error, or a string, which is shared.
+    Reply(Reply),
+    /// A reply with many parts, which the readers have encoded.
+    Encoded(Bytes),
+}

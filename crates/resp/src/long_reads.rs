@@ -1,0 +1,170 @@
+//! Reads that take longer than a serving thread may spend on one client.
+//!
+//! Owns: the transfer of such a read to the [readers](thalweg_serving::readers), and its reply. Does not own: the
+//! decision that a read is long. Each read first runs on the serving thread with a small
+//! [budget](thalweg_types::budget) of steps. If the read spends it, the readers run it again from the beginning, over a
+//! newer view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
+//! replies stay in the order of commands.
+//!
+//! Limit: each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use thalweg_redis::{Command, Reply, run_read, wire::Writer};
+use thalweg_serving::{
+    admission::{Reservation, Resource},
+    limits::COUNTED_REPLY_BYTES,
+    readers::{PendingRead, ReaderError},
+};
+use thalweg_transport::Outbox;
+use thalweg_types::limits::MAX_VALUE_BYTES;
+
+use super::{
+    burst::Slot,
+    commands::Commands,
+    database::Watched,
+    failure::Failure,
+    long_read::{LongRead, LongReadKind, LongReply},
+    out::ReplyTarget,
+    queued::Watch,
+    session::{CommandProgress, Session},
+    transaction::read_all,
+    wait::Wait,
+};
+
+/// Error reply to a long read beyond the client's share.
+const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
+
+impl Session {
+    /// Gives a command to the readers, because it has spent the budget of a read on this thread. `wait` begins if the
+    /// command is a blocking read that finds nothing.
+    pub(super) fn read_long(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        is_scan: bool,
+        wait: Option<Box<Wait>>,
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
+        let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
+        let number = command.number_of(&slices(&arguments));
+        let (resp, database, protocol) = (Arc::clone(&self.resp), self.database, self.protocol);
+        // The size of the reply is unknown.
+        let reply = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+            let arguments = slices(&arguments);
+            let reply = resp.databases.list[database].database.read(|read| run_read(read, command, &arguments))?;
+            let reply = if is_scan { resp.cursors.translate(reply) } else { reply };
+            Ok(match reply {
+                Reply::Ok | Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Bulk(_) => {
+                    LongReply::Reply(reply)
+                }
+                Reply::Null | Reply::NullArray => LongReply::Reply(reply),
+                _ => {
+                    let mut bytes = Vec::with_capacity(reply.content_bytes());
+                    Writer::new(ReplyTarget::Buffer(&mut bytes), protocol).reply(&reply);
+                    LongReply::Encoded(bytes.into())
+                }
+            })
+        });
+        self.begin_long(LongReadKind::Command { number, wait, reply }, held)
+    }
+
+    /// Gives a transaction that only reads to the readers.
+    pub(super) fn read_long_transaction(
+        &mut self,
+        keys: Commands,
+        slots: Vec<Slot>,
+        watched: Vec<Watched>,
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
+        let (resp, database) = (Arc::clone(&self.resp), self.database);
+        let outcome = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+            resp.databases.list[database].database.read(|read| read_all(read, &keys, &watched))
+        });
+        self.begin_long(LongReadKind::Transaction { slots, outcome }, held)
+    }
+
+    /// Gives a `WATCH` of many keys to the readers.
+    pub(super) fn watch_long(&mut self, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
+        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
+        let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
+        let (resp, database) = (Arc::clone(&self.resp), self.database);
+        let watched = self.resp.app.readers.run(&self.account, 0, move || {
+            let keys = slices(&keys);
+            resp.databases.list[database].database.read(|read| Watch::all(read, database, &keys))
+        });
+        self.begin_long(LongReadKind::Watch { watched }, held)
+    }
+
+    fn begin_long(&mut self, kind: LongReadKind, held: Reservation) -> CommandProgress {
+        self.reading = Some(Box::new(LongRead { kind, muted: self.muted, _held: held }));
+        CommandProgress::Done
+    }
+
+    /// Continues the session's long read. Returns true if the read has ended and the client has its reply.
+    pub(super) fn poll_long_read(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+        let Some(reading) = &mut self.reading else { return false };
+        self.muted = reading.muted;
+        match &mut reading.kind {
+            LongReadKind::Command { number, wait, reply } => {
+                let Poll::Ready(reply) = poll(reply, cx) else { return false };
+                let (number, wait) = (*number, wait.take());
+                self.reading = None;
+                self.answer_long(number, wait, reply, out);
+            }
+            LongReadKind::Transaction { slots, outcome } => {
+                let Poll::Ready(outcome) = poll(outcome, cx) else { return false };
+                let slots = std::mem::take(slots);
+                self.reading = None;
+                self.write_slots(&slots, &[], outcome, out);
+            }
+            LongReadKind::Watch { watched } => {
+                let Poll::Ready(watched) = poll(watched, cx) else { return false };
+                self.reading = None;
+                self.watching(watched, out);
+            }
+        }
+        true
+    }
+
+    fn answer_long(
+        &mut self,
+        number: usize,
+        wait: Option<Box<Wait>>,
+        reply: Result<LongReply, Failure>,
+        out: &mut Outbox,
+    ) {
+        let errors = self.tally.errors;
+        match (reply, wait) {
+            (Ok(LongReply::Reply(Reply::NullArray)), Some(wait)) => self.set_blocked(Some(wait)),
+            (Ok(LongReply::Reply(reply)), _) if self.has_room_for(&reply) => self.answer(&reply, out),
+            (Ok(LongReply::Encoded(_)), _) if self.muted => {}
+            (Ok(LongReply::Encoded(bytes)), _)
+                if bytes.len() < COUNTED_REPLY_BYTES || self.replies_held().grow(bytes.len() as u64) =>
+            {
+                out.share(bytes);
+            }
+            (Ok(_), _) => self.error("BUSY too many bytes of replies wait for clients: retry later", out),
+            (Err(failure), _) => {
+                self.log_failure(&failure);
+                self.error(&failure.0, out);
+            }
+        }
+        if self.tally.errors != errors {
+            self.resp.metrics.statistics.failed(number);
+        }
+    }
+}
+
+fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {
+    arguments.iter().map(|argument| &**argument).collect()
+}
+
+fn poll<T>(read: &mut PendingRead<Result<T, Failure>>, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
+    std::pin::Pin::new(read).poll(cx).map(|read| read.unwrap_or_else(|error: ReaderError| Err(Failure::of(&error))))
+}

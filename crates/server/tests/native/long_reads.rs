@@ -1,0 +1,127 @@
+//! Reads that take longer than a serving thread may spend on one client.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use thalweg_types::{KeyspaceId, Offset, Revision, command::CommitBuilder, limits::MAX_VALUE_BYTES};
+use thalweg_wire::{Get, Kind, List, MultiGet, Order, Position, Read, RemainingBytes, Scan, ServerFrame, Values};
+
+use crate::{
+    expect,
+    support::{Node, native::Raw},
+};
+
+/// Number of hidden keys at the beginning of the keyspace, which a scan examines before it finds the first pair.
+const HIDDEN: usize = 40_000;
+
+/// Starts a node with one thread for native clients, and with a keyspace of many hidden keys, followed by a few others.
+async fn node() -> (Node, KeyspaceId) {
+    let node = Node::with_large_segments(|config| config.native_threads = 1).await;
+    let keyspace = node.db.keyspace("k").unwrap();
+    for from in (0..HIDDEN).step_by(1000) {
+        let mut commit = CommitBuilder::new();
+        for key in from..from + 1000 {
+            commit.put(keyspace.id(), format!("hidden:{key:06}").as_bytes(), b"v").unwrap();
+        }
+        node.db.commit(&commit).unwrap();
+    }
+    keyspace.delete_prefix(b"hidden:").unwrap();
+    for key in ["seen:1", "seen:2", "seen:3"] {
+        keyspace.put(key.as_bytes(), b"value").unwrap();
+    }
+    (node, keyspace.id())
+}
+
+fn scan(keyspace: KeyspaceId, limit: u32, cursor: &[u8]) -> Scan<'_> {
+    let (order, values) = (Order::Ascending, Values::Include);
+    Scan {
+        keyspace,
+        revision: Revision(0),
+        limit,
+        max_bytes: 0,
+        order,
+        values,
+        prefix: b"",
+        start: None,
+        end: None,
+        cursor,
+    }
+}
+
+fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
+    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
+}
+
+async fn value_bytes(raw: &mut Raw, keyspace: KeyspaceId, key: &[u8]) -> usize {
+    raw.send(7, &get(keyspace, key)).await;
+    expect!(raw, 7, ServerFrame::Value(found) => found.value.0.len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_scans_do_not_keep_other_clients_of_the_thread_waiting() {
+    const CLIENTS: usize = 8;
+    const SCANS: u32 = 12;
+    let (node, keyspace) = node().await;
+    let mut good = node.raw().await;
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut greedy = Vec::new();
+    for _ in 0..CLIENTS {
+        let (mut raw, answered) = (node.raw_from(2).await, Arc::clone(&answered));
+        // A scan that is refused while too many are in progress counts as answered.
+        for id in 1..=SCANS {
+            raw.put(id, &scan(keyspace, 1, b""));
+        }
+        raw.flush().await;
+        greedy.push(tokio::spawn(async move {
+            for _ in 1..=SCANS {
+                raw.next().await;
+                answered.fetch_add(1, SeqCst);
+            }
+        }));
+    }
+    for _ in 0..100 {
+        assert_eq!(value_bytes(&mut good, keyspace, b"seen:1").await, 5);
+    }
+    let meanwhile = answered.load(SeqCst);
+    assert!(meanwhile < CLIENTS * SCANS as usize, "all long scans came first");
+    for client in greedy {
+        client.await.unwrap();
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_reads_return_what_short_ones_do() {
+    let (node, keyspace) = node().await;
+    let mut raw = node.raw().await;
+    raw.send(1, &scan(keyspace, 2, b"")).await;
+    let cursor = expect!(raw, 1, ServerFrame::Pairs(page) => {
+        let keys: Vec<_> = page.pairs.iter().map(|pair| pair.key.to_vec()).collect();
+        assert_eq!(keys, [b"seen:1", b"seen:2"]);
+        page.cursor.to_vec()
+    });
+    raw.send(1, &scan(keyspace, 2, &cursor)).await;
+    let (keys, cursor) = expect!(raw, 1, ServerFrame::Pairs(page) => (page.pairs.iter().count(), page.cursor.to_vec()));
+    assert_eq!((keys, cursor.len()), (1, 0));
+    // Values that take long to copy, and that stay in the log.
+    let large = vec![b'x'; MAX_VALUE_BYTES];
+    node.db.keyspace("k").unwrap().put(b"large", &large).unwrap();
+    assert_eq!(value_bytes(&mut raw, keyspace, b"large").await, MAX_VALUE_BYTES);
+    let keys: [&[u8]; 2] = [b"large", b"seen:1"];
+    raw.send(2, &MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&keys) }).await;
+    let found = expect!(raw, 2, ServerFrame::Entries(found) => {
+        found.entries.iter().map(|entry| entry.value.len()).collect::<Vec<_>>()
+    });
+    assert_eq!(found, [MAX_VALUE_BYTES, 5]);
+    // A record at the end of a large append.
+    let stream = raw.stream("s").await;
+    let payloads = vec![&large[..1000]; 4000];
+    raw.append(stream, &payloads).await;
+    raw.send(3, &Read { stream, from: Position::Offset { offset: Offset(3999) }, max_records: 1, max_bytes: 1 }).await;
+    let frame = raw.next().await;
+    let frame = ServerFrame::decode(frame.raw()).unwrap();
+    assert!(matches!(frame.frame, ServerFrame::Records(_)), "{:?}", Kind::Records);
+    node.stop().await;
+}

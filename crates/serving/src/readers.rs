@@ -1,0 +1,414 @@
+//! Threads for long reads, with a fair queue in front of them.
+//!
+//! Owns: a fixed number of threads, the queue of the reads that wait for them, and the bytes that running reads may
+//! request. Does not own: the decision that a read is long. A handler first tries a read on its serving thread with a
+//! small [budget](thalweg_types::budget), or knows beforehand that the read may be long or wait for the disk.
+//!
+//! ```text
+//! address A: connection 1: read read read      next: A1, B4, A2, B4, A1, ...
+//!            connection 2: read
+//! address B: connection 4: read read
+//! ```
+//! The queue serves client addresses in turn, and for each address its connections in turn. All threads but one may work
+//! for the same address, so the reads of another address never wait until a long read has ended.
+//!
+//! The queue has no bound of its own: each read belongs to a request, a scan, a tail or a connection, which counts in its
+//! own bound, and a read leaves the queue when the future that waits for it is dropped.
+//!
+//! Invariant: each read is performed, or dropped because its future was dropped, or its future gets an error.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    thread::{self, JoinHandle},
+};
+
+use thalweg_types::{Action, classified};
+use tokio::sync::oneshot;
+
+use crate::{
+    admission::{Account, AddressKey},
+    limits::{MAX_READER_THREADS, MAX_READING_BYTES},
+};
+
+/// Error of a read that was given to the readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReaderError {
+    /// The read panicked.
+    #[error("the read failed inside the server: see the server's log")]
+    Panicked,
+    /// The server stopped before the read began.
+    #[error("the server is stopping: connect again and repeat the read")]
+    Stopping,
+    /// The system provides no thread for reads.
+    #[error("the server can start no thread for the read: retry later")]
+    NoThread,
+}
+
+classified!(ReaderError {
+    Self::Panicked => "internal", Action::Stop;
+    Self::Stopping => "stopping", Action::Retry;
+    Self::NoThread => "overloaded", Action::Retry;
+});
+
+/// The threads that perform long reads, and the queue of reads that wait for them. See the [module](self).
+#[derive(Debug)]
+pub struct Readers {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    max_threads: usize,
+    state: Mutex<State>,
+    /// Signalled when a read may begin, and when the threads must end.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: FairQueue<Job>,
+    started: usize,
+    /// Number of threads that wait for a read, or were woken for one and have not taken it yet.
+    waiting: usize,
+    running_bytes: u64,
+    next_ticket: u64,
+    is_stopped: bool,
+}
+
+/// A read that waits for a thread.
+struct Job {
+    read: Box<dyn FnOnce() + Send>,
+    bytes: u64,
+    /// Keeps the address of the account, which identifies the connection, from being used again.
+    account: Arc<Account>,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self::new(cores.clamp(2, MAX_READER_THREADS))
+    }
+}
+
+impl Readers {
+    /// Creates readers with up to `max_threads` threads. A thread starts when a read needs it.
+    #[must_use]
+    pub fn new(max_threads: usize) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { max_threads, state, changed }), threads: Mutex::default() }
+    }
+
+    /// Queues a read of the client of `account`, which requests about `bytes` bytes of memory. The returned future
+    /// completes with the result; dropping it removes a read that has not begun.
+    pub fn run<T: Send + 'static>(
+        &self,
+        account: &Arc<Account>,
+        bytes: usize,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> PendingRead<T> {
+        let (sender, result) = oneshot::channel();
+        let read = Box::new(move || {
+            if sender.is_closed() {
+                return;
+            }
+            let done = catch_unwind(AssertUnwindSafe(read)).map_err(|_| {
+                tracing::error!("a read panicked on a thread for long reads");
+                ReaderError::Panicked
+            });
+            // The receiver is gone if the client is.
+            let _ = sender.send(done);
+        });
+        let bytes = (bytes as u64).min(MAX_READING_BYTES.into());
+        let mut place = Place { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket: 0 };
+        let mut state = self.shared.lock();
+        if state.is_stopped {
+            return PendingRead::failed(ReaderError::Stopping);
+        }
+        if state.queue.len() >= state.waiting
+            && state.started < self.shared.max_threads
+            && !self.start_thread(&mut state)
+            && state.started == 0
+        {
+            return PendingRead::failed(ReaderError::NoThread);
+        }
+        state.next_ticket += 1;
+        place.ticket = state.next_ticket;
+        state.queue.push(place, Job { read, bytes, account: Arc::clone(account) });
+        drop(state);
+        self.shared.changed.notify_one();
+        let queued = QueuedRead { shared: Arc::clone(&self.shared), place };
+        PendingRead { result: Some(result), queued: Some(queued), error: ReaderError::Stopping }
+    }
+
+    fn start_thread(&self, state: &mut State) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name("thalweg-read".to_owned()).spawn(move || work(&shared));
+        let started = thread.map(|thread| lock(&self.threads).push(thread));
+        state.started += usize::from(started.is_ok());
+        started.is_ok()
+    }
+
+    /// Number of reads that wait for a thread.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.shared.lock().queue.len()
+    }
+
+    /// Ends the threads: drops all reads that have not begun, and waits for those that have.
+    pub fn stop(&self) {
+        self.end();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // Panics of reads are caught, so a thread that panicked was stopped by a fault of this module.
+            if thread.join().is_err() {
+                tracing::error!("a thread for long reads panicked");
+            }
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.shared.lock();
+        state.is_stopped = true;
+        let dropped = state.queue.clear();
+        drop(state);
+        self.shared.changed.notify_all();
+        // Futures that wait for these reads may drop other reads, which takes the lock.
+        drop(dropped);
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        // The last reference may be dropped by a read on one of the threads, so they are not joined.
+        self.end();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code of a client runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
+    /// it wait, too, so that small reads do not overtake it for ever.
+    fn take(&mut self, max_of_address: usize) -> Option<(Place, Job)> {
+        let free = u64::from(MAX_READING_BYTES).saturating_sub(self.running_bytes);
+        let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;
+        self.running_bytes += job.bytes;
+        Some((place, job))
+    }
+
+    fn finished(&mut self, place: Place, bytes: u64) {
+        self.running_bytes -= bytes;
+        self.queue.finished(place.address);
+    }
+}
+
+/// Performs reads until the readers stop.
+fn work(shared: &Shared) {
+    let max_of_address = (shared.max_threads - 1).max(1);
+    let mut state = shared.lock();
+    loop {
+        if state.is_stopped {
+            return;
+        }
+        let Some((place, Job { read, bytes, account })) = state.take(max_of_address) else {
+            state.waiting += 1;
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+            continue;
+        };
+        drop(state);
+        read();
+        // Dropped without the lock, because it may be the last reference to the connection's account.
+        drop(account);
+        state = shared.lock();
+        state.finished(place, bytes);
+        // The end of a read may permit more reads than the one that this thread takes next.
+        if state.queue.len() > 0 {
+            shared.changed.notify_one();
+        }
+    }
+}
+
+/// Future of a read that was given to the readers. See [`Readers::run`].
+#[derive(Debug)]
+pub struct PendingRead<T> {
+    /// `None` if the read was rejected with `error`.
+    result: Option<oneshot::Receiver<Result<T, ReaderError>>>,
+    queued: Option<QueuedRead>,
+    /// Error if the read is dropped without a result.
+    error: ReaderError,
+}
+
+impl<T> PendingRead<T> {
+    fn failed(error: ReaderError) -> Self {
+        Self { result: None, queued: None, error }
+    }
+}
+
+impl<T> Future for PendingRead<T> {
+    type Output = Result<T, ReaderError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let error = self.error;
+        let Some(result) = &mut self.result else { return Poll::Ready(Err(error)) };
+        let result = std::task::ready!(Pin::new(result).poll(cx));
+        self.queued = None;
+        Poll::Ready(result.unwrap_or(Err(error)))
+    }
+}
+
+/// Removes a read from the queue when the future that waits for it is dropped, if the read has not begun.
+#[derive(Debug)]
+struct QueuedRead {
+    shared: Arc<Shared>,
+    place: Place,
+}
+
+impl Drop for QueuedRead {
+    fn drop(&mut self) {
+        let removed = self.shared.lock().queue.remove(self.place);
+        // Dropped without the lock, because the read may hold other reads.
+        drop(removed);
+    }
+}
+
+/// Position of a read in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    address: AddressKey,
+    /// Number that identifies the connection while it exists.
+    connection: usize,
+    /// Number that identifies the read.
+    ticket: u64,
+}
+
+/// A queue that serves addresses in turn, and the connections of each address in turn.
+#[derive(Debug)]
+struct FairQueue<T> {
+    /// Addresses with queued items, in the order of their turns.
+    turns: VecDeque<AddressKey>,
+    addresses: HashMap<AddressKey, AddressQueue<T>>,
+    /// Number of items of each address that were taken and are not finished.
+    running: HashMap<AddressKey, usize>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct AddressQueue<T> {
+    /// Connections with queued items, in the order of their turns.
+    turns: VecDeque<usize>,
+    connections: HashMap<usize, VecDeque<(u64, T)>>,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self { turns: VecDeque::new(), addresses: HashMap::new(), running: HashMap::new(), len: 0 }
+    }
+}
+
+impl<T> FairQueue<T> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, place: Place, item: T) {
+        let Self { turns, addresses, len, .. } = self;
+        let of_address = addresses.entry(place.address).or_insert_with(|| {
+            turns.push_back(place.address);
+            AddressQueue { turns: VecDeque::new(), connections: HashMap::new() }
+        });
+        let AddressQueue { turns, connections } = of_address;
+        let items = connections.entry(place.connection).or_insert_with(|| {
+            turns.push_back(place.connection);
+            VecDeque::new()
+        });
+        items.push_back((place.ticket, item));
+        *len += 1;
+    }
+
+    /// Takes the item whose turn it is, without the items of addresses that have `max_of_address` unfinished items.
+    /// Returns `None` if there is none, or if the item does not fit.
+    fn pop(&mut self, max_of_address: usize, fits: impl FnOnce(&T) -> bool) -> Option<(Place, T)> {
+        let may_run = |address| self.running.get(address).is_none_or(|running| *running < max_of_address);
+        let turn = self.turns.iter().position(may_run)?;
+        let address = self.turns[turn];
+        let of_address = self.addresses.get_mut(&address)?;
+        let connection = *of_address.turns.front()?;
+        let items = of_address.connections.get_mut(&connection)?;
+        if !fits(&items.front()?.1) {
+            return None;
+        }
+        let (ticket, item) = items.pop_front()?;
+        of_address.turns.pop_front();
+        match items.is_empty() {
+            true => drop(of_address.connections.remove(&connection)),
+            false => of_address.turns.push_back(connection),
+        }
+        self.turns.remove(turn);
+        match of_address.turns.is_empty() {
+            true => drop(self.addresses.remove(&address)),
+            false => self.turns.push_back(address),
+        }
+        *self.running.entry(address).or_default() += 1;
+        self.len -= 1;
+        Some((Place { address, connection, ticket }, item))
+    }
+
+    fn finished(&mut self, address: AddressKey) {
+        if let Some(running) = self.running.get_mut(&address) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(&address);
+            }
+        }
+    }
+
+    /// Removes an item that was not taken yet.
+    fn remove(&mut self, place: Place) -> Option<T> {
+        let of_address = self.addresses.get_mut(&place.address)?;
+        let items = of_address.connections.get_mut(&place.connection)?;
+        let at = items.iter().position(|(ticket, _)| *ticket == place.ticket)?;
+        let (_, item) = items.remove(at)?;
+        if items.is_empty() {
+            of_address.connections.remove(&place.connection);
+            of_address.turns.retain(|connection| *connection != place.connection);
+        }
+        if of_address.turns.is_empty() {
+            self.addresses.remove(&place.address);
+            self.turns.retain(|address| *address != place.address);
+        }
+        self.len -= 1;
+        Some(item)
+    }
+
+    /// Removes all items that were not taken yet.
+    fn clear(&mut self) -> Vec<T> {
+        self.turns.clear();
+        self.len = 0;
+        let connections = self.addresses.drain().flat_map(|(_, of_address)| of_address.connections.into_values());
+        connections.flatten().map(|(_, item)| item).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
