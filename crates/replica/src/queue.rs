@@ -222,9 +222,17 @@ impl Queue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Makes the queue reject new proposals. Proposals that are already queued stay in the queue.
+    /// Makes the queue reject new proposals. Ready proposals stay in the queue. Proposals that wait for their turn are
+    /// rejected, because they could take many seconds; nothing of them is in the log.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let mut inner = self.lock();
+        inner.closed = true;
+        let rejected = std::mem::take(&mut inner.turns);
+        inner.bytes -= rejected.bytes();
+        self.len.store(inner.len(), Ordering::SeqCst);
+        drop(inner);
+        // Each of them answers its proposer when it is dropped.
+        drop(rejected);
         self.room.notify_all();
     }
 
@@ -419,10 +427,10 @@ mod tests {
         (0..3).for_each(|_| push(&queue, &cheap, &[b"set", b"k", b"v"]));
         assert!(are(&take_clients(&queue, &[]), &[&cheap; 3]), "cheap commands do not wait for the queued ones");
         push(&queue, &cheap, &[b"set", b"k", b"v"]);
-        assert!(are(&take_clients(&queue, &[400_000]), &[&expensive]), "one at a time");
+        assert!(are(&take_clients(&queue, &[MAX_ENTRY_STEPS]), &[&expensive]), "one at a time");
         push(&queue, &cheap, &[b"set", b"k", b"v"]);
         assert!(are(&take_clients(&queue, &[]), &[&cheap; 2]));
-        (0..9).for_each(|_| assert!(are(&take_clients(&queue, &[400_000]), &[&expensive])));
+        (0..9).for_each(|_| assert!(are(&take_clients(&queue, &[MAX_ENTRY_STEPS]), &[&expensive])));
         assert!(queue.is_empty());
     }
 
@@ -513,6 +521,25 @@ mod tests {
                 .count()
         };
         assert_eq!((fill(&one), fill(&client())), (5, 3));
+    }
+
+    #[test]
+    fn a_queue_that_closes_rejects_what_waits_for_its_turn() {
+        let (queue, client) = (Queue::new(usize::MAX), client());
+        push(&queue, &client, &[b"set", b"k", b"v"]);
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let mut pending = burst_of(Some(&client), &[b"keys", b"*"]);
+                let slot = crate::slot::Slot::for_this_thread();
+                pending.slot = Some(Arc::clone(&slot));
+                queue.push(pending, WhenFull::Refuse).unwrap();
+                slot
+            })
+            .collect();
+        queue.close();
+        assert!(waiting.iter().all(|slot| matches!(slot.take(), Some(Err(ProposeError::Closed)))));
+        assert_eq!(queue.bytes_and_len().1, 1);
+        assert!(are(&take_clients(&queue, &[]), &[&client]) && queue.bytes_and_len() == (0, 0));
     }
 
     #[test]

@@ -399,7 +399,8 @@ impl Solo {
         }
     }
 
-    /// Closes the space: rejects new proposals, commits the queued ones, and stops the committer thread.
+    /// Closes the space: rejects new proposals and expensive ones that wait for their turn, commits the other queued
+    /// ones, and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();

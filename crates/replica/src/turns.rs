@@ -35,6 +35,11 @@ impl Turns {
         self.len
     }
 
+    /// Returns the total size of the waiting commands in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.addresses.values().map(|address| address.bytes).sum()
+    }
+
     /// Returns true if a proposal of this client waits.
     pub(crate) fn has(&self, client: &std::sync::Arc<Client>) -> bool {
         self.addresses.get(&client.address_key()).is_some_and(|address| address.clients.contains_key(&client.key()))

@@ -35,12 +35,46 @@ impl fmt::Display for Service {
     }
 }
 
-/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes.
-pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
+/// Writes the keys that the good client reads.
+pub(crate) fn prepare(server: &Server) {
     let mut client = Client::default();
+    for number in (0..40).step_by(2) {
+        client.request(server, number).expect("an idle server writes");
+    }
+}
+
+/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes. Each kind of request has
+/// a connection of its own, so that a slow reply delays only requests of its kind.
+pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
     let begun = Instant::now();
-    let (mut times, mut refused, mut slowest) = (Vec::new(), Vec::new(), (String::new(), Duration::ZERO));
-    for number in 0_u32.. {
+    let kinds: Vec<Kind> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..KINDS.len() as u32)
+            .map(|kind| scope.spawn(move || measure_kind(server, kind, (begun, duration), peak)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("the good client ends")).collect()
+    });
+    let mut times: Vec<Duration> = kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect();
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
+    let slowest = kinds.iter().map(|kind| kind.slowest.clone()).max_by_key(|slowest| slowest.1).unwrap_or_default();
+    Service { p50, p99, max, slowest, refused: kinds.into_iter().flat_map(|kind| kind.refused).take(3).collect() }
+}
+
+/// Kinds of requests, in turns.
+const KINDS: [&str; 4] = ["PUT", "GET", "set", "get"];
+
+/// Service that requests of one kind got.
+#[derive(Default)]
+struct Kind {
+    times: Vec<Duration>,
+    slowest: (String, Duration),
+    refused: Vec<String>,
+}
+
+fn measure_kind(server: &Server, kind: u32, (begun, duration): (Instant, Duration), peak: &AtomicU64) -> Kind {
+    let (mut client, mut found) = (Client::default(), Kind::default());
+    for number in (kind..).step_by(KINDS.len()) {
         let due = PACE * number;
         // A server that hangs is not asked for ever.
         if due >= duration || begun.elapsed() >= duration + HANG {
@@ -51,24 +85,20 @@ pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> 
         }
         let sent = Instant::now();
         let answered = client.request(server, number);
-        if sent.elapsed() > slowest.1 {
-            slowest = (format!("{} {number}", ["PUT", "GET", "set", "get"][number as usize % 4]), sent.elapsed());
+        if sent.elapsed() > found.slowest.1 {
+            found.slowest = (format!("{} {number}", KINDS[kind as usize]), sent.elapsed());
         }
         if let Err(error) = answered {
             // The next request connects again, as a client would.
             client = Client::default();
-            if refused.len() < 3 {
-                refused.push(format!("request {number}: {error}"));
-            }
+            found.refused.push(format!("request {number}: {error}"));
         }
-        times.push(begun.elapsed().saturating_sub(due));
-        if number.is_multiple_of(10) {
+        found.times.push(begun.elapsed().saturating_sub(due));
+        if number.is_multiple_of(12) {
             peak.fetch_max(server.memory(), Ordering::Relaxed);
         }
     }
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Service { p50: at(0.5), p99: at(0.99), max: at(1.0), slowest, refused }
+    found
 }
 
 /// Connections of the good client, made with its first request.

@@ -121,6 +121,7 @@ fn withstand(attack: &Attack) {
     let server = Server::start();
     let bound = explained();
     (attack.prepare)(&server);
+    good::prepare(&server);
     let without = good::measure(&server, duration, &AtomicU64::new(0));
     println!("{:<44} {:<9} {without}", attack.name, "without");
     for from in [OWN, OTHER] {
