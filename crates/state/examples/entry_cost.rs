@@ -232,7 +232,7 @@ fn fill(node: &Node) {
         node.must(encoded(|out| command::encode_create_keyspace(out, &format!("k{number}"), config).expect("valid")));
     }
     for keyspace in [PLAIN, DELETED, HISTORY] {
-        for numbers in (0..KEYS).collect::<Vec<_>>().chunks(500) {
+        for numbers in (0..KEYS).collect::<Vec<_>>().chunks(300) {
             node.must(
                 commit(numbers.len(), |commit, at| {
                     commit.put(keyspace, &key(numbers[at]), &[b'v'; 64]).expect("valid");
