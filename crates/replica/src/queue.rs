@@ -63,10 +63,10 @@ pub(crate) struct Queue {
 
 /// Steps above which a command counts as expensive: about 0.4 ms of work.
 const EXPENSIVE_STEPS: u64 = 4_000;
-/// Maximum number of steps that expensive commands which are committed together will probably take: about 14 ms of work.
+/// Maximum number of steps that expensive commands which are committed together will probably take: about 12 ms of work.
 /// A single command may take more.
 const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
-/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 14 s of work.
+/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 12 s of work.
 const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
 
 /// Behaviour of a push when the queue is full: wait, or return an error.

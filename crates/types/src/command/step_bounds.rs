@@ -23,7 +23,7 @@ use crate::{
         write::Write,
     },
     limits::{MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
-    steps::{GET, OPERATION, READ, ROW, SCAN, WRITE, items, read_bytes, written_bytes},
+    steps::{OPERATION, READ, ROW, SCAN, WRITE, items, read_bytes, written_bytes},
 };
 
 /// Steps of a read of the longest value.
@@ -97,7 +97,7 @@ fn of_transaction(transaction: &Transaction<'_>, write: u64) -> Result<Option<u6
     for operation in transaction.branches()?.into_iter().flatten() {
         match operation? {
             Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
-            Write::Get { .. } => steps += OPERATION + GET + READ_VALUE,
+            Write::Get { .. } => steps += OPERATION + READ_VALUE,
             // A touch rewrites a value of any length.
             Write::Touch { .. } => steps += write + CHANGE_VALUE,
             _ => steps += write,
