@@ -328,7 +328,7 @@ pub enum WriteError {
         /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// The queue of commands is full, or its commands will take long and this one is expensive too. Nothing happened.
+    /// The queue of commands is full, or the client's address has too many expensive ones waiting. Nothing happened.
     #[error("commands of {queued_bytes} bytes are queued: retry later")]
     Overloaded {
         /// Bytes of the commands in the queue.

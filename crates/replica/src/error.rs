@@ -114,7 +114,7 @@ classified!(OpenError {
 /// Error returned when a proposed command was not committed, or when its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue of proposals is full, or its commands will take long and this one is expensive too. Only async callers
+    /// The queue of proposals is full, or the client's address has too many expensive ones waiting. Only async callers
     /// get this error; blocking callers wait for room.
     #[error("the queue is full with commands of {queued_bytes} bytes: retry later")]
     Overloaded {
