@@ -32,6 +32,7 @@ mod space;
 mod survey;
 mod syncer;
 mod truncations;
+mod try_append;
 mod writer;
 mod writer_role;
 
@@ -44,3 +45,4 @@ pub use prepare::StateSpace;
 pub use record::{Appended, Draft, LogRecord, Purpose, Truncation};
 pub use record_kind::RecordKind;
 pub use records::Records;
+pub use try_append::{Blocked, TryAppendError};

@@ -1,8 +1,8 @@
 //! The handle of an open log.
 //!
 //! Owns: the lifetime of the threads, opening and closing, the end of the log and its figures. Other methods of the
-//! handle are in the modules of their subject: appends (`writer`), waiting for durability (`commit`), reads (`reader`),
-//! freeing segments (`space`).
+//! handle are in the modules of their subject: appends (`writer`, `try_append`), waiting for durability (`commit`),
+//! reads (`reader`), freeing segments (`space`).
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},

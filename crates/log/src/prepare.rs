@@ -17,6 +17,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -82,6 +83,8 @@ struct State {
     freed: Vec<Slot>,
     /// Number of writers that wait for an empty segment.
     waiting: u32,
+    /// Wakers of tasks that wait for an empty segment. Bounded: one waker for each pending future.
+    wakers: Vec<Waker>,
     /// Last failure to prepare a segment. `faults` is the number of failed attempts.
     fault: Option<DiskFault>,
     faults: u64,
@@ -96,6 +99,11 @@ struct State {
 }
 
 impl State {
+    /// True if a thread or a task waits for an empty segment.
+    fn is_awaited(&self) -> bool {
+        self.waiting > 0 || !self.wakers.is_empty()
+    }
+
     /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
     fn note_taken(&mut self, now: Instant, most: usize) {
         self.last_interval = self.take_times.back().map_or(Duration::ZERO, |before| now - *before);
@@ -140,7 +148,7 @@ pub(crate) struct SegmentPool {
     state_is_full: AtomicBool,
     seed: u64,
     state: Mutex<State>,
-    /// Notified when a segment is ready, or an attempt to prepare one failed.
+    /// Notified when a segment is ready, or an attempt to prepare one failed. Tasks wait with a waker instead.
     ready: Condvar,
     /// Notified when there may be work for the preparer thread.
     work: Condvar,
@@ -230,10 +238,7 @@ impl SegmentPool {
     /// Waits until [`take`](Self::take) may succeed, an attempt to prepare a segment has failed, or
     /// `patience` ends.
     pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), PrepareError> {
-        let needed = match purpose {
-            Purpose::Data => 2,
-            Purpose::Reclaim => 1,
-        };
+        let needed = Self::needed(purpose);
         let mut state = self.state();
         let faults = state.faults;
         state.waiting += 1;
@@ -259,6 +264,58 @@ impl SegmentPool {
         };
         state.waiting -= 1;
         result
+    }
+
+    /// Number of ready segments from which on a writer may take one.
+    fn needed(purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Data => 2,
+            Purpose::Reclaim => 1,
+        }
+    }
+
+    /// Makes the preparer thread prepare a segment if none is ready for `purpose`. Does not wait. Returns the number
+    /// of failed attempts so far.
+    pub fn request(&self, purpose: Purpose) -> u64 {
+        let mut state = self.state();
+        if state.ready.len() < Self::needed(purpose) {
+            state.retry = true;
+            self.work.notify_one();
+        }
+        state.faults
+    }
+
+    /// Returns `Ok` if [`take`](Self::take) succeeds now, and an error if an attempt to prepare a segment has failed
+    /// since there were `faults` failures. Returns `None` if a segment is still being prepared.
+    pub fn has_ready(&self, purpose: Purpose, faults: u64) -> Option<Result<(), PrepareError>> {
+        let state = self.state();
+        if state.ready.len() >= Self::needed(purpose) {
+            return Some(Ok(()));
+        }
+        if state.stop {
+            return Some(Err(PrepareError::Stopped));
+        }
+        let fault = state.fault.clone().filter(|_| state.faults > faults);
+        fault.map(|fault| Err(PrepareError::Failed(fault)))
+    }
+
+    /// Registers a waker for the next change: a segment is ready, an attempt to prepare one failed, or the pool stops.
+    pub fn wake_when_ready(&self, waker: &Waker) {
+        let mut state = self.state();
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        // Zeroes are written at full speed from now on.
+        self.work.notify_one();
+    }
+
+    /// Wakes all threads and tasks that wait for a segment.
+    fn wake_waiting(&self, state: MutexGuard<'_, State>) {
+        let mut state = state;
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        self.ready.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Accepts a segment file that is not in use any more, for recycling.
@@ -313,9 +370,10 @@ impl SegmentPool {
     }
 
     pub fn stop(&self) {
-        self.state().stop = true;
+        let mut state = self.state();
+        state.stop = true;
         self.work.notify_all();
-        self.ready.notify_all();
+        self.wake_waiting(state);
     }
 
     /// Body of the thread that prepares segments.
@@ -345,7 +403,7 @@ impl SegmentPool {
                 state.faults += 1;
             }
         }
-        self.ready.notify_all();
+        self.wake_waiting(state);
     }
 
     fn next_job(&self) -> Job {
@@ -509,7 +567,7 @@ impl SegmentPool {
         let mut state = self.state();
         loop {
             let left = (began + state.pace_step(self.segment_bytes)).saturating_duration_since(Instant::now());
-            if state.stop || state.waiting > 0 || left.is_zero() {
+            if state.stop || state.is_awaited() || left.is_zero() {
                 return !state.stop;
             }
             state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;

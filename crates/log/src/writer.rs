@@ -1,6 +1,7 @@
 //! Appends: batches are encoded by the caller, and written under the lock of the writer role.
 //!
-//! Does not own: the state of the role (see `writer_role`), syncing (see `commit`), preparing segments (see `prepare`).
+//! Does not own: the state of the role (see `writer_role`), syncing (see `commit`), preparing segments (see `prepare`),
+//! appends that never wait (see `try_append`).
 
 use std::{
     cell::RefCell,
@@ -23,7 +24,7 @@ use crate::{
 
 /// Maximum number of sealed segments that are not yet synced. A writer that would seal another one syncs
 /// first.
-const MAX_UNSYNCED_SEGMENTS: usize = 4;
+pub(crate) const MAX_UNSYNCED_SEGMENTS: usize = 4;
 /// Maximum time that a writer waits for an empty segment.
 const SPARE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -40,28 +41,9 @@ impl Log {
     /// the records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         let shared = self.shared();
-        let measure = Measure::of(drafts)?;
-        let max = u64::from(shared.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
-        if measure.total() > max {
-            return Err(AppendError::TooLarge { got: measure.total(), max });
-        }
-        if purpose == Purpose::Data && shared.segment_pool.is_low() {
-            shared.admit()?;
-        }
+        let measure = self.admit(drafts, purpose)?;
         let through = WritePath::of(level, measure.total());
-        let mut appended = Appended {
-            first: Lsn::ZERO,
-            next: Lsn::ZERO,
-            payload_at: LogPosition { generation: Generation(0), offset: 0 },
-        };
-        let mut core = SCRATCH.with_borrow_mut(|scratch| {
-            let mut batch = scratch.encode(drafts, &measure);
-            shared.write_batch(&mut batch, &mut appended, purpose, through)
-        })?;
-        if measure.truncates {
-            core.active.note_truncations();
-            shared.truncations.add_appended(drafts, appended.first);
-        }
+        let (mut core, appended) = shared.write_drafts(drafts, &measure, through, |core| shared.roll(core, purpose))?;
         match level {
             Durability::None | Durability::Os => Ok(appended),
             Durability::Interval => {
@@ -78,7 +60,55 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Maximum size in bytes of a batch, which includes 48 bytes of its header, 40 bytes for each record's header, and
+    /// up to 7 bytes of padding. A larger batch does not fit in a segment.
+    #[must_use]
+    pub fn max_batch_bytes(&self) -> u64 {
+        u64::from(self.shared().options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM)
+    }
+
+    /// Checks that the log accepts a batch of this size for this purpose. Returns the batch's sizes.
+    pub(crate) fn admit(&self, drafts: &[Draft<'_>], purpose: Purpose) -> Result<Measure, AppendError> {
+        let measure = Measure::of(drafts)?;
+        let max = self.max_batch_bytes();
+        if measure.total() > max {
+            return Err(AppendError::TooLarge { got: measure.total(), max });
+        }
+        if purpose == Purpose::Data && self.shared().segment_pool.is_low() {
+            self.shared().admit()?;
+        }
+        Ok(measure)
+    }
+}
+
 impl Shared {
+    /// Encodes records as one batch and writes it. If the active segment has no room, `roll` continues in the next
+    /// segment. Keeps the lock of the writer role.
+    #[inline]
+    pub fn write_drafts<'a, E: From<AppendError>>(
+        &'a self,
+        drafts: &[Draft<'_>],
+        measure: &Measure,
+        through: WritePath,
+        roll: impl Fn(MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, E>,
+    ) -> Result<(MutexGuard<'a, Core>, Appended), E> {
+        let mut appended = Appended {
+            first: Lsn::ZERO,
+            next: Lsn::ZERO,
+            payload_at: LogPosition { generation: Generation(0), offset: 0 },
+        };
+        let core = SCRATCH.with_borrow_mut(|scratch| {
+            let mut batch = scratch.encode(drafts, measure);
+            self.write_batch(&mut batch, &mut appended, through, roll)
+        })?;
+        if measure.truncates {
+            core.active.note_truncations();
+            self.truncations.add_appended(drafts, appended.first);
+        }
+        Ok((core, appended))
+    }
+
     /// Checks the disk's free space again, if the last check found it nearly full. Returns an error if it is
     /// still below the reserve.
     #[cold]
@@ -98,24 +128,24 @@ impl Shared {
     /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions. Keeps the
     /// lock.
     #[inline]
-    fn write_batch(
-        &self,
+    fn write_batch<'a, E: From<AppendError>>(
+        &'a self,
         batch: &mut Encoded<'_>,
         appended: &mut Appended,
-        purpose: Purpose,
         through: WritePath,
-    ) -> Result<MutexGuard<'_, Core>, AppendError> {
+        roll: impl Fn(MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, E>,
+    ) -> Result<MutexGuard<'a, Core>, E> {
         let mut core = self.writable_core()?;
         let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
         while !core.fits(total) {
-            core = self.roll(core, purpose)?;
+            core = roll(core)?;
         }
         let durable = self.durable();
         let (at, first) = match core.write(batch, BatchKind::Records, durable, through) {
             Ok(placed) => placed,
             Err(error) => {
                 let reason = format!("write to {}: {error}", core.active.path);
-                return Err(self.fail(core, reason));
+                return Err(self.fail(core, reason).into());
             }
         };
         core.batches += 1;
@@ -160,17 +190,21 @@ impl Shared {
     }
 
     fn wait_for_spare(&self, purpose: Purpose) -> Result<(), AppendError> {
-        match self.segment_pool.wait(purpose, SPARE_PATIENCE) {
-            Ok(()) => Ok(()),
-            Err(PrepareError::Failed(fault)) if fault.is_full() => {
+        self.segment_pool.wait(purpose, SPARE_PATIENCE).map_err(|error| self.no_segment(error))
+    }
+
+    /// Returns the error of an append for which no segment could be prepared.
+    pub fn no_segment(&self, error: PrepareError) -> AppendError {
+        match error {
+            PrepareError::Failed(fault) if fault.is_full() => {
                 let (free_bytes, _) = self.segment_pool.check_free_space();
-                Err(self.disk_full(free_bytes))
+                self.disk_full(free_bytes)
             }
-            Err(PrepareError::Failed(fault)) => {
-                Err(AppendError::NoSegment { waited: Duration::ZERO, reason: Some(fault.to_string()) })
+            PrepareError::Failed(fault) => {
+                AppendError::NoSegment { waited: Duration::ZERO, reason: Some(fault.to_string()) }
             }
-            Err(PrepareError::TimedOut) => Err(AppendError::NoSegment { waited: SPARE_PATIENCE, reason: None }),
-            Err(PrepareError::Stopped) => Err(AppendError::Closed),
+            PrepareError::TimedOut => AppendError::NoSegment { waited: SPARE_PATIENCE, reason: None },
+            PrepareError::Stopped => AppendError::Closed,
         }
     }
 }

@@ -114,12 +114,20 @@ classified!(OpenError {
 /// Error returned when a proposed command was not committed, or when its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue of proposals is full, or the client's address has too many expensive ones waiting. Only async callers
-    /// get this error; blocking callers wait for room.
+    /// The queue of proposals is full. Only async callers get this error; blocking callers wait for room.
     #[error("the queue is full with commands of {queued_bytes} bytes: retry later")]
     Overloaded {
         /// Total size in bytes of the queued commands.
         queued_bytes: usize,
+    },
+    /// The client's address has too many expensive proposals waiting, or too many bytes of them. The queue accepts the
+    /// proposals of other addresses.
+    #[error(
+        "expensive commands of {waiting_bytes} bytes from this client's address are queued: wait for their replies and retry"
+    )]
+    AddressOverloaded {
+        /// Total size in bytes of the address's expensive commands in the queue.
+        waiting_bytes: usize,
     },
     /// The log rejected the append or failed. The contained error states whether bytes were written.
     #[error(transparent)]
@@ -133,7 +141,7 @@ pub enum ProposeError {
 }
 
 classified!(ProposeError {
-    Self::Overloaded { .. } => "overloaded", Retry;
+    Self::Overloaded { .. } | Self::AddressOverloaded { .. } => "overloaded", Retry;
     Self::Append(error) => error.code(), error.action();
     Self::State(_) => "state_failed", Stop;
     Self::Closed => "closed", Stop;

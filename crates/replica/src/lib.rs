@@ -30,7 +30,9 @@ pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
 pub use client::{Client, ClientAddress};
 pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
 pub use error::{OpenError, ProposeError};
-pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
+pub use membership::{
+    MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, MAX_NAME_BYTES, Membership, MembershipError, NodeInfo, Vote,
+};
 pub use replay::{ReplayProgress, Replayed, replay, replay_while};
 pub use slot::{Committed, Proposal};
 pub use solo::{Observer, Solo, SoloOptions, SoloStats, Wake};

@@ -1,14 +1,17 @@
 //! Encoding of a Raft group's memberships and votes, byte by byte.
 //!
 //! ```text
-//! membership := configs u8 | config* | members u32 | member*
-//! config     := voters u32 | (node u64)*                  ascending
-//! member     := node u64 | address_len u16 | address      ascending by node; UTF-8
-//! vote       := term u64 | node u64 | committed u8
+//! membership   := configs u8 | config* | members u32 | member*               no member has a name
+//!               | 0 u8 | configs u8 | config* | members u32 | named_member*  a member has one
+//! config       := voters u32 | (node u64)*                                   ascending
+//! member       := node u64 | address_len u16 | address                       ascending by node; UTF-8
+//! named_member := node u64 | name_len u8 | name | address_len u16 | address  ascending by node; UTF-8
+//! vote         := term u64 | node u64 | committed u8
 //! ```
 //! Little-endian, without trailing bytes. A membership with more than one config is a joint one, in which every config
 //! must agree. Every voter is a member; a member that votes in no config is a learner. An empty address means that the
-//! member's address is not known yet: a single node has no peers that need the address.
+//! member's address is not known yet: a single node has no peers that need the address. Each membership has one
+//! encoding: the second form is invalid if no member has a name.
 //!
 //! The records of a space:
 //!
@@ -26,7 +29,10 @@
 //! A directory begins with two records. The first is the membership at index 0 of term 0, which a group
 //! writes when it is initialised. The second is the vote that made its one voter leader of term 1.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use thalweg_types::{
     NodeId, Term,
@@ -35,6 +41,8 @@ use thalweg_types::{
 
 /// Maximum length of a member's address in bytes.
 pub const MAX_ADDRESS_BYTES: usize = 1024;
+/// Maximum length of a member's name in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
 /// Maximum number of members of a Raft group, including learners.
 pub const MAX_MEMBERS: usize = 1024;
 /// Maximum number of configs (sets of voters) in a membership. A change of the group uses two.
@@ -58,21 +66,50 @@ pub enum MembershipError {
     /// The address of this member is longer than [`MAX_ADDRESS_BYTES`].
     #[error("the address of node {0} is longer than {MAX_ADDRESS_BYTES} bytes")]
     AddressTooLong(NodeId),
+    /// The name of this member is longer than [`MAX_NAME_BYTES`].
+    #[error("the name of node {0} is longer than {MAX_NAME_BYTES} bytes")]
+    NameTooLong(NodeId),
+}
+
+/// Name and address of a member of a Raft group. Both may be empty, which means that they are not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Name for operators. It need not be unique: the node's id identifies the member.
+    pub name: String,
+    /// Address at which the other members reach the node.
+    pub address: String,
+}
+
+impl NodeInfo {
+    /// Creates the description of a member without a name.
+    #[must_use]
+    pub fn at(address: impl Into<String>) -> Self {
+        Self { name: String::new(), address: address.into() }
+    }
+}
+
+impl fmt::Display for NodeInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => f.write_str(&self.address),
+            name => write!(f, "{name} ({})", self.address),
+        }
+    }
 }
 
 /// Membership of a space's Raft group: the voters, and the learners, which receive the space's entries without voting.
 ///
 /// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
-/// [`MAX_MEMBERS`] members with addresses of at most [`MAX_ADDRESS_BYTES`].
+/// [`MAX_MEMBERS`] members with names of at most [`MAX_NAME_BYTES`] and addresses of at most [`MAX_ADDRESS_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
     configs: Vec<BTreeSet<NodeId>>,
-    members: BTreeMap<NodeId, String>,
+    members: BTreeMap<NodeId, NodeInfo>,
 }
 
 impl Membership {
-    /// Creates a membership from its configs (sets of voters) and the addresses of its members.
-    pub fn new(configs: Vec<BTreeSet<NodeId>>, members: BTreeMap<NodeId, String>) -> Result<Self, MembershipError> {
+    /// Creates a membership from its configs (sets of voters) and the names and addresses of its members.
+    pub fn new(configs: Vec<BTreeSet<NodeId>>, members: BTreeMap<NodeId, NodeInfo>) -> Result<Self, MembershipError> {
         if configs.is_empty() || configs.len() > MAX_CONFIGS {
             return Err(MembershipError::Configs);
         }
@@ -85,8 +122,13 @@ impl Membership {
         if members.len() > MAX_MEMBERS {
             return Err(MembershipError::TooManyMembers);
         }
-        if let Some((node, _)) = members.iter().find(|(_, address)| address.len() > MAX_ADDRESS_BYTES) {
-            return Err(MembershipError::AddressTooLong(*node));
+        for (node, info) in &members {
+            if info.address.len() > MAX_ADDRESS_BYTES {
+                return Err(MembershipError::AddressTooLong(*node));
+            }
+            if info.name.len() > MAX_NAME_BYTES {
+                return Err(MembershipError::NameTooLong(*node));
+            }
         }
         Ok(Self { configs, members })
     }
@@ -94,7 +136,7 @@ impl Membership {
     /// Creates the membership of a group in which `node` is the only voter and member.
     #[must_use]
     pub fn of_one(node: NodeId) -> Self {
-        Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, String::new())]) }
+        Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, NodeInfo::default())]) }
     }
 
     /// Configs (sets of voters) of the membership: one, or two while the group changes.
@@ -103,9 +145,9 @@ impl Membership {
         &self.configs
     }
 
-    /// All members of the group with their addresses, including learners.
+    /// All members of the group with their names and addresses, including learners.
     #[must_use]
-    pub fn members(&self) -> &BTreeMap<NodeId, String> {
+    pub fn members(&self) -> &BTreeMap<NodeId, NodeInfo> {
         &self.members
     }
 
@@ -127,14 +169,20 @@ impl Membership {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         // The casts cannot overflow because of the type's invariants.
-        let mut out = vec![self.configs.len() as u8];
+        let has_names = self.members.values().any(|info| !info.name.is_empty());
+        let mut out = if has_names { vec![0] } else { Vec::new() };
+        out.push(self.configs.len() as u8);
         for config in &self.configs {
             out.extend_from_slice(&(config.len() as u32).to_le_bytes());
             config.iter().for_each(|voter| out.extend_from_slice(&voter.0.to_le_bytes()));
         }
         out.extend_from_slice(&(self.members.len() as u32).to_le_bytes());
-        for (node, address) in &self.members {
+        for (node, NodeInfo { name, address }) in &self.members {
             out.extend_from_slice(&node.0.to_le_bytes());
+            if has_names {
+                out.push(name.len() as u8);
+                out.extend_from_slice(name.as_bytes());
+            }
             out.extend_from_slice(&(address.len() as u16).to_le_bytes());
             out.extend_from_slice(address.as_bytes());
         }
@@ -146,15 +194,20 @@ impl Membership {
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);
         let mut configs = Vec::new();
-        for _ in 0..reader.u8("number of configs").ok()? {
+        let mut count = reader.u8("number of configs").ok()?;
+        let has_names = count == 0;
+        if has_names {
+            count = reader.u8("number of configs").ok()?;
+        }
+        for _ in 0..count {
             let voters = reader.u32("number of voters").ok()?;
             configs.push(
                 ascending(voters, || reader.u64("voter").map(|voter| (NodeId(voter), ())))?.into_keys().collect(),
             );
         }
         let members = reader.u32("number of members").ok()?;
-        let members = ascending(members, || decode_member(&mut reader))?;
-        if !reader.is_empty() {
+        let members = ascending(members, || decode_member(&mut reader, has_names))?;
+        if !reader.is_empty() || has_names != members.values().any(|info| !info.name.is_empty()) {
             return None;
         }
         Self::new(configs, members).ok()
@@ -175,13 +228,22 @@ fn ascending<T>(count: u32, mut next: impl FnMut() -> Result<(NodeId, T), Malfor
     Some(pairs)
 }
 
-fn decode_member(reader: &mut Reader<'_>) -> Result<(NodeId, String), Malformed> {
+fn decode_member(reader: &mut Reader<'_>, has_name: bool) -> Result<(NodeId, NodeInfo), Malformed> {
     let node = NodeId(reader.u64("member")?);
+    let mut info = NodeInfo::default();
+    if has_name {
+        let len = reader.u8("name length")?;
+        info.name = decode_text(reader, len.into(), "name")?;
+    }
     let len = reader.u16("address length")?;
+    info.address = decode_text(reader, len.into(), "address")?;
+    Ok((node, info))
+}
+
+fn decode_text(reader: &mut Reader<'_>, len: usize, what: &'static str) -> Result<String, Malformed> {
     let at = reader.position();
-    let address = reader.take(len.into(), "address")?;
-    let address = std::str::from_utf8(address).map_err(|_| Malformed { at, expected: "UTF-8" })?;
-    Ok((node, address.to_owned()))
+    let text = std::str::from_utf8(reader.take(len, what)?).map_err(|_| Malformed { at, expected: "UTF-8" })?;
+    Ok(text.to_owned())
 }
 
 /// The vote of this node in the Raft group of a space.
@@ -227,8 +289,16 @@ mod tests {
 
     fn joint() -> Membership {
         let configs = vec![BTreeSet::from([NodeId(1)]), BTreeSet::from([NodeId(1), NodeId(2)])];
-        let member = |node, address: &str| (NodeId(node), address.to_owned());
+        let member = |node, address: &str| (NodeId(node), NodeInfo::at(address));
         Membership::new(configs, BTreeMap::from([member(1, ""), member(2, "a:1"), member(3, "b")])).unwrap()
+    }
+
+    fn named() -> Membership {
+        let members = [
+            (NodeId(1), NodeInfo { name: "ax".to_owned(), address: "a:1".to_owned() }),
+            (NodeId(2), NodeInfo::at("b")),
+        ];
+        Membership::new(vec![BTreeSet::from([NodeId(1)])], BTreeMap::from(members)).unwrap()
     }
 
     #[test]
@@ -244,6 +314,13 @@ mod tests {
         .concat();
         assert_eq!(joint().encode(), bytes);
         assert_eq!(Membership::decode(&bytes), Some(joint()));
+        let bytes = [
+            b"\0\x01\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0".as_slice(),
+            b"\x01\0\0\0\0\0\0\0\x02ax\x03\0a:1\x02\0\0\0\0\0\0\0\0\x01\0b",
+        ]
+        .concat();
+        assert_eq!(named().encode(), bytes);
+        assert_eq!(Membership::decode(&bytes), Some(named()));
         let vote = Vote { term: Term(1), node: NodeId(2), committed: true };
         assert_eq!(vote.encode(), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(Vote::decode(&vote.encode()), Some(vote));
@@ -252,7 +329,7 @@ mod tests {
     #[test]
     fn a_learner_does_not_make_a_voter_less_alone() {
         assert_eq!(joint().sole_voter(), None);
-        let members = BTreeMap::from([(NodeId(1), String::new()), (NodeId(2), String::new())]);
+        let members = BTreeMap::from([(NodeId(1), NodeInfo::default()), (NodeId(2), NodeInfo::default())]);
         let with_learner = Membership::new(vec![BTreeSet::from([NodeId(1)])], members).unwrap();
         assert_eq!(with_learner.sole_voter(), Some(NodeId(1)));
     }
@@ -260,13 +337,16 @@ mod tests {
     #[test]
     fn impossible_memberships_are_refused() {
         let voters = |nodes: &[u64]| nodes.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
-        let members = || BTreeMap::from([(NodeId(1), String::new())]);
+        let members = || BTreeMap::from([(NodeId(1), NodeInfo::default())]);
         assert_eq!(Membership::new(vec![], members()), Err(MembershipError::Configs));
         assert_eq!(Membership::new(vec![voters(&[])], members()), Err(MembershipError::NoVoters));
         let stranger = Membership::new(vec![voters(&[1, 2])], members());
         assert_eq!(stranger, Err(MembershipError::NotAMember(NodeId(2))));
-        let long = BTreeMap::from([(NodeId(1), "a".repeat(MAX_ADDRESS_BYTES + 1))]);
+        let long = BTreeMap::from([(NodeId(1), NodeInfo::at("a".repeat(MAX_ADDRESS_BYTES + 1)))]);
         assert_eq!(Membership::new(vec![voters(&[1])], long), Err(MembershipError::AddressTooLong(NodeId(1))));
+        let long = NodeInfo { name: "a".repeat(MAX_NAME_BYTES + 1), address: String::new() };
+        let long = Membership::new(vec![voters(&[1])], BTreeMap::from([(NodeId(1), long)]));
+        assert_eq!(long, Err(MembershipError::NameTooLong(NodeId(1))));
     }
 
     #[test]
@@ -274,11 +354,15 @@ mod tests {
         for bad in [[255; 12].as_slice(), &[], &[0; 5], &[1, 255, 255, 255, 255]] {
             assert_eq!(Membership::decode(bad), None, "{bad:?}");
         }
-        let bytes = joint().encode();
-        for cut in 0..bytes.len() {
-            assert_eq!(Membership::decode(&bytes[..cut]), None, "{cut}");
+        for bytes in [joint().encode(), named().encode()] {
+            for cut in 0..bytes.len() {
+                assert_eq!(Membership::decode(&bytes[..cut]), None, "{cut}");
+            }
+            assert_eq!(Membership::decode(&[bytes, vec![0]].concat()), None);
         }
-        assert_eq!(Membership::decode(&[bytes, vec![0]].concat()), None);
+        // The form with names, for a membership without any.
+        let bytes = b"\0\x01\x01\0\0\0\x07\0\0\0\0\0\0\0\x01\0\0\0\x07\0\0\0\0\0\0\0\0\0\0";
+        assert_eq!(Membership::decode(bytes), None);
         assert_eq!(Vote::decode(&[2; 17]), None);
         assert_eq!(Vote::decode(&[0; 18]), None);
     }

@@ -12,3 +12,4 @@ mod model;
 mod power_loss;
 mod space;
 mod truncations;
+mod try_append;

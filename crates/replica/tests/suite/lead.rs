@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, io::IoSlice, sync::Arc};
 
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
-use thalweg_replica::{Membership, OpenError, Solo, SoloOptions, Vote, replay};
+use thalweg_replica::{Membership, NodeInfo, OpenError, Solo, SoloOptions, Vote, replay};
 use thalweg_state::{
     machine::{Machine, MachineOptions},
     membership::LogId,
@@ -110,7 +110,7 @@ fn an_election_that_was_not_won_begins_again_in_the_next_term() {
 
 #[test]
 fn where_somebody_learns_each_start_is_a_new_term() {
-    let members = [(NODE, String::new()), (OTHER, "there".to_owned())];
+    let members = [(NODE, NodeInfo::default()), (OTHER, NodeInfo::at("there"))];
     let membership = Membership::new(vec![BTreeSet::from([NODE])], BTreeMap::from(members)).unwrap();
     let disk = with_record(RecordKind::Membership, id(1, 2), &membership.encode());
     assert_eq!(commit(&try_open(&disk).unwrap()), id(2, 3));

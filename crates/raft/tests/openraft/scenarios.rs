@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use openraft::{BasicNode, async_runtime::WatchReceiver, vote::RaftLeaderId};
+use openraft::async_runtime::WatchReceiver;
 use thalweg_disk::SimDisk;
 use thalweg_log::RecordKind;
-use thalweg_replica::OpenError;
+use thalweg_replica::{NodeInfo, OpenError};
 use thalweg_state::membership::LogId;
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
@@ -20,7 +20,7 @@ use crate::{
     contents::Contents,
     network::Router,
     node::{Parts, RaftNode, SoloNode},
-    types::{RaftLogId, RaftVote, raft_log_id, run},
+    types::{RaftLogId, led_by, raft_log_id, run},
 };
 
 const NODE: u64 = 7;
@@ -91,11 +91,7 @@ fn fill(solo: &SoloNode, rounds: std::ops::Range<u32>) {
 }
 
 fn id(term: u64, index: u64) -> RaftLogId {
-    raft_log_id(LogId { term: Term(term), index: Index(index) })
-}
-
-fn led_by(node: u64, term: u64) -> RaftVote {
-    RaftVote { leader_id: RaftLeaderId::new(term, node), committed: true }
+    raft_log_id(term, index)
 }
 
 /// State in which the first owner leaves a directory.
@@ -204,7 +200,7 @@ fn a_learner_gets_everything_and_solo_takes_over_again() {
         let router = Router::default();
         let node = RaftNode::open_as_leader(&disk, NODE, &router).await;
         let learner = RaftNode::open(&learner_disk, LEARNER, &router).await;
-        node.raft.add_learner(LEARNER, BasicNode::new("here"), true).await.unwrap();
+        node.raft.add_learner(LEARNER, NodeInfo::at("here"), true).await.unwrap();
         for command in (10..20).flat_map(round) {
             node.commit(&command).await;
         }
@@ -244,7 +240,7 @@ fn a_learner_that_crashes_catches_up() {
         let router = Router::default();
         let node = RaftNode::open_as_leader(&disk, NODE, &router).await;
         let learner = RaftNode::open(&learner_disk, LEARNER, &router).await;
-        node.raft.add_learner(LEARNER, BasicNode::new("here"), true).await.unwrap();
+        node.raft.add_learner(LEARNER, NodeInfo::at("here"), true).await.unwrap();
         assert_same(&node, &learner).await;
         learner.raft.shutdown().await.unwrap();
         learner.parts.backend().flush().unwrap();
@@ -317,7 +313,7 @@ fn membership_and_vote_outlive_the_segments_that_said_them() {
 
         let node = RaftNode::open_as_leader(&disk, NODE, &Router::default()).await;
         assert_leads(&node, 1, id(1, last), id(0, 0));
-        assert_eq!(node.raft.metrics().borrow_watched().purged, Some(raft_log_id(purged)));
+        assert_eq!(node.raft.metrics().borrow_watched().purged, Some(raft_log_id(purged.term.0, purged.index.0)));
         assert_eq!(node.parts.contents(), written);
         node.commit(&put("more", b"still")).await;
         let contents = node.parts.contents();
@@ -342,7 +338,7 @@ fn solo_refuses_a_directory_in_which_others_vote() {
         let router = Router::default();
         let node = RaftNode::open_as_leader(&disk, NODE, &router).await;
         let other = RaftNode::open(&other_disk, LEARNER, &router).await;
-        node.raft.add_learner(LEARNER, BasicNode::new("here"), true).await.unwrap();
+        node.raft.add_learner(LEARNER, NodeInfo::at("here"), true).await.unwrap();
         node.raft.change_membership([NODE, LEARNER], false).await.unwrap();
         node.commit(&put("both", b"agree")).await;
         assert_same(&node, &other).await;

@@ -11,24 +11,23 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     vote::leader_id_std::CommittedLeaderId,
 };
-use thalweg_log::RecordKind;
-use thalweg_replica::Membership;
+use thalweg_log::{Log, LogRecord, RecordKind};
+use thalweg_raft::{LogReader, RaftMembership};
+use thalweg_replica::{Membership, NodeInfo, Valid};
 use thalweg_state::{
     machine::{Entry, Machine},
     membership::LogId,
 };
-use thalweg_types::{Index, Lsn, command::Outcome};
+use thalweg_types::{Index, SpaceId, command::Outcome};
 
-use crate::{
-    store::Store,
-    types::{RaftLogId, StoredMembership, Types, raft_log_id, raft_membership},
-};
+use crate::types::{RaftLogId, StoredMembership, Types, raft_log_id};
 
 /// Applies committed entries.
 #[derive(Clone, Debug)]
 pub struct Applier {
     pub machine: Arc<Machine>,
-    store: Store,
+    log: Log,
+    reader: LogReader,
 }
 
 /// A snapshot contains only the position of its node's state; it does not carry the state to another node
@@ -36,11 +35,11 @@ pub struct Applier {
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotPoint;
 
-type RaftSnapshot = Snapshot<CommittedLeaderId<u64>, u64, openraft::BasicNode, SnapshotPoint>;
+type RaftSnapshot = Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotPoint>;
 
 impl Applier {
-    pub fn new(machine: Arc<Machine>, store: Store) -> Self {
-        Self { machine, store }
+    pub fn new(machine: Arc<Machine>, log: Log, reader: LogReader) -> Self {
+        Self { machine, log, reader }
     }
 
     fn applied(&self) -> io::Result<(Option<RaftLogId>, StoredMembership)> {
@@ -50,42 +49,56 @@ impl Applier {
         };
         let applied = self.machine.applied();
         let membership = Membership::decode(&stored.payload).ok_or(io::ErrorKind::InvalidData)?;
-        let membership = StoredMembership::new(Some(raft_log_id(stored.id)), raft_membership(&membership));
-        Ok((Some(raft_log_id(LogId { term: applied.term, index: applied.index })), membership))
+        let id = raft_log_id(stored.id.term.0, stored.id.index.0);
+        let membership = StoredMembership::new(Some(id), raft_membership(&membership));
+        Ok((Some(raft_log_id(applied.term.0, applied.index.0)), membership))
     }
 
-    fn apply_entry(&self, index: Index) -> io::Result<Vec<Outcome>> {
-        let record = self.store.entry_record(index)?;
-        for lsn in self.store.others_before(record.lsn) {
-            self.apply_other(lsn)?;
+    /// Applies the records of the log up to an entry.
+    fn apply_through(&self, index: Index) -> io::Result<Vec<Outcome>> {
+        let wanted = self.reader.records(index, index.next(), 0).map_err(io::Error::other)?;
+        let last = wanted.first().ok_or(io::ErrorKind::NotFound)?.lsn;
+        let valid = Valid::of(&self.log, SpaceId::ZERO);
+        let mut outcomes = Vec::new();
+        for record in self.log.records_from(self.machine.applied().lsn).map_err(io::Error::other)? {
+            let record = record.map_err(io::Error::other)?;
+            if record.lsn > last {
+                break;
+            }
+            if !valid.is_void(&record) {
+                outcomes = self.apply_record(&record)?;
+            }
         }
+        Ok(outcomes)
+    }
+
+    fn apply_record(&self, record: &LogRecord) -> io::Result<Vec<Outcome>> {
         let next_lsn = record.lsn.next();
         let id = LogId { term: record.term, index: record.index };
         let mut outcomes = Vec::new();
         match record.kind {
             RecordKind::Membership => self.machine.apply_membership(id, record.time, &record.payload, next_lsn),
             RecordKind::Blank => self.machine.skip(next_lsn, Some((id.term, id.index, record.time))),
-            _ => {
+            RecordKind::Entry => {
                 let (payload, at) = (&record.payload[..], record.payload_at);
                 let entry = Entry { term: id.term, index: id.index, time: record.time, payload, at, next_lsn };
                 self.machine.apply(&entry, &mut outcomes)
             }
+            RecordKind::Move => self.machine.apply_move(&record.payload, record.payload_at, next_lsn).map(|_| ()),
+            RecordKind::Vote => self.machine.apply_vote(&record.payload, next_lsn),
+            RecordKind::Purged => self.machine.apply_purged(id, next_lsn),
+            RecordKind::Truncate => self.machine.skip(next_lsn, None),
         }
         .map_err(io::Error::other)?;
         Ok(outcomes)
     }
+}
 
-    fn apply_other(&self, lsn: Lsn) -> io::Result<()> {
-        let record = self.store.record(lsn)?;
-        let next_lsn = lsn.next();
-        match record.kind {
-            RecordKind::Move => self.machine.apply_move(&record.payload, record.payload_at, next_lsn).map(|_| ()),
-            RecordKind::Vote => self.machine.apply_vote(&record.payload, next_lsn),
-            RecordKind::Purged => self.machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn),
-            _ => self.machine.skip(next_lsn, None),
-        }
-        .map_err(io::Error::other)
-    }
+fn raft_membership(membership: &Membership) -> RaftMembership {
+    let configs = membership.configs().iter().map(|config| config.iter().map(|voter| voter.0).collect()).collect();
+    let nodes: std::collections::BTreeMap<u64, NodeInfo> =
+        membership.members().iter().map(|(node, info)| (node.0, info.clone())).collect();
+    RaftMembership::new(configs, nodes).unwrap()
 }
 
 impl RaftStateMachine<Types> for Applier {
@@ -102,7 +115,7 @@ impl RaftStateMachine<Types> for Applier {
     {
         while let Some(entry) = entries.next().await {
             let (entry, responder) = entry?;
-            let outcomes = self.apply_entry(Index(entry.log_id.index))?;
+            let outcomes = self.apply_through(Index(entry.log_id.index))?;
             if let Some(responder) = responder {
                 responder.send(outcomes);
             }
@@ -116,7 +129,7 @@ impl RaftStateMachine<Types> for Applier {
 
     async fn install_snapshot(
         &mut self,
-        _: &SnapshotMeta<CommittedLeaderId<u64>, u64, openraft::BasicNode>,
+        _: &SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>,
         _: SnapshotPoint,
     ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

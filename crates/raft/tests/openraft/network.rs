@@ -7,12 +7,13 @@ use std::{
 };
 
 use openraft::{
-    BasicNode, RaftNetworkFactory, RaftNetworkV2, Snapshot,
+    OptionalSend, RaftNetworkFactory, RaftNetworkV2, Snapshot,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::RPCOption,
     raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
     vote::leader_id_std::CommittedLeaderId,
 };
+use thalweg_replica::NodeInfo;
 
 use crate::{
     applier::SnapshotPoint,
@@ -37,7 +38,7 @@ impl Router {
 impl RaftNetworkFactory<Types> for Router {
     type Network = Connection;
 
-    async fn new_client(&mut self, target: u64, _: &BasicNode) -> Connection {
+    async fn new_client(&mut self, target: u64, _: &NodeInfo) -> Connection {
         Connection { router: self.clone(), target }
     }
 }
@@ -71,8 +72,8 @@ impl RaftNetworkV2<Types> for Connection {
     async fn full_snapshot(
         &mut self,
         _: RaftVote,
-        _: Snapshot<CommittedLeaderId<u64>, u64, BasicNode, SnapshotPoint>,
-        _: impl Future<Output = ReplicationClosed> + Send + 'static,
+        _: Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotPoint>,
+        _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         Err(Unreachable::from_string("snapshots do not carry the state to another node yet").into())

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use openraft::{Config, ServerState, SnapshotPolicy, async_runtime::WatchReceiver};
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
+use thalweg_raft::{Base, StoreOptions, SyncQueue, SyncThread};
 use thalweg_replica::{OpenError, Solo, SoloOptions, SpaceClock, replay};
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::{
@@ -20,8 +21,7 @@ use crate::{
     applier::Applier,
     contents::Contents,
     network::Router,
-    store::Store,
-    types::{Commands, Raft, RaftLogId},
+    types::{Commands, Raft, RaftLogId, Store},
 };
 
 /// Bound of every wait; no test needs a tenth of it.
@@ -110,8 +110,12 @@ impl RaftNode {
     pub async fn open(disk: &SimDisk, node: u64, router: &Router) -> Self {
         let parts = Parts::open(disk);
         let clock = SpaceClock::anchor(parts.clock.clone(), parts.machine.applied().time);
-        let store = Store::open(parts.log.clone(), &parts.machine).unwrap();
-        let applier = Applier::new(parts.machine.clone(), store.clone());
+        let queue = Arc::new(SyncQueue::new(parts.log.clone()));
+        let driver = Arc::new(SyncThread::start(Arc::clone(&queue)).unwrap());
+        let base = Base::of(&parts.machine).unwrap();
+        let options = StoreOptions::default();
+        let store = Store::open(parts.log.clone(), SpaceId::ZERO, &base, options, queue, driver).unwrap();
+        let applier = Applier::new(parts.machine.clone(), parts.log.clone(), store.reader());
         let config = Config {
             heartbeat_interval: 50,
             election_timeout_min: 200,
@@ -138,7 +142,7 @@ impl RaftNode {
 
     pub async fn commit(&self, command: &Framed) -> (RaftLogId, Outcome) {
         self.parts.clock.advance(Duration::from_millis(1));
-        let commands = Commands { time: self.clock.now(), framed: command.bytes().to_vec() };
+        let commands = Commands { time: self.clock.now(), bytes: command.bytes().to_vec().into() };
         let mut response = self.raft.client_write(commands).await.unwrap();
         assert_eq!(response.data.len(), 1);
         (response.log_id, response.data.remove(0))

@@ -1,0 +1,172 @@
+//! Appends that never wait, for callers that must not block their thread.
+//!
+//! Owns: [`Log::try_append`], and the future that resolves when a refused append may succeed. Does not own: the write
+//! itself (see `writer`).
+//!
+//! An append waits in three cases: for an fsync, for an empty segment file, and for the fsync of earlier segments. Here
+//! the first is the caller's business, and the other two are refusals.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use thalweg_types::{Action, Classified, Lsn};
+
+use crate::{
+    errors::AppendError,
+    log::Log,
+    record::{Appended, Draft, Purpose},
+    shared::Shared,
+    writer::MAX_UNSYNCED_SEGMENTS,
+    writer_role::{Core, WritePath},
+};
+
+/// Reason why an append would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// The active segment is full, and the next one is not prepared yet. The preparer thread works on it.
+    NoSegment,
+    /// The active segment is full, and as many sealed segments as the log allows wait for their fsync. The sync thread
+    /// works on it.
+    Unsynced,
+}
+
+/// Error returned when [`Log::try_append`] appends nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TryAppendError {
+    /// The append would have to wait. No bytes were written.
+    #[error("the log has no room at the moment ({0:?}): wait until it has, then append again")]
+    WouldBlock(Blocked),
+    /// The log rejected the append.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+impl Classified for TryAppendError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::WouldBlock(_) => "log_would_block",
+            Self::Append(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::WouldBlock(_) => Action::Retry,
+            Self::Append(error) => error.action(),
+        }
+    }
+}
+
+impl Log {
+    /// Appends records as one batch at level `os`: the records are written to the kernel, and readers see them. Never
+    /// waits for an fsync or for an empty segment file. The call can take as long as a write to the page cache, and
+    /// it takes turns with other appends for the time of their writes.
+    ///
+    /// The batch is written for an fsync that follows soon, for which [`sync_through`](Self::sync_through) or
+    /// [`request_sync`](Self::request_sync) is to be called. Errors are those of [`append`](Self::append), except that a
+    /// missing segment is [`TryAppendError::WouldBlock`]; [`append_ready`](Self::append_ready) waits for it.
+    pub fn try_append(&self, drafts: &[Draft<'_>], purpose: Purpose) -> Result<Appended, TryAppendError> {
+        let measure = self.admit(drafts, purpose)?;
+        let shared = self.shared();
+        let (core, appended) =
+            shared.write_drafts(drafts, &measure, WritePath::File, |core| shared.try_roll(core, purpose))?;
+        drop(core);
+        Ok(appended)
+    }
+
+    /// Resolves when a [`try_append`](Self::try_append) that was refused may succeed; another caller's append can take
+    /// the room first. Dropping the future is always allowed.
+    ///
+    /// # Errors
+    /// `DiskFull` or `NoSegment` if the preparer thread could not prepare a segment since the last call; a new call
+    /// makes it try again. `Failed` and `Closed` as for an append.
+    pub fn append_ready(&self, purpose: Purpose) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
+        let shared = Arc::clone(self.shared());
+        let faults = shared.segment_pool.request(purpose);
+        AppendReady { shared, purpose, faults, id: None }
+    }
+}
+
+impl Shared {
+    /// Continues in a new segment, if one is prepared and the earlier ones are synced. Does not wait.
+    fn try_roll<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        purpose: Purpose,
+    ) -> Result<MutexGuard<'a, Core>, TryAppendError> {
+        if core.unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
+            drop(core);
+            self.syncer.due_now();
+            return Err(TryAppendError::WouldBlock(Blocked::Unsynced));
+        }
+        let Some(prepared) = self.segment_pool.take(purpose) else {
+            drop(core);
+            self.segment_pool.request(purpose);
+            return Err(TryAppendError::WouldBlock(Blocked::NoSegment));
+        };
+        core.switch(prepared, &self.table, &self.segment_pool);
+        self.syncer.due_now();
+        Ok(core)
+    }
+}
+
+/// A future that resolves when an append need not wait for a segment.
+#[derive(Debug)]
+struct AppendReady {
+    shared: Arc<Shared>,
+    purpose: Purpose,
+    /// Number of failures to prepare a segment before the future was created.
+    faults: u64,
+    /// Key of the waker that the end of a sync wakes; `Some` while it is registered.
+    id: Option<u64>,
+}
+
+impl AppendReady {
+    fn outcome(&self) -> Option<Result<(), AppendError>> {
+        if let Err(error) = self.shared.check_writable() {
+            return Some(Err(error));
+        }
+        if self.shared.core().unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
+            return None;
+        }
+        let found = self.shared.segment_pool.has_ready(self.purpose, self.faults)?;
+        Some(found.map_err(|error| self.shared.no_segment(error)))
+    }
+
+    fn register(&mut self, context: &Context<'_>) {
+        self.shared.segment_pool.wake_when_ready(context.waker());
+        let mut wakers = self.shared.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = *self.id.get_or_insert_with(|| {
+            wakers.last_id += 1;
+            wakers.last_id
+        });
+        // Every sync reaches LSN 0, so the end of any sync wakes the task.
+        wakers.waiting.insert((Lsn::ZERO, id), context.waker().clone());
+    }
+}
+
+impl Future for AppendReady {
+    type Output = Result<(), AppendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        self.register(context);
+        // The log may have got room before the wakers were registered.
+        self.outcome().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for AppendReady {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let mut wakers = self.shared.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            wakers.waiting.remove(&(Lsn::ZERO, id));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Conversion of openraft's types to and from the records of the log.
+//!
+//! Owns: which record an entry or a vote becomes. Does not own: the layout of memberships and votes
+//! (`replica::Membership`, `replica::Vote`; bytes: `docs/formats/membership.md`).
+//!
+//! | openraft | record |
+//! |---|---|
+//! | normal entry | entry: term, index, time of its proposal, its bytes |
+//! | membership entry | membership: term, index, time of the entry before it |
+//! | blank entry | blank: term, index, time of the entry before it |
+//! | vote | vote: its term, index 0 |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use openraft::{
+    EntryPayload,
+    vote::{RaftLeaderId, leader_id_std::CommittedLeaderId},
+};
+use thalweg_log::{LogRecord, RecordKind};
+use thalweg_replica::{Membership, NodeInfo, Vote};
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, NodeId, Term};
+
+use crate::{
+    error::StoreError,
+    types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote},
+};
+
+pub(crate) fn raft_log_id(id: LogId) -> RaftLogId {
+    RaftLogId { leader_id: CommittedLeaderId::new(id.term.0), index: id.index.0 }
+}
+
+pub(crate) fn log_id(id: &RaftLogId) -> LogId {
+    LogId { term: Term(id.leader_id.term), index: Index(id.index) }
+}
+
+pub(crate) fn raft_vote(vote: Vote) -> RaftVote {
+    RaftVote { leader_id: RaftLeaderId::new(vote.term.0, vote.node.0), committed: vote.committed }
+}
+
+pub(crate) fn vote(vote: &RaftVote) -> Vote {
+    Vote { term: Term(vote.leader_id.term), node: NodeId(vote.leader_id.voted_for), committed: vote.committed }
+}
+
+fn raft_membership(membership: &Membership) -> Option<RaftMembership> {
+    let configs = membership.configs().iter().map(|config| config.iter().map(|voter| voter.0).collect()).collect();
+    let nodes: BTreeMap<u64, NodeInfo> =
+        membership.members().iter().map(|(node, info)| (node.0, info.clone())).collect();
+    RaftMembership::new(configs, nodes).ok()
+}
+
+fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
+    let config = |config: &BTreeSet<u64>| config.iter().copied().map(NodeId).collect();
+    let configs = membership.get_joint_config().iter().map(config).collect();
+    let members = membership.nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect();
+    Ok(Membership::new(configs, members)?)
+}
+
+/// Returns kind and payload of an entry's record.
+pub(crate) fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreError> {
+    Ok(match &entry.payload {
+        EntryPayload::Blank => (RecordKind::Blank, Bytes::new()),
+        EntryPayload::Normal(commands) => (RecordKind::Entry, commands.bytes.clone()),
+        EntryPayload::Membership(raft) => (RecordKind::Membership, membership(raft)?.encode().into()),
+    })
+}
+
+/// Returns the entry of a record, which must have an index.
+pub(crate) fn entry_of(record: &LogRecord) -> Result<RaftEntry, StoreError> {
+    let malformed = || StoreError::Malformed { lsn: record.lsn, what: "membership" };
+    let payload = match record.kind {
+        RecordKind::Blank => EntryPayload::Blank,
+        RecordKind::Membership => {
+            let membership = Membership::decode(&record.payload).ok_or_else(malformed)?;
+            EntryPayload::Membership(raft_membership(&membership).ok_or_else(malformed)?)
+        }
+        _ => EntryPayload::Normal(Commands { time: record.time, bytes: record.payload.clone() }),
+    };
+    Ok(RaftEntry { log_id: raft_log_id(LogId { term: record.term, index: record.index }), payload })
+}

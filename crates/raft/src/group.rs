@@ -1,0 +1,125 @@
+//! State of one group's log, between openraft and the node's log.
+//!
+//! Owns: which entries the group has, its vote, its purged entry, its membership, and the space time of its last entry.
+//! Does not own: writing and reading (see `store`, `reader`).
+//!
+//! Invariant: `purged.index < first` of the index; a blank or a membership gets the time of the entry before it, so all
+//! nodes agree on it.
+
+use thalweg_log::{LogRecord, RecordKind};
+use thalweg_replica::{Membership, Vote};
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, SpaceTime};
+
+use crate::{error::StoreError, index::SparseIndex, tail::Tail};
+
+/// Number of memberships kept: the committed one, and the next, which can be truncated.
+const KEPT_MEMBERSHIPS: usize = 2;
+
+/// Size of a group's log, and of the memory that it takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Number of entries from the one after the purged entry to the last one.
+    pub entries: u64,
+    /// Bytes of the index from entries to positions in the log.
+    pub index_bytes: usize,
+    /// Number of entries in the cache of the newest entries.
+    pub cached_entries: usize,
+    /// Bytes of these entries.
+    pub cached_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub index: SparseIndex,
+    pub tail: Tail,
+    pub vote: Option<Vote>,
+    pub purged: Option<LogId>,
+    /// Space time of the last entry, which may be purged.
+    pub last_time: SpaceTime,
+    /// Space time of the purged entry.
+    pub purged_time: SpaceTime,
+    /// Newest memberships among the entries, oldest first.
+    pub memberships: Vec<(LogId, Membership)>,
+    /// Number of truncations so far. A read that a truncation interrupts starts again.
+    pub truncations: u64,
+}
+
+impl Group {
+    pub fn new(max_tail_bytes: usize) -> Self {
+        Self {
+            index: SparseIndex::default(),
+            tail: Tail::new(max_tail_bytes),
+            vote: None,
+            purged: None,
+            last_time: SpaceTime::default(),
+            purged_time: SpaceTime::default(),
+            memberships: Vec::new(),
+            truncations: 0,
+        }
+    }
+
+    /// Returns the id of the last entry, or of the purged one if there are no others.
+    pub fn last(&self) -> Option<LogId> {
+        self.index.last().or(self.purged)
+    }
+
+    /// Checks that an entry with this index can follow. The first entry of a group without a purged one can have any
+    /// index.
+    pub fn check_next(&self, index: Index) -> Result<(), StoreError> {
+        let expected = self.index.next();
+        let is_first = self.index.is_empty() && self.purged.is_none();
+        if index == expected || is_first { Ok(()) } else { Err(StoreError::Gap { expected, found: index }) }
+    }
+
+    /// Adds an entry that is in the log.
+    pub fn push(&mut self, record: &LogRecord) -> Result<(), StoreError> {
+        self.check_next(record.index)?;
+        if self.index.is_empty() {
+            self.index.begin_at(record.index);
+        }
+        self.index.push(record.term, record.lsn, record.payload_at);
+        self.last_time = record.time;
+        if record.kind == RecordKind::Membership {
+            let membership = Membership::decode(&record.payload);
+            let membership = membership.ok_or(StoreError::Malformed { lsn: record.lsn, what: "membership" })?;
+            self.memberships.push((LogId { term: record.term, index: record.index }, membership));
+            if self.memberships.len() > KEPT_MEMBERSHIPS {
+                self.memberships.remove(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entries from `from` on. `time` is the space time of the entry before.
+    pub fn truncate(&mut self, from: Index, time: SpaceTime) {
+        self.index.truncate(from);
+        self.tail.truncate(from);
+        self.memberships.retain(|(id, _)| id.index < from);
+        self.last_time = time;
+        self.truncations += 1;
+    }
+
+    /// Removes the entries up to `id`, inclusive. `time` is the space time of that entry.
+    pub fn purge(&mut self, id: LogId, time: SpaceTime) {
+        if self.purged.is_some_and(|purged| purged.index >= id.index) {
+            return;
+        }
+        self.index.purge(id.index);
+        self.tail.purge(id.index);
+        self.purged = Some(id);
+        self.purged_time = time;
+        if self.index.is_empty() {
+            self.last_time = self.last_time.max(time);
+        }
+    }
+
+    pub fn stats(&self) -> StoreStats {
+        StoreStats {
+            entries: self.index.next().0 - self.index.first().0,
+            index_bytes: self.index.bytes(),
+            cached_entries: self.tail.len(),
+            cached_bytes: self.tail.bytes(),
+        }
+    }
+}

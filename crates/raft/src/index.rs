@@ -1,0 +1,211 @@
+//! Positions of a group's entries in the log.
+//!
+//! Owns: the range of indexes that the group's log contains, the LSN of some of its entries (*anchors*), and the first
+//! index of each term. Does not own: the entries.
+//!
+//! Memory: 16 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records of
+//! the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 1/16 byte each, and a GiB of
+//! large entries takes 256 KiB. A read starts at the last anchor before its first entry.
+//!
+//! Invariants: `first <= next`; anchors and terms ascend; the first anchor and the first term cover `first`, if there
+//! are entries.
+
+use std::collections::VecDeque;
+
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, LogPosition, Lsn, Term};
+
+/// Number of records of the node's log between two anchors.
+const ANCHOR_RECORDS: u64 = 256;
+/// Number of bytes of the node's log between two anchors.
+const ANCHOR_BYTES: u32 = 64 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    index: Index,
+    lsn: Lsn,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SparseIndex {
+    /// First index that the group's log contains.
+    first: Index,
+    /// Index after the last entry.
+    next: Index,
+    anchors: VecDeque<Anchor>,
+    /// First known index of each term.
+    terms: VecDeque<(Index, Term)>,
+    /// Position of the newest anchor's entry; `None` if the next entry must become an anchor.
+    newest_at: Option<LogPosition>,
+}
+
+impl SparseIndex {
+    pub fn first(&self) -> Index {
+        self.first
+    }
+
+    pub fn next(&self) -> Index {
+        self.next
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.first == self.next
+    }
+
+    /// Begins the range of an empty index at `first`.
+    pub fn begin_at(&mut self, first: Index) {
+        debug_assert!(self.is_empty());
+        (self.first, self.next) = (first, first);
+    }
+
+    /// Adds the entry with index [`next`](Self::next).
+    pub fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition) {
+        let index = self.next;
+        let is_near = self.anchors.back().zip(self.newest_at).is_some_and(|(anchor, anchor_at)| {
+            lsn.0 - anchor.lsn.0 < ANCHOR_RECORDS
+                && at.generation == anchor_at.generation
+                && at.offset - anchor_at.offset < ANCHOR_BYTES
+        });
+        if !is_near {
+            self.anchors.push_back(Anchor { index, lsn });
+            self.newest_at = Some(at);
+        }
+        if self.terms.back().is_none_or(|(_, last)| *last != term) {
+            self.terms.push_back((index, term));
+        }
+        self.next = index.next();
+    }
+
+    /// Removes the entries from `from` on.
+    pub fn truncate(&mut self, from: Index) {
+        if from >= self.next {
+            return;
+        }
+        self.next = from.max(self.first);
+        while self.anchors.pop_back_if(|anchor| anchor.index >= from).is_some() {}
+        while self.terms.pop_back_if(|(first, _)| *first >= from).is_some() {}
+        // Void entries lie between the newest anchor and the next entry.
+        self.newest_at = None;
+    }
+
+    /// Removes the entries up to `index`, inclusive.
+    pub fn purge(&mut self, index: Index) {
+        if index < self.first {
+            return;
+        }
+        self.first = index.next();
+        if self.next <= self.first {
+            self.next = self.first;
+            self.anchors.clear();
+            self.terms.clear();
+            self.newest_at = None;
+            return;
+        }
+        let first = self.first;
+        while self.anchors.get(1).is_some_and(|second| second.index <= first) {
+            self.anchors.pop_front();
+        }
+        while self.terms.get(1).is_some_and(|(second, _)| *second <= first) {
+            self.terms.pop_front();
+        }
+    }
+
+    /// Returns the LSN of the last anchor at or before an entry.
+    pub fn seek(&self, index: Index) -> Option<Lsn> {
+        let after = self.anchors.partition_point(|anchor| anchor.index <= index);
+        Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
+    }
+
+    /// Returns the term of an entry.
+    pub fn term(&self, index: Index) -> Option<Term> {
+        if index < self.first || index >= self.next {
+            return None;
+        }
+        let after = self.terms.partition_point(|(first, _)| *first <= index);
+        Some(self.terms.get(after.checked_sub(1)?)?.1)
+    }
+
+    /// Returns the id of the last entry.
+    pub fn last(&self) -> Option<LogId> {
+        let index = Index(self.next.0.checked_sub(1)?);
+        self.term(index).map(|term| LogId { term, index })
+    }
+
+    /// Returns the last entry of each term among the entries from `from` to below `to` that a later term follows.
+    pub fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
+        let neighbours = self.terms.iter().zip(self.terms.iter().skip(1));
+        let ends = neighbours.map(|((_, term), (next, _))| LogId { term: *term, index: Index(next.0 - 1) });
+        ends.filter(move |id| from <= id.index && id.index < to)
+    }
+
+    /// Number of bytes that the index takes.
+    pub fn bytes(&self) -> usize {
+        self.anchors.capacity() * size_of::<Anchor>() + self.terms.capacity() * size_of::<(Index, Term)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Generation;
+
+    use super::*;
+
+    fn at(generation: u64, offset: u32) -> LogPosition {
+        LogPosition { generation: Generation(generation), offset }
+    }
+
+    fn filled(entries: u64) -> SparseIndex {
+        let mut index = SparseIndex::default();
+        for number in 0..entries {
+            index.push(Term(number / 1000), Lsn(10 + number), at(1, 100 * number as u32));
+        }
+        index
+    }
+
+    #[test]
+    fn small_entries_share_anchors() {
+        let index = filled(100_000);
+        assert_eq!(index.seek(Index(255)), Some(Lsn(10)));
+        assert_eq!(index.seek(Index(256)), Some(Lsn(266)));
+        assert_eq!(index.seek(Index(99_999)), Some(Lsn(10 + 99_840)));
+        assert_eq!(index.last(), Some(LogId { term: Term(99), index: Index(99_999) }));
+        assert!(index.bytes() < 100_000 / 4, "{}", index.bytes());
+    }
+
+    #[test]
+    fn large_entries_and_new_segments_have_anchors_of_their_own() {
+        let mut index = SparseIndex::default();
+        index.push(Term(1), Lsn(1), at(1, 0));
+        index.push(Term(1), Lsn(2), at(1, ANCHOR_BYTES));
+        index.push(Term(1), Lsn(3), at(1, ANCHOR_BYTES + 1));
+        index.push(Term(1), Lsn(4), at(2, 0));
+        let found: Vec<_> = (0..4).map(|entry| index.seek(Index(entry)).unwrap().0).collect();
+        assert_eq!(found, [1, 2, 2, 4]);
+    }
+
+    #[test]
+    fn an_entry_after_a_truncation_is_an_anchor() {
+        let mut index = filled(100);
+        index.truncate(Index(50));
+        assert_eq!((index.next(), index.term(Index(50))), (Index(50), None));
+        index.push(Term(7), Lsn(900), at(1, 20_000));
+        assert_eq!(index.seek(Index(49)), Some(Lsn(10)));
+        assert_eq!(index.seek(Index(50)), Some(Lsn(900)));
+        assert_eq!(index.term(Index(50)), Some(Term(7)));
+        index.truncate(Index(0));
+        assert!(index.is_empty() && index.last().is_none() && index.seek(Index(0)).is_none());
+    }
+
+    #[test]
+    fn a_purge_keeps_the_anchor_and_the_term_of_the_first_entry() {
+        let mut index = filled(3000);
+        index.purge(Index(1500));
+        assert_eq!((index.first(), index.next()), (Index(1501), Index(3000)));
+        assert_eq!(index.seek(Index(1501)), Some(Lsn(10 + 1280)));
+        assert_eq!((index.term(Index(1500)), index.term(Index(1501))), (None, Some(Term(1))));
+        let ends: Vec<_> = index.term_ends(Index(1501), Index(2999)).map(|id| (id.term.0, id.index.0)).collect();
+        assert_eq!(ends, [(1, 1999)]);
+        index.purge(Index(5000));
+        assert_eq!((index.first(), index.next(), index.last()), (Index(5001), Index(5001), None));
+    }
+}

@@ -1,0 +1,40 @@
+//! Consensus of the replicas of a space: openraft over the node's log.
+//!
+//! Owns: openraft's types for a space ([`Types`]), their conversion to and from log records, the log of one Raft group
+//! ([`LogStore`]), and the syncs that all groups of a node share ([`SyncQueue`]). Does not own: the bytes of the log
+//! (`log`), the meaning of entries (`state`), the layout of memberships and votes (`replica`), sockets, an async
+//! runtime. Everything is generic over openraft's `AsyncRuntime`, and all groups of a node run on one thread.
+//!
+//! ```text
+//! openraft ── append ──> LogStore ── try_append, level os ──> Log
+//!    ^                      │ LSN, callback                     ^
+//!    └── callback ─── SyncQueue ── one fsync for all groups ────┘
+//! ```
+//!
+//! Invariants:
+//! - a callback reports success only after its entries, and all records before them in the log, were in an fsync that
+//!   returned success; a vote is returned as saved only then;
+//! - entries and votes reach the log in the order in which openraft wrote them;
+//! - no reader gets an entry that a truncation has voided;
+//! - entries of a group have indexes without gaps from the one after the purged entry.
+
+mod convert;
+mod error;
+mod group;
+mod index;
+mod reader;
+mod recovery;
+mod store;
+mod sync_queue;
+mod sync_thread;
+mod tail;
+mod types;
+
+pub use error::StoreError;
+pub use group::StoreStats;
+pub use reader::LogReader;
+pub use recovery::Base;
+pub use store::{LogStore, StoreOptions};
+pub use sync_queue::{SyncDriver, SyncQueue};
+pub use sync_thread::SyncThread;
+pub use types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, Types};

@@ -1,0 +1,234 @@
+//! Reading a group's entries.
+//!
+//! Owns: [`LogReader`], which openraft, an applier and replication use alike. Does not own: the cache of the newest
+//! entries (see `tail`) and the positions of the others (see `index`).
+//!
+//! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry.
+
+use std::{
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds, RangeInclusive},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    vec,
+};
+
+use futures_util::{Stream, stream};
+use openraft::{OptionalSend, RaftLogReader, async_runtime::AsyncRuntime};
+use thalweg_log::{Log, LogRecord, ReadError};
+use thalweg_replica::{Membership, Valid};
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, SpaceId, SpaceTime};
+
+use crate::{
+    convert::{entry_of, log_id, raft_log_id, raft_vote},
+    error::StoreError,
+    group::{Group, StoreStats},
+    types::{RaftEntry, RaftLogId, RaftVote, Types},
+};
+
+/// Reads the log of one group; cheap to clone, safe from many threads.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    pub(crate) log: Log,
+    pub(crate) space: SpaceId,
+    max_read_bytes: usize,
+    group: Arc<Mutex<Group>>,
+}
+
+impl LogReader {
+    pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, group: Group) -> Self {
+        Self { log, space, max_read_bytes, group: Arc::new(Mutex::new(group)) }
+    }
+
+    pub(crate) fn group(&self) -> MutexGuard<'_, Group> {
+        // The group's state is changed only after the log's, in steps that do not panic.
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the id of the last entry that the log may have freed; `None` if none was purged.
+    #[must_use]
+    pub fn purged(&self) -> Option<LogId> {
+        self.group().purged
+    }
+
+    /// Returns the id of the last entry, or of the purged one if there are no others.
+    #[must_use]
+    pub fn last(&self) -> Option<LogId> {
+        self.group().last()
+    }
+
+    /// Returns the newest membership among the entries; `None` if all memberships were purged or the log has none.
+    #[must_use]
+    pub fn membership(&self) -> Option<(LogId, Membership)> {
+        self.group().memberships.last().cloned()
+    }
+
+    /// Returns the size of the group's log and of its memory.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        self.group().stats()
+    }
+
+    /// Reads the records of the entries from `from` to below `to`, as far as the log contains them. Stops before
+    /// `max_bytes` of payload are exceeded, but after one entry at the earliest. Never returns a void entry.
+    pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
+        loop {
+            let group = self.group();
+            let from = from.max(group.index.first());
+            let to = to.min(group.index.next());
+            if from >= to {
+                return Ok(Vec::new());
+            }
+            if let Some(cached) = group.tail.from(from) {
+                return Ok(take_bytes(cached.take_while(|record| record.index < to).cloned(), max_bytes));
+            }
+            let anchor = group.index.seek(from).ok_or(StoreError::Missing(from))?;
+            let (truncations, valid) = (group.truncations, Valid::of(&self.log, self.space));
+            drop(group);
+            let found = self.read_from(anchor, &valid, from..to, max_bytes);
+            let group = self.group();
+            // The log was truncated or purged in the meantime, so what was read says nothing.
+            if group.truncations != truncations || group.index.first() > from {
+                continue;
+            }
+            return found;
+        }
+    }
+
+    fn read_from(
+        &self,
+        anchor: thalweg_types::Lsn,
+        valid: &Valid,
+        wanted: std::ops::Range<Index>,
+        max_bytes: usize,
+    ) -> Result<Vec<LogRecord>, StoreError> {
+        // The anchor's segment may have been freed, but not the one with the first entry after the purged one.
+        let records = match self.log.records_from(anchor) {
+            Err(ReadError::Compacted { oldest }) => self.log.records_from(oldest)?,
+            records => records?,
+        };
+        let mut next = wanted.start;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for record in records {
+            let record = record?;
+            if !valid.is_entry(&record) || record.index < next {
+                continue;
+            }
+            if record.index != next {
+                return Err(StoreError::Gap { expected: next, found: record.index });
+            }
+            bytes += record.payload.len();
+            if bytes > max_bytes && !found.is_empty() {
+                return Ok(found);
+            }
+            found.push(record);
+            next = next.next();
+            if next == wanted.end {
+                return Ok(found);
+            }
+        }
+        Err(StoreError::Missing(next))
+    }
+
+    /// Returns the space time of an entry, which must be in the log.
+    pub(crate) fn time_of(&self, index: Index) -> Result<SpaceTime, StoreError> {
+        let found = self.records(index, index.next(), usize::MAX)?;
+        found.first().map(|record| record.time).ok_or(StoreError::Missing(index))
+    }
+
+    fn entries(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<RaftEntry>, StoreError> {
+        self.records(from, to, max_bytes)?.iter().map(entry_of).collect()
+    }
+}
+
+/// Takes records up to `max_bytes` of payload, at least one.
+fn take_bytes(records: impl Iterator<Item = LogRecord>, max_bytes: usize) -> Vec<LogRecord> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for record in records {
+        bytes += record.payload.len();
+        if bytes > max_bytes && !taken.is_empty() {
+            break;
+        }
+        taken.push(record);
+    }
+    taken
+}
+
+/// Returns a range of indexes as its first index and the one after its last.
+fn bounds(range: &impl RangeBounds<u64>) -> (Index, Index) {
+    let from = match range.start_bound() {
+        Bound::Included(first) => *first,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(after) => *after,
+        Bound::Unbounded => u64::MAX,
+    };
+    (Index(from), Index(to))
+}
+
+/// Entries of a range, read piece by piece.
+struct Entries {
+    reader: LogReader,
+    from: Index,
+    to: Index,
+    piece: vec::IntoIter<RaftEntry>,
+}
+
+impl Iterator for Entries {
+    type Item = io::Result<RaftEntry>;
+
+    fn next(&mut self) -> Option<io::Result<RaftEntry>> {
+        if let Some(entry) = self.piece.next() {
+            return Some(Ok(entry));
+        }
+        match self.reader.entries(self.from, self.to, self.reader.max_read_bytes) {
+            Ok(piece) => {
+                self.from = piece.last().map_or(self.to, |last| Index(last.log_id.index).next());
+                self.piece = piece.into_iter();
+                self.piece.next().map(Ok)
+            }
+            Err(error) => {
+                self.from = self.to;
+                Some(Err(error.into()))
+            }
+        }
+    }
+}
+
+impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<RaftEntry>>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        Ok(self.entries(from, to, usize::MAX)?)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
+        Ok(self.group().vote.map(raft_vote))
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
+        Ok(self.entries(Index(start), Index(end), self.max_read_bytes)?)
+    }
+
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        stream::iter(Entries { reader: self.clone(), from, to, piece: Vec::new().into_iter() })
+    }
+
+    async fn get_key_log_ids(&mut self, range: RangeInclusive<RaftLogId>) -> io::Result<Vec<RaftLogId>> {
+        // openraft needs the last entry of each term, as its own implementation returns and its test suite checks. The
+        // description of this method still names the first ones.
+        let (first, last) = (log_id(range.start()), log_id(range.end()));
+        let group = self.group();
+        Ok(group.index.term_ends(first.index, last.index).chain([last]).map(raft_log_id).collect())
+    }
+}

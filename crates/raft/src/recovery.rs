@@ -1,0 +1,142 @@
+//! Opening a group's log: one pass over the node's log finds all that the group needs.
+//!
+//! Owns: [`Base`], and where the pass begins. Does not own: the recovery of the node's log, which has ended before.
+
+use thalweg_log::{Log, LogRecord, RecordKind};
+use thalweg_replica::{Valid, Vote};
+use thalweg_state::{machine::Machine, membership::LogId};
+use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
+
+use crate::{error::StoreError, group::Group};
+
+/// Facts from records that the state has passed, and that the log may therefore have freed.
+///
+/// The default is a state that has passed nothing: the log contains all records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// Last vote.
+    pub vote: Option<Vote>,
+    /// Last purged entry.
+    pub purged: Option<LogId>,
+    /// Last applied entry; `None` if the state has applied none.
+    pub applied: Option<LogId>,
+    /// Space time of the last applied entry.
+    pub time: SpaceTime,
+    /// LSN below which the state has passed all records.
+    pub lsn: Lsn,
+}
+
+impl Base {
+    /// Reads the facts from the rows of the state (`docs/formats/state.md`).
+    pub fn of(machine: &Machine) -> Result<Self, StoreError> {
+        let unreadable = |error: &dyn std::fmt::Display| StoreError::State(error.to_string());
+        let applied = machine.applied();
+        let malformed = || StoreError::Malformed { lsn: applied.lsn, what: "vote" };
+        let vote = machine.vote().map_err(|error| unreadable(&error))?;
+        let has_entries = machine.membership().map_err(|error| unreadable(&error))?.is_some();
+        Ok(Self {
+            vote: vote.map(|vote| Vote::decode(&vote).ok_or_else(malformed)).transpose()?,
+            purged: machine.purged().map_err(|error| unreadable(&error))?,
+            applied: has_entries.then_some(LogId { term: applied.term, index: applied.index }),
+            time: applied.time,
+            lsn: applied.lsn,
+        })
+    }
+}
+
+/// Reads the log and returns the state of the group. Takes the memory of one read buffer, and reads from the segment
+/// that contains the first entry after the purged one.
+pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<Group, StoreError> {
+    let mut group = Group::new(max_tail_bytes);
+    group.vote = base.vote;
+    group.last_time = base.time;
+    if let Some(purged) = base.purged {
+        group.purge(purged, base.time);
+    }
+    let valid = Valid::of(log, space);
+    for record in log.records_from(first_lsn(log, space, base)?)? {
+        let record = record?;
+        if record.space == space && !valid.is_void(&record) {
+            learn(&mut group, &record)?;
+        }
+    }
+    check_start(&mut group, base)?;
+    Ok(group)
+}
+
+/// Adds what a record says to the state of the group.
+fn learn(group: &mut Group, record: &LogRecord) -> Result<(), StoreError> {
+    let id = LogId { term: record.term, index: record.index };
+    match record.kind {
+        RecordKind::Entry | RecordKind::Membership | RecordKind::Blank => {
+            if let Some(purged) = group.purged
+                && record.index <= purged.index
+            {
+                if id == purged {
+                    group.purged_time = record.time;
+                }
+                return Ok(());
+            }
+            // Entries before the first one may have been freed; the record of their purge can follow.
+            if group.index.is_empty() && record.index > group.index.next() {
+                group.index.begin_at(record.index);
+            }
+            group.push(record)
+        }
+        RecordKind::Vote => {
+            let vote = Vote::decode(&record.payload);
+            group.vote = Some(vote.ok_or(StoreError::Malformed { lsn: record.lsn, what: "vote" })?);
+            Ok(())
+        }
+        RecordKind::Purged => {
+            group.purge(id, record.time);
+            Ok(())
+        }
+        // A truncation shows in the entries that it voids.
+        RecordKind::Truncate | RecordKind::Move => Ok(()),
+    }
+}
+
+/// Checks that the entries begin after the purged one.
+///
+/// A single node can free a segment before the record of the purge is durable, so a power loss can take the record and
+/// leave the log without the entries. All of them were applied: then the applied entry counts as the purged one.
+fn check_start(group: &mut Group, base: &Base) -> Result<(), StoreError> {
+    let expected = group.purged.map_or(Index::ZERO, |purged| purged.index.next());
+    let found = group.index.first();
+    if group.index.is_empty() || found <= expected {
+        return Ok(());
+    }
+    match base.applied.filter(|applied| found <= applied.index.next()) {
+        Some(applied) => group.purge(applied, base.time),
+        None => return Err(StoreError::Gap { expected, found }),
+    }
+    Ok(())
+}
+
+/// Returns the LSN at which the pass over the log begins. All entries after the purged one, and all records that the
+/// state has not passed, lie behind it.
+///
+/// If a segment's first entry has an index of at most that of the first needed entry, no needed entry lies before the
+/// segment. This holds for a void entry too: the entries that took the void indexes come after it. So the newest such
+/// segment is found from the end, which reads little of each segment.
+fn first_lsn(log: &Log, space: SpaceId, base: &Base) -> Result<Lsn, StoreError> {
+    let start = log.start();
+    let Some(purged) = base.purged else { return Ok(start) };
+    let first_needed = purged.index.next();
+    let segments = log.segments();
+    let passed = segments.iter().rev().filter(|segment| segment.first <= base.lsn && segment.first >= start);
+    for segment in passed {
+        for record in log.segment_records(segment.generation)? {
+            let record = record?;
+            if record.space != space || !record.kind.has_index() {
+                continue;
+            }
+            if record.index <= first_needed {
+                return Ok(segment.first);
+            }
+            break;
+        }
+    }
+    Ok(start)
+}

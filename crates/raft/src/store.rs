@@ -1,0 +1,291 @@
+//! The log of one Raft group, as openraft writes it.
+//!
+//! Owns: the order of the group's records, and the wait for room in the log. Does not own: reading (see `reader`), the
+//! fsync (see `sync_queue`).
+//!
+//! | call | record | returns |
+//! |---|---|---|
+//! | `append` | entries, in batches | when readers see them; the callback follows the fsync |
+//! | `save_vote` | vote | after the fsync |
+//! | `truncate_after` | truncate | when written: later records become durable only together with it |
+//! | `purge` | purged | after the fsync, so the entries may be freed |
+//!
+//! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it tries
+//! again every [`RETRY_AFTER`] until space is free. The group makes no progress in the meantime, others do.
+//! A failed write or fsync is final: every later call returns the error.
+
+use std::{fmt, io, io::IoSlice, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use openraft::{
+    EntryPayload, LogState, OptionalSend,
+    async_runtime::AsyncRuntime,
+    storage::{IOFlushed, RaftLogStorage},
+    type_config::TypeConfigExt,
+};
+use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
+
+use crate::{
+    convert::{log_id, raft_log_id, record_of, vote},
+    error::StoreError,
+    reader::LogReader,
+    recovery::{Base, recover},
+    sync_queue::{SyncDriver, SyncQueue},
+    types::{RaftEntry, RaftLogId, RaftVote, Types},
+};
+
+/// Time after which an append to a full disk tries again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// Maximum payload bytes that entries of one append share in a batch. A larger entry is a batch of its own.
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of entries in a batch.
+const MAX_BATCH_ENTRIES: usize = 4096;
+
+/// Bounds of a group's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Maximum bytes of the newest entries that are kept in memory.
+    pub max_tail_bytes: usize,
+    /// Maximum payload bytes of entries that one read for a follower or for the state returns; one entry may exceed it.
+    pub max_read_bytes: usize,
+}
+
+impl StoreOptions {
+    /// Default value of every option.
+    pub const DEFAULTS: Self = Self { max_tail_bytes: 16 * 1024 * 1024, max_read_bytes: 1024 * 1024 };
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self::DEFAULTS
+    }
+}
+
+/// The log of one Raft group. openraft owns it; [`reader`](Self::reader) serves the other parts of the node.
+pub struct LogStore<Rt: AsyncRuntime> {
+    reader: LogReader,
+    queue: Arc<SyncQueue<Rt>>,
+    driver: Arc<dyn SyncDriver>,
+}
+
+impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogStore").field("reader", &self.reader).finish_non_exhaustive()
+    }
+}
+
+/// A record to append.
+struct Planned {
+    kind: RecordKind,
+    id: LogId,
+    time: SpaceTime,
+    payload: Bytes,
+}
+
+impl<Rt: AsyncRuntime> LogStore<Rt> {
+    /// Opens the log of the group of `space`. All groups of a node share the queue of its log, and the driver that
+    /// performs the queue's steps.
+    pub fn open(
+        log: Log,
+        space: SpaceId,
+        base: &Base,
+        options: StoreOptions,
+        queue: Arc<SyncQueue<Rt>>,
+        driver: Arc<dyn SyncDriver>,
+    ) -> Result<Self, StoreError> {
+        let group = recover(&log, space, base, options.max_tail_bytes)?;
+        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver })
+    }
+
+    /// Returns a reader of the group's log.
+    #[must_use]
+    pub fn reader(&self) -> LogReader {
+        self.reader.clone()
+    }
+
+    /// Writes a batch. Waits for room in the log without blocking the thread.
+    async fn write(&self, batch: &[Planned]) -> Result<Appended, StoreError> {
+        loop {
+            let appended = {
+                let parts: Vec<_> = batch.iter().map(|planned| [IoSlice::new(&planned.payload)]).collect();
+                let draft = |(planned, payload): (&Planned, _)| Draft {
+                    space: self.reader.space,
+                    kind: planned.kind,
+                    term: planned.id.term,
+                    index: planned.id.index,
+                    time: planned.time,
+                    payload,
+                };
+                let drafts: Vec<_> = batch.iter().zip(parts.iter().map(|part| &part[..])).map(draft).collect();
+                // The leader keeps data from a nearly full disk before it is proposed; here every record is needed.
+                self.reader.log.try_append(&drafts, Purpose::Reclaim)
+            };
+            match appended {
+                Ok(appended) => return Ok(appended),
+                Err(TryAppendError::WouldBlock(_)) => {}
+                Err(TryAppendError::Append(error)) => return Err(error.into()),
+            }
+            match self.reader.log.append_ready(Purpose::Reclaim).await {
+                Ok(()) => {}
+                Err(AppendError::DiskFull { .. } | AppendError::NoSegment { .. }) => {
+                    Types::<Rt>::sleep(RETRY_AFTER).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn write_one(&self, kind: RecordKind, id: LogId, time: SpaceTime, payload: Bytes) -> io::Result<Appended> {
+        Ok(self.write(&[Planned { kind, id, time, payload }]).await?)
+    }
+
+    /// Waits until all records below `lsn` are durable.
+    async fn sync(&self, lsn: Lsn) -> io::Result<()> {
+        let (sender, receiver) = Types::<Rt>::oneshot();
+        self.flush(lsn, IOFlushed::signal(sender));
+        receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    fn flush(&self, lsn: Lsn, done: IOFlushed<Types<Rt>>) {
+        self.queue.push(lsn, done);
+        self.driver.notify();
+    }
+
+    /// Writes entries and makes them readable. Returns the LSN after the last one.
+    async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<Lsn> {
+        let mut entries = entries.into_iter().peekable();
+        let mut next_lsn = self.reader.log.end();
+        while entries.peek().is_some() {
+            let batch = self.next_batch(&mut entries)?;
+            let appended = self.write(&batch).await?;
+            self.learn(batch, &appended)?;
+            next_lsn = appended.next;
+        }
+        Ok(next_lsn)
+    }
+
+    /// Takes entries for one batch.
+    fn next_batch(
+        &self,
+        entries: &mut std::iter::Peekable<std::vec::IntoIter<RaftEntry>>,
+    ) -> Result<Vec<Planned>, StoreError> {
+        let group = self.reader.group();
+        let mut time = group.last_time;
+        let mut expected: Option<Index> = None;
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while let Some(entry) = entries.peek() {
+            let (kind, payload) = record_of(entry)?;
+            bytes += payload.len();
+            if !batch.is_empty() && (bytes > MAX_BATCH_BYTES || batch.len() == MAX_BATCH_ENTRIES) {
+                break;
+            }
+            if let EntryPayload::Normal(commands) = &entry.payload {
+                time = time.max(commands.time);
+            }
+            let id = log_id(&entry.log_id);
+            match expected {
+                Some(expected) if expected != id.index => return Err(StoreError::Gap { expected, found: id.index }),
+                Some(_) => {}
+                None => group.check_next(id.index)?,
+            }
+            expected = Some(id.index.next());
+            batch.push(Planned { kind, id, time, payload });
+            entries.next();
+        }
+        Ok(batch)
+    }
+
+    /// Makes a written batch visible to readers.
+    fn learn(&self, batch: Vec<Planned>, appended: &Appended) -> Result<(), StoreError> {
+        let mut payload_at = appended.payload_at;
+        let mut group = self.reader.group();
+        for (planned, number) in batch.into_iter().zip(0..) {
+            let Planned { kind, id, time, payload } = planned;
+            let record = LogRecord {
+                lsn: appended.first.plus(number),
+                space: self.reader.space,
+                kind,
+                term: id.term,
+                index: id.index,
+                time,
+                payload,
+                payload_at,
+            };
+            payload_at.offset += (record.payload.len() + thalweg_log::RECORD_HEADER_BYTES) as u32;
+            group.push(&record)?;
+            group.tail.push(record);
+        }
+        Ok(())
+    }
+
+    /// Returns the space time of the last entry before `index`.
+    fn time_before(&self, index: Index) -> Result<SpaceTime, StoreError> {
+        let group = self.reader.group();
+        if index <= group.index.first() {
+            return Ok(group.purged_time);
+        }
+        drop(group);
+        self.reader.time_of(Index(index.0 - 1))
+    }
+}
+
+impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Types<Rt>>> {
+        let group = self.reader.group();
+        Ok(LogState { last_purged_log_id: group.purged.map(raft_log_id), last_log_id: group.last().map(raft_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        self.reader()
+    }
+
+    async fn save_vote(&mut self, raft: &RaftVote) -> io::Result<()> {
+        let vote = vote(raft);
+        let id = LogId { term: vote.term, index: Index::ZERO };
+        let time = self.reader.group().last_time;
+        let appended = self.write_one(RecordKind::Vote, id, time, vote.encode().into()).await?;
+        self.sync(appended.next).await?;
+        self.reader.group().vote = Some(vote);
+        Ok(())
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types<Rt>>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        self.queue.room().await?;
+        let next_lsn = self.append_entries(entries.into_iter().collect()).await?;
+        self.flush(next_lsn, callback);
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
+        let index = last.map_or(Index::ZERO, |last| Index(last.index).next());
+        if index >= self.reader.group().index.next() {
+            return Ok(());
+        }
+        let time = self.time_before(index)?;
+        self.write_one(RecordKind::Truncate, LogId { term: Term::ZERO, index }, time, Bytes::new()).await?;
+        self.reader.group().truncate(index, time);
+        Ok(())
+    }
+
+    async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
+        let id = log_id(&upto);
+        let (first, next) = {
+            let group = self.reader.group();
+            (group.index.first(), group.index.next())
+        };
+        let is_here = first <= id.index && id.index < next;
+        let time = if is_here { self.reader.time_of(id.index)? } else { self.reader.group().last_time };
+        let appended = self.write_one(RecordKind::Purged, id, time, Bytes::new()).await?;
+        self.sync(appended.next).await?;
+        self.reader.group().purge(id, time);
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Syncs of the node's log that all groups of the node share.
+//!
+//! Owns: the callbacks that wait for an fsync, and their completion. Does not own: the thread that performs the fsync
+//! ([`SyncThread`](crate::SyncThread), or the scheduler of a simulation).
+//!
+//! Bound: [`MAX_PENDING`] callbacks wait, and as many are in the running fsync. At the bound, an append waits before it
+//! writes. A failed fsync fails all callbacks from then on.
+
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use openraft::{async_runtime::AsyncRuntime, storage::IOFlushed, type_config::TypeConfigExt};
+use thalweg_log::Log;
+use thalweg_types::Lsn;
+
+use crate::{error::StoreError, types::Types};
+
+/// Maximum number of callbacks that wait for the next fsync.
+pub const MAX_PENDING: usize = 16 * 1024;
+
+/// Makes someone call [`SyncQueue::step`] soon: a thread in a server, the scheduler in a simulation.
+pub trait SyncDriver {
+    /// Notifies the driver that callbacks wait for an fsync.
+    fn notify(&self);
+}
+
+/// The callbacks of a node's groups that wait for an fsync.
+pub struct SyncQueue<Rt: AsyncRuntime> {
+    log: Log,
+    state: Mutex<State<Rt>>,
+}
+
+struct State<Rt: AsyncRuntime> {
+    /// Callbacks, each with the LSN below which the log must be durable.
+    pending: Vec<(Lsn, IOFlushed<Types<Rt>>)>,
+    /// Appends that wait for room among the pending callbacks; at most one of each group.
+    waiting: Vec<IOFlushed<Types<Rt>>>,
+    failed: Option<StoreError>,
+}
+
+impl<Rt: AsyncRuntime> fmt::Debug for SyncQueue<Rt> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncQueue").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+impl<Rt: AsyncRuntime> SyncQueue<Rt> {
+    /// Creates the queue of a node's log.
+    #[must_use]
+    pub fn new(log: Log) -> Self {
+        Self { log, state: Mutex::new(State { pending: Vec::new(), waiting: Vec::new(), failed: None }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<Rt>> {
+        // No code under this lock panics during a change of the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a callback, which is completed once all records below `lsn` are durable, or with the error of the sync.
+    pub(crate) fn push(&self, lsn: Lsn, done: IOFlushed<Types<Rt>>) {
+        let mut state = self.state();
+        if let Some(error) = state.failed.clone() {
+            drop(state);
+            return done.io_completed(Err(error.into()));
+        }
+        state.pending.push((lsn, done));
+    }
+
+    /// Waits until the queue has room for a callback.
+    pub(crate) async fn room(&self) -> std::io::Result<()> {
+        let (sender, receiver) = Types::<Rt>::oneshot();
+        {
+            let mut state = self.state();
+            if let Some(error) = state.failed.clone() {
+                return Err(error.into());
+            }
+            if state.pending.len() < MAX_PENDING {
+                return Ok(());
+            }
+            state.waiting.push(IOFlushed::signal(sender));
+        }
+        receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Performs one fsync for all callbacks that wait, and completes them. Returns their number. Blocks for the fsync;
+    /// without callbacks it does nothing.
+    pub fn step(&self) -> usize {
+        let mut state = self.state();
+        let pending = std::mem::take(&mut state.pending);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(|waiter| waiter.io_completed(Ok(())));
+        let Some(through) = pending.iter().map(|(lsn, _)| *lsn).max() else { return 0 };
+        let synced = self.log.sync_through(through).map_err(StoreError::from);
+        if let Err(error) = &synced {
+            self.fail(error);
+        }
+        let completed = pending.len();
+        for (_, done) in pending {
+            done.io_completed(synced.clone().map_err(Into::into));
+        }
+        completed
+    }
+
+    /// Fails all callbacks that wait, and all later ones. Called after the last step.
+    pub fn close(&self) {
+        self.fail(&StoreError::Closed);
+    }
+
+    fn fail(&self, error: &StoreError) {
+        let mut state = self.state();
+        state.failed.get_or_insert_with(|| error.clone());
+        let pending = std::mem::take(&mut state.pending);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        let callbacks = pending.into_iter().map(|(_, done)| done).chain(waiting);
+        callbacks.for_each(|done| done.io_completed(Err(error.clone().into())));
+    }
+}

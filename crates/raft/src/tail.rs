@@ -1,0 +1,65 @@
+//! The newest entries of a group in memory: followers that keep up are served without reading the log.
+//!
+//! Owns: the bound of their memory. Does not own: older entries, which are read from the log.
+//!
+//! Invariant: the cached entries have consecutive indexes and end with the group's last entry, or there are none.
+
+use std::collections::VecDeque;
+
+use thalweg_log::LogRecord;
+use thalweg_types::Index;
+
+#[derive(Debug)]
+pub(crate) struct Tail {
+    records: VecDeque<LogRecord>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+/// Bytes that a cached entry is charged. A payload can share its memory with other payloads of the same message.
+fn charge(record: &LogRecord) -> usize {
+    size_of::<LogRecord>() + record.payload.len()
+}
+
+impl Tail {
+    pub fn new(max_bytes: usize) -> Self {
+        Self { records: VecDeque::new(), bytes: 0, max_bytes }
+    }
+
+    pub fn push(&mut self, record: LogRecord) {
+        debug_assert!(self.records.back().is_none_or(|last| last.index.next() == record.index));
+        self.bytes += charge(&record);
+        self.records.push_back(record);
+        while self.bytes > self.max_bytes {
+            let Some(oldest) = self.records.pop_front() else { return };
+            self.bytes -= charge(&oldest);
+        }
+    }
+
+    pub fn truncate(&mut self, from: Index) {
+        while let Some(record) = self.records.pop_back_if(|record| record.index >= from) {
+            self.bytes -= charge(&record);
+        }
+    }
+
+    pub fn purge(&mut self, index: Index) {
+        while let Some(record) = self.records.pop_front_if(|record| record.index <= index) {
+            self.bytes -= charge(&record);
+        }
+    }
+
+    /// Returns the cached entries from `from` on; `None` if that entry is not cached.
+    pub fn from(&self, from: Index) -> Option<impl Iterator<Item = &LogRecord>> {
+        let first = self.records.front()?.index;
+        let at = usize::try_from(from.0.checked_sub(first.0)?).ok()?;
+        (at < self.records.len()).then(|| self.records.range(at..))
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+}

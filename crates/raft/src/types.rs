@@ -1,0 +1,109 @@
+//! openraft's types for the group of a space.
+//!
+//! Owns: [`Types`] and the names of its parts. Does not own: their bytes in the log (see `convert`).
+
+use std::{cmp::Ordering, fmt, marker::PhantomData};
+
+use bytes::Bytes;
+use openraft::{
+    EntryPayload, OptionalSend, RaftTypeConfig,
+    async_runtime::AsyncRuntime,
+    impls::{BoxedErrorSource, InlineBatch, ProgressResponder, leader_id_std},
+    vote::leader_id_std::CommittedLeaderId,
+};
+use thalweg_replica::NodeInfo;
+use thalweg_types::{SpaceTime, command::Outcome};
+
+/// A client's proposal: the commands of one entry, as the log stores them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commands {
+    /// Space time of the entry, which the leader reads from its clock once for all nodes.
+    pub time: SpaceTime,
+    /// Payload of the entry's record.
+    pub bytes: Bytes,
+}
+
+impl fmt::Display for Commands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of commands at {}", self.bytes.len(), self.time)
+    }
+}
+
+/// Type configuration of a space's Raft group, over any async runtime. Node ids are never used again.
+///
+/// A term has at most one leader, so an entry is identified by its term and index, as in the log. The response to a
+/// proposal is the outcomes of its commands.
+pub struct Types<Rt>(PhantomData<fn() -> Rt>);
+
+/// Id of an entry: its term and index.
+pub type RaftLogId = openraft::LogId<CommittedLeaderId<u64>>;
+/// A vote: term, node, and whether a quorum has granted it.
+pub type RaftVote = openraft::impls::Vote<leader_id_std::LeaderId<u64, u64>>;
+/// Voters and learners of a group.
+pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
+/// An entry of a group.
+pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;
+
+impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {
+    type D = Commands;
+    type R = Vec<Outcome>;
+    type NodeId = u64;
+    type Node = NodeInfo;
+    type Term = u64;
+    type LeaderId = leader_id_std::LeaderId<u64, u64>;
+    type Vote = RaftVote;
+    type Payload = EntryPayload<Commands, u64, NodeInfo>;
+    type Entry = RaftEntry;
+    type AsyncRuntime = Rt;
+    type Responder<T>
+        = ProgressResponder<Self, T>
+    where
+        T: OptionalSend + 'static;
+    type Batch<T>
+        = InlineBatch<T>
+    where
+        T: OptionalSend + 'static;
+    type ErrorSource = BoxedErrorSource;
+}
+
+// Derived traits would demand the same of the runtime.
+
+impl<Rt> fmt::Debug for Types<Rt> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Types")
+    }
+}
+
+impl<Rt> Clone for Types<Rt> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Rt> Copy for Types<Rt> {}
+
+impl<Rt> Default for Types<Rt> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Rt> PartialEq for Types<Rt> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<Rt> Eq for Types<Rt> {}
+
+impl<Rt> PartialOrd for Types<Rt> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<Rt> Ord for Types<Rt> {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}

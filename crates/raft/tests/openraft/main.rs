@@ -1,0 +1,8 @@
+//! A directory written by `Solo` is that of a one-voter Raft group: openraft opens it as its own, without a migration.
+
+mod applier;
+mod contents;
+mod network;
+mod node;
+mod scenarios;
+mod types;
