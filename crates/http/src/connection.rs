@@ -17,6 +17,7 @@ use std::{
 };
 
 use thalweg_serving::{
+    bulk::{BulkSeat, REPLY_BYTES},
     config::Config,
     half_open::Slot,
     limits::STATUS_HEADER_TIMEOUT,
@@ -192,7 +193,11 @@ impl ActivityMonitor {
 /// receives the reply instead of a reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed.
+/// Maximum number of bytes of one write beyond [`REPLY_BYTES`].
+const MAX_WRITE_BYTES: usize = 128 * 1024;
+
+/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed. What waits
+/// beyond [`REPLY_BYTES`] is [bulk output](thalweg_serving::bulk), which the socket writes in its turn.
 #[derive(Debug)]
 pub(crate) struct MonitoredSocket {
     /// The wrapped socket; `None` only while the wrapper is being dropped.
@@ -201,13 +206,44 @@ pub(crate) struct MonitoredSocket {
     peer_closed: bool,
     /// Slot of the connection, with its share of `max_connections`, held until the socket is closed completely.
     held: Option<Arc<Slot>>,
+    bulk: BulkSeat,
 }
 
 impl MonitoredSocket {
     /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
-    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Arc<Slot>) -> Self {
-        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Arc<Slot>, bulk: BulkSeat) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held), bulk }
+    }
+
+    /// Writes the first bytes of `data`, of `waiting` bytes that wait for the client.
+    fn write_front(&mut self, context: &mut Context<'_>, data: &[u8], waiting: usize) -> Poll<io::Result<usize>> {
+        if waiting <= REPLY_BYTES {
+            let result = self.socket().poll_write(context, data);
+            self.record_write(&result);
+            return result;
+        }
+        if !self.bulk.may_send(context) {
+            // Whether the client is slow stays as the last attempt to write found it: a client that does not read would
+            // otherwise count as a new one in each round.
+            return Poll::Pending;
+        }
+        let result = self.socket().poll_write(context, &data[..data.len().min(MAX_WRITE_BYTES)]);
+        self.wrote_bulk(&result, waiting);
+        result
+    }
+
+    fn wrote_bulk(&mut self, result: &Poll<io::Result<usize>>, waiting: usize) {
+        self.record_write(result);
+        match result {
+            Poll::Ready(Ok(written)) => {
+                self.bulk.sent(*written);
+                if waiting - written <= REPLY_BYTES {
+                    self.bulk.rest();
+                }
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => self.bulk.rest(),
+        }
     }
 
     fn socket(&mut self) -> Pin<&mut TcpStream> {
@@ -265,9 +301,7 @@ impl AsyncRead for MonitoredSocket {
 
 impl AsyncWrite for MonitoredSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let result = self.socket().poll_write(context, data);
-        self.record_write(&result);
-        result
+        self.write_front(context, data, data.len())
     }
 
     fn poll_write_vectored(
@@ -275,8 +309,27 @@ impl AsyncWrite for MonitoredSocket {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = self.socket().poll_write_vectored(context, parts);
-        self.record_write(&result);
+        let waiting: usize = parts.iter().map(|part| part.len()).sum();
+        let mut fitting = 0;
+        let fits = |part: &&io::IoSlice<'_>| {
+            fitting += part.len();
+            fitting <= MAX_WRITE_BYTES
+        };
+        let count = parts.iter().take_while(fits).count();
+        if count <= 1 {
+            // The first part that is not empty. An empty write would mean the end of the connection.
+            let first = parts.iter().find(|part| !part.is_empty()).map_or(&[][..], |part| part);
+            return self.write_front(context, first, waiting);
+        }
+        if waiting > REPLY_BYTES && !self.bulk.may_send(context) {
+            return Poll::Pending;
+        }
+        let result = self.socket().poll_write_vectored(context, &parts[..count]);
+        if waiting > REPLY_BYTES {
+            self.wrote_bulk(&result, waiting);
+        } else {
+            self.record_write(&result);
+        }
         result
     }
 

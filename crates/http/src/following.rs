@@ -15,6 +15,7 @@ use serde_json::json;
 use thalweg_serving::{
     admission::{Account, Reservation, Resource, counted},
     app::App,
+    bulk::BulkSeat,
     error::ApiError,
     limits::{COUNTED_TAIL_BYTES, ROOM_PAUSE},
 };
@@ -63,9 +64,15 @@ impl Format {
     }
 
     /// Creates the reply whose body is produced by repeated calls of `step`.
-    pub(crate) fn reply<S: Send + Unpin + 'static>(self, state: S, step: fn(S) -> Running<S>) -> Response<Body> {
+    /// The steps run in the turns of `bulk`.
+    pub(crate) fn reply<S: Send + Unpin + 'static>(
+        self,
+        bulk: BulkSeat,
+        state: S,
+        step: fn(S) -> Running<S>,
+    ) -> Response<Body> {
         let media = if self == Self::Events { Media::Events } else { Media::Ndjson };
-        let body = Unfold { frames: Default::default(), state: Some(state), running: None, step };
+        let body = Unfold { frames: Default::default(), state: Some(state), running: None, step, bulk: Some(bulk) };
         let mut response = Response::new(Body::new(body));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
@@ -108,6 +115,11 @@ impl Follower {
     /// Returns the account of the connection that follows.
     pub(crate) fn account(&self) -> &Arc<Account> {
         self.held.account()
+    }
+
+    /// Creates the place of the follower's reply among those that send bulk output.
+    pub(crate) fn bulk(&self) -> BulkSeat {
+        BulkSeat::new(&self.app.bulk, self.account())
     }
 
     /// Admits one more follower. Returns an error if the limit `max_tails` is reached.

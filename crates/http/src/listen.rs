@@ -22,9 +22,10 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use thalweg_serving::{
-    accepting::accept_until,
+    accepting::{accept_until, prepare},
     admission::{AddressKey, Resource},
     app::App,
+    bulk::BulkSeat,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
 };
@@ -69,7 +70,7 @@ fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, c
         None => (&app.slots.status, Service::StatusOnly),
     };
     let slot = Arc::new(slots.enter(account.address(), held));
-    let _ = stream.set_nodelay(true);
+    prepare(&stream);
     let caller = Caller { account, service };
     connections.spawn(serve(stream, Arc::clone(app), router.clone(), slot, caller));
 }
@@ -114,7 +115,8 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>
         activity: Arc::clone(&activity),
         write_timeout: patience.write.window,
     };
-    let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), Arc::clone(&slot)));
+    let bulk = BulkSeat::new(&app.bulk, &account);
+    let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), Arc::clone(&slot), bulk));
     let builder = builder(service);
     let mut connection = std::pin::pin!(builder.serve_connection(io, handler));
     let mut watch = ActivityMonitor::new(patience, Instant::now());

@@ -20,6 +20,7 @@ use http_body::Frame;
 use thalweg_serving::{
     admission::{Account, Resource, counted},
     app::App,
+    bulk::BulkSeat,
     error::ApiError,
     limits::COUNTED_PAGE_BYTES,
 };
@@ -97,7 +98,7 @@ pub(crate) async fn body<S: PageSource>(
         return Ok(page.frames.pop().map_or_else(Body::empty, Body::from));
     }
     let state = (!page.last).then_some(source);
-    Ok(Body::new(Unfold { frames: page.frames.into(), state, running: None, step: next_page::<S> }))
+    Ok(Body::new(Unfold { frames: page.frames.into(), state, running: None, step: next_page::<S>, bulk: None }))
 }
 
 async fn blocking<S: PageSource>(mut source: S) -> Result<(Result<Page, ApiError>, S), ApiError> {
@@ -157,6 +158,9 @@ pub(crate) struct Unfold<S> {
     pub running: Option<Running<S>>,
     /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,
+    /// Place of the body among those whose steps run in turns, because a step may encode a page on the serving thread.
+    /// `None` if other threads make the pages.
+    pub bulk: Option<BulkSeat>,
 }
 
 impl<S: Send + Unpin + 'static> http_body::Body for Unfold<S> {
@@ -172,8 +176,20 @@ impl<S: Send + Unpin + 'static> http_body::Body for Unfold<S> {
                 let Some(state) = self.state.take() else { return Poll::Ready(None) };
                 self.running = Some((self.step)(state));
             }
-            let Some(running) = self.running.as_mut() else { continue };
-            let step = std::task::ready!(running.as_mut().poll(context));
+            let Self { running: Some(running), bulk, .. } = &mut *self else { continue };
+            if let Some(bulk) = bulk
+                && !bulk.may_send(context)
+            {
+                return Poll::Pending;
+            }
+            let step = running.as_mut().poll(context);
+            if let Some(bulk) = bulk {
+                if let Poll::Ready(Ok((frames, _))) = &step {
+                    bulk.sent(frames.iter().map(Bytes::len).sum());
+                }
+                bulk.rest();
+            }
+            let step = std::task::ready!(step);
             self.running = None;
             match step {
                 Ok((frames, state)) => {

@@ -52,7 +52,7 @@ pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQu
         behind: next < info.next,
     };
     // The head states no level: each event has its own, because later records may be at another level.
-    Ok(Format::Events.reply(tail, step))
+    Ok(Format::Events.reply(tail.follower.bulk(), tail, step))
 }
 
 /// Returns the offset at which a read or a tail of a stream begins.

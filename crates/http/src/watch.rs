@@ -55,7 +55,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
         format,
         left: query.limit.unwrap_or(u64::MAX),
     };
-    Ok(format.reply(following, step))
+    Ok(format.reply(following.follower.bulk(), following, step))
 }
 
 /// Longest time for which a watch withholds a revision that it has reached, unless `tail_keep_alive` is shorter. A

@@ -8,7 +8,7 @@ use thalweg_serving::{
     error::{no_such_keyspace, no_such_stream},
     limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
 };
-use thalweg_types::LeaseId;
+use thalweg_types::{LeaseId, limits::MAX_STREAM_PRODUCERS};
 use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound, LeaseList, List, StreamFound};
 
 use super::{
@@ -96,14 +96,16 @@ pub(crate) fn list_producers(
     request: &Request<'_>,
     wanted: &wire::ListProducers<'_>,
 ) -> Result<Handled, Failure> {
-    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
-    let found = if wanted.producer.is_empty() {
-        stream.producers()?
-    } else {
-        stream.producer_info(wanted.producer)?.into_iter().collect()
-    };
-    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&found) })?;
-    Ok(Handled::Replied)
+    let (app, stream, producer) = (Arc::clone(turn.app), wanted.stream, wanted.producer.to_owned());
+    let most = if producer.is_empty() { MAX_STREAM_PRODUCERS as usize } else { 1 };
+    inline_or_blocking(turn, request, most, LISTED_BYTES * most, move || {
+        let stream = app.db.blocking().stream_by_id(stream);
+        let found = match producer.is_empty() {
+            true => stream.producers()?,
+            false => stream.producer_info(&producer)?.into_iter().collect(),
+        };
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::ProducerList { producers: List::Items(&found) }))
+    })
 }
 
 /// Handles a `find lease` request: replies with a lease and the keys attached to it.

@@ -24,8 +24,9 @@ use std::{
 
 use thalweg_serving::{
     admission::{Reservation, Resource},
+    bulk::BulkSeat,
     limits::MAX_TURNS,
-    served_socket::{Alarm, Received, ServedSocket},
+    served_socket::{Alarm, Output, Received, ServedSocket},
     spare,
 };
 use thalweg_transport::Channel;
@@ -108,7 +109,8 @@ impl ChannelTask {
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
-        let socket = ServedSocket::new(io, "native client", stopping, &session.app.config, session.tick());
+        let seat = BulkSeat::new(&session.bulk, &session.account);
+        let socket = ServedSocket::new(io, "native client", stopping, &session.app.config, session.tick(), seat);
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics.channel_opened();
         Self {
@@ -129,13 +131,20 @@ impl ChannelTask {
 
     /// Makes all progress that is possible now: receives, answers and sends. Ready when the channel has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.take_turns(cx);
+        self.socket.rest();
+        polled
+    }
+
+    fn take_turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
         self.socket.begin();
         self.socket.now = Instant::now();
         self.is_sole_client = self.session.app.sole_client.report_activity(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
+            let may_publish = self.end_publishing_turn(cx);
             let heard = self.receive(cx);
-            let mut moved = self.answer(cx) | heard;
+            let mut moved = self.answer(cx) | heard | may_publish;
             moved |= self.deliver(cx, heard);
             self.finish();
             moved |= self.send(cx);
@@ -157,6 +166,16 @@ impl ChannelTask {
     /// Returns true if the channel may handle its client's next frame.
     fn listens(&self) -> bool {
         self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
+    }
+
+    /// Lets a client continue whose publishes have caused many deliveries, if it has a turn now. Returns true if it may
+    /// continue.
+    fn end_publishing_turn(&mut self, cx: &Context<'_>) -> bool {
+        let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
+        if may_continue {
+            self.subjects.publishing.caused.had_turn();
+        }
+        may_continue
     }
 
     fn is_open(&self) -> bool {
@@ -373,9 +392,9 @@ impl ChannelTask {
             Ok((Handled::Began(source), tail)) => {
                 let permit = permit.expect("only frames with a permit begin subscriptions");
                 let held = tail.expect("which were counted before they began");
-                let subscription = Subscription::new(source, &permit, request.fields.limit, held);
-                self.requests.subscribed(id, IdUse::Subscription(Box::new(subscription)));
                 self.count(&waiting, true);
+                let subscription = Subscription::new(source, &permit, request.fields.limit, held, waiting.trace);
+                self.requests.subscribed(id, IdUse::Subscription(Box::new(subscription)));
                 self.begin_step(id);
             }
             Ok((Handled::BeganSubject, _)) => {
@@ -500,7 +519,14 @@ impl ChannelTask {
             moved = true;
         }
         while self.out.has_room() {
-            match self.requests.poll_next(cx) {
+            // Replies come before the frames of subscriptions, which need a turn.
+            let finished = match self.requests.poll_next(cx) {
+                Poll::Pending if self.requests.has_steps() && self.socket.may_deliver(cx) => {
+                    self.requests.poll_step(cx)
+                }
+                finished => finished,
+            };
+            match finished {
                 Poll::Pending => break,
                 Poll::Ready(finished) => self.finished(finished),
             }
@@ -534,8 +560,21 @@ impl ChannelTask {
     }
 
     fn end_subscription(&mut self, id: u32, why: &Failure) {
+        if why.is_of_server() {
+            self.log_lost_subscription(id, why);
+        }
         self.requests.unsubscribed(id);
         self.out.end(id, why);
+    }
+
+    /// Logs the end of a subscription by a fault of the server, under the name of the request that began it.
+    #[cold]
+    fn log_lost_subscription(&mut self, id: u32, why: &Failure) {
+        if let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) {
+            let request_id = RequestId { trace: subscription.trace(), channel: self.number, id };
+            let (peer, code) = (self.socket.peer(), why.code());
+            tracing::warn!(%peer, %request_id, code, "a subscription ends: {}", why.message());
+        }
     }
 
     /// Moves pending batches of subscriptions to subjects into the outbox. Returns true if there was progress.
@@ -544,7 +583,8 @@ impl ChannelTask {
             return false;
         }
         let input = if heard && self.is_open() { InputState::Open } else { InputState::Paused };
-        let delivered = self.subjects.deliver(cx, input, &mut self.out);
+        let may_take = self.subjects.has_messages() && self.socket.may_deliver(cx);
+        let delivered = self.subjects.deliver(cx, input, may_take, &mut self.out);
         for id in delivered.ended {
             self.requests.unsubscribed(id);
         }
@@ -558,7 +598,8 @@ impl ChannelTask {
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let (metrics, age) = (&self.session.native.metrics, self.socket.age());
-        let moved = self.socket.write(cx, self.out.outbox(), |written| {
+        let output = if self.requests.subscriptions() > 0 { Output::Deliveries } else { Output::Replies };
+        let moved = self.socket.write(cx, self.out.outbox(), output, |written| {
             metrics.sent(written);
             if let Some(alive) = &mut self.keep_alive {
                 alive.sent(age);

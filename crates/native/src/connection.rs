@@ -13,6 +13,7 @@ use std::{
 
 use thalweg_serving::{
     admission::{Account, Resource},
+    bulk::BulkTurns,
     half_open::Slot,
     limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
 };
@@ -26,14 +27,15 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection from its handshake to its end. `place` is its slot among the connections without a finished
-/// handshake; the slot is released after the handshake.
+/// Serves a connection from its handshake to its end, on the runtime with the rounds `bulk`. `place` is its slot among the
+/// connections without a finished handshake; the slot is released after the handshake.
 pub(crate) async fn serve(
     native: Arc<Native>,
     account: Arc<Account>,
     connection: Connection,
     mut channel: Channel,
     place: Slot,
+    bulk: Arc<BulkTurns>,
 ) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let parameters = parameters(&native, &spaces);
@@ -63,7 +65,7 @@ pub(crate) async fn serve(
         }
     };
     connection.permit(MAX_CONNECTION_CHANNELS);
-    let session = Session::new(&native, &account, &agreed, &parameters);
+    let session = Session::new(&native, &account, &bulk, &agreed, &parameters);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);
     let first = poll_fn(|cx| first.poll(cx));
     if connection.is_multiplexed() {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use thalweg_serving::{
     accepting::{accept_until, drain},
     admission::{Account, AddressKey, Resource},
+    bulk::BulkTurns,
     half_open::Slot,
     limits::QUIC_FAREWELL,
     threads::Threads,
@@ -58,7 +59,8 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     let account = admission.account(AddressKey::of(incoming.peer().ip()));
     let place = slots.half_open.enter(account.address(), slots.connect(&account));
     if incoming.kind() != Kind::Tcp {
-        connections.spawn(begin(Arc::clone(native), account, incoming, place));
+        let bulk = Arc::clone(&native.app.bulk);
+        connections.spawn(begin(Arc::clone(native), account, incoming, place, bulk));
         return;
     }
     // Plain TCP has no handshake, so the rejection can be sent immediately.
@@ -66,7 +68,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
         return incoming.reject(&connection::no_room());
     }
     let (runtime, seat) = threads.place();
-    let connection = begin(Arc::clone(native), account, incoming, place);
+    let connection = begin(Arc::clone(native), account, incoming, place, Arc::clone(seat.bulk()));
     let task = async move {
         connection.await;
         drop(seat);
@@ -74,9 +76,9 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection. `place` is its slot among the connections without a finished handshake. If the slot has
-/// no share of `max_connections`, the connection is rejected.
-async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot) {
+/// Serves one native connection on the runtime with the rounds `bulk`. `place` is its slot among the connections without
+/// a finished handshake. If the slot has no share of `max_connections`, the connection is rejected.
+async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, bulk: Arc<BulkTurns>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
     let established = tokio::select! {
@@ -100,6 +102,6 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
         return connection::reject_channel(channel).await;
     }
     native.metrics.connections.open();
-    connection::serve(Arc::clone(&native), account, connection, channel, place).await;
+    connection::serve(Arc::clone(&native), account, connection, channel, place, bulk).await;
     native.metrics.connections.close();
 }

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use thalweg_broker::{
     Batch, BatchEncoder, BatchError, Broker, Coalescer, Moment, Notify, Published, Subject, SubjectError,
 };
-use thalweg_serving::{config::Config, error::ApiError, views::Views};
+use thalweg_serving::{bulk::CausedDeliveries, config::Config, error::ApiError, views::Views};
 use thalweg_transport::Timer;
 use thalweg_types::record::RecordError;
 use thalweg_wire::{self as wire, BatchWriter, Checksum, READ_BYTES};
@@ -86,6 +86,8 @@ pub(crate) struct Publishing {
     total: Published,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
+    /// Deliveries that the client's publishes have caused.
+    pub(crate) caused: CausedDeliveries,
     /// Timer at which a gathered batch is published even if no more messages arrive; created when a batch first needs
     /// it.
     timer: Option<Timer>,
@@ -110,6 +112,7 @@ impl Publishing {
             blocked: VecDeque::new(),
             total: Published::default(),
             subject: None,
+            caused: CausedDeliveries::default(),
             timer: None,
         }
     }
@@ -217,11 +220,13 @@ impl Publishing {
         self.complete = complete;
     }
 
-    fn try_publish(&self, to: &PublishTarget<'_>, batch: &Batch) -> Option<Published> {
+    fn try_publish(&mut self, to: &PublishTarget<'_>, batch: &Batch) -> Option<Published> {
         if self.is_blocked() {
             return None;
         }
-        to.broker.publish(batch, Some(to.waiter)).ok()
+        let published = to.broker.publish(batch, Some(to.waiter)).ok()?;
+        self.caused.add(batch.encoded().len(), published.delivered);
+        Some(published)
     }
 
     /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
@@ -237,7 +242,10 @@ impl Publishing {
         while let Some(first) = self.blocked.front() {
             match first {
                 BlockedItem::Batch(batch) => match to.broker.publish(batch, Some(to.waiter)) {
-                    Ok(published) => add(&mut self.total, published),
+                    Ok(published) => {
+                        self.caused.add(batch.encoded().len(), published.delivered);
+                        add(&mut self.total, published);
+                    }
                     Err(_) => break,
                 },
                 BlockedItem::Begin(total) => self.total = *total,

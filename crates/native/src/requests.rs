@@ -4,8 +4,8 @@
 //! Owns: ids, the futures of pending replies, the steps of subscriptions, and limits on their numbers. Does not own
 //! the work of these futures, nor the time at which they are polled (`channel`).
 //!
-//! The channel's task polls one set with all its futures: only those that were woken are polled, and no request needs
-//! a task of its own.
+//! The channel's task polls one set with the futures of requests, and one with the steps of subscriptions: only futures
+//! that were woken are polled, and no request needs a task of its own.
 //!
 //! Invariants: an id is in the table from the arrival of its request until its last frame is in the outbox; at most
 //! `max_requests` requests are pending at a time, and each counts against the server's limit on requests in flight.
@@ -73,31 +73,41 @@ enum PendingWork {
     Later(PendingReply),
 }
 
-/// A pending future of a channel: the reply to a request, or a step of a subscription.
-enum Task {
-    Request { waiting: PendingRequest, work: PendingWork, _held: Reservation },
-    Step { id: u32, step: Step },
+/// Future of the reply to a request.
+struct RequestTask {
+    waiting: PendingRequest,
+    work: PendingWork,
+    _held: Reservation,
 }
 
-impl Future for Task {
+/// Future of a step of a subscription.
+struct StepTask {
+    id: u32,
+    step: Step,
+}
+
+impl Future for RequestTask {
     type Output = Finished;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
-        match self.get_mut() {
-            Self::Request { waiting, work, .. } => {
-                let reply = match work {
-                    PendingWork::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
-                        Ok(carried) => Ok(Reply::Outcome(carried)),
-                        Err(error) => Err(error.into()),
-                    }),
-                    PendingWork::Later(later) => later.as_mut().poll(context),
-                };
-                reply.map(|reply| Finished::Request(waiting.clone(), reply))
-            }
-            Self::Step { id, step } => {
-                step.as_mut().poll(context).map(|(source, found)| Finished::Step(*id, source, found))
-            }
-        }
+        let Self { waiting, work, .. } = self.get_mut();
+        let reply = match work {
+            PendingWork::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
+                Ok(carried) => Ok(Reply::Outcome(carried)),
+                Err(error) => Err(error.into()),
+            }),
+            PendingWork::Later(later) => later.as_mut().poll(context),
+        };
+        reply.map(|reply| Finished::Request(waiting.clone(), reply))
+    }
+}
+
+impl Future for StepTask {
+    type Output = Finished;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+        let Self { id, step } = self.get_mut();
+        step.as_mut().poll(context).map(|(source, found)| Finished::Step(*id, source, found))
     }
 }
 
@@ -122,7 +132,9 @@ impl Hasher for IdHasher {
 
 /// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
-    tasks: FuturesUnordered<Task>,
+    tasks: FuturesUnordered<RequestTask>,
+    /// Running steps of subscriptions, apart from the requests because they need turns.
+    steps: FuturesUnordered<StepTask>,
     ids: HashMap<u32, IdUse, BuildHasherDefault<IdHasher>>,
     requests: usize,
     max_requests: usize,
@@ -141,6 +153,7 @@ impl Requests {
     pub(crate) fn new(max_requests: u32) -> Self {
         Self {
             tasks: FuturesUnordered::new(),
+            steps: FuturesUnordered::new(),
             ids: HashMap::default(),
             requests: 0,
             max_requests: max_requests as usize,
@@ -233,7 +246,7 @@ impl Requests {
         if waiting.id != 0 {
             self.ids.insert(waiting.id, IdUse::Request(stop));
         }
-        self.tasks.push(Task::Request { waiting, work, _held: held });
+        self.tasks.push(RequestTask { waiting, work, _held: held });
     }
 
     /// Adds a subscription or a subscription to subjects under its frame id.
@@ -244,7 +257,7 @@ impl Requests {
 
     /// Adds the next step of a subscription.
     pub(crate) fn step(&mut self, id: u32, step: Step) {
-        self.tasks.push(Task::Step { id, step });
+        self.steps.push(StepTask { id, step });
     }
 
     /// Removes a subscription. Its frame id is free again.
@@ -269,7 +282,22 @@ impl Requests {
         self.ids.iter().filter(|(_, used)| !matches!(used, IdUse::Request(_))).map(|(id, _)| *id).collect()
     }
 
-    /// Polls the channel's futures; ready with the next one that has completed.
+    /// Returns true if a step of a subscription is running.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// Polls the running steps of subscriptions; ready with the next one that has completed.
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
+        match Pin::new(&mut self.steps).poll_next(context) {
+            Poll::Ready(Some(finished)) => Poll::Ready(finished),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Polls the futures of requests; ready with the next one that has completed.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.tasks).poll_next(context) {
             Poll::Ready(Some(finished)) => {

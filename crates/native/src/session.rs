@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_serving::{admission::Account, app::App};
+use thalweg_serving::{admission::Account, app::App, bulk::BulkTurns};
 use thalweg_wire::handshake::{Agreed, ServerParameters};
 
 use super::Native;
@@ -16,6 +16,8 @@ pub(crate) struct Session {
     pub account: Arc<Account>,
     /// State shared by all native connections.
     pub native: Arc<Native>,
+    /// Rounds of bulk output of the runtime on which the connection runs.
+    pub bulk: Arc<BulkTurns>,
     /// True for the connection's first channel, which runs the keepalive.
     pub is_first: bool,
     /// Maximum size in bytes of a frame that the client accepts.
@@ -40,6 +42,7 @@ impl Session {
     pub(crate) fn new(
         native: &Arc<Native>,
         account: &Arc<Account>,
+        bulk: &Arc<BulkTurns>,
         agreed: &Agreed,
         parameters: &ServerParameters<'_>,
     ) -> Self {
@@ -48,6 +51,7 @@ impl Session {
             app: Arc::clone(&native.app),
             account: Arc::clone(account),
             native: Arc::clone(native),
+            bulk: Arc::clone(bulk),
             is_first: true,
             max_send_bytes: agreed.max_send_bytes,
             max_frame_bytes: parameters.max_frame_bytes,

@@ -164,11 +164,11 @@ impl Subjects {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if a batch that the client published waits because the queue of a subscriber is full. The channel
-    /// then handles no further frame.
+    /// Returns true if a batch that the client published waits because the queue of a subscriber is full, or if the client
+    /// must wait for a turn before it publishes more. The channel then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
-        self.publishing.is_blocked()
+        self.publishing.is_blocked() || self.publishing.caused.need_turn()
     }
 
     /// Publishes all gathered messages of the client, before its goodbye takes effect.
@@ -227,13 +227,24 @@ impl Subjects {
         }
     }
 
-    /// Publishes batches that are due, and moves batches for the client's subscriptions into the outbox as far as it
-    /// has room.
-    pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: InputState, out: &mut Replies) -> DeliveryTurn {
+    /// Returns true if the broker may have batches for the client's subscriptions.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.more || self.bell.rung.load(Ordering::Acquire)
+    }
+
+    /// Publishes batches that are due. If `may_take` is true, moves batches for the client's subscriptions into the outbox
+    /// as far as it has room.
+    pub(crate) fn deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: InputState,
+        may_take: bool,
+        out: &mut Replies,
+    ) -> DeliveryTurn {
         let to = PublishTarget { broker: &self.app.views.broker, waiter: &self.waiter };
         let moved = self.publishing.publish_blocked(&to, &self.app.views, input, cx);
         let mut delivered = DeliveryTurn { moved, ..DeliveryTurn::default() };
-        if !self.bell.rung.swap(false, Ordering::Acquire) && !self.more {
+        if !may_take || !self.bell.rung.swap(false, Ordering::Acquire) && !self.more {
             return delivered;
         }
         let mut taken = std::mem::take(&mut self.taken);

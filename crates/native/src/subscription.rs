@@ -83,6 +83,8 @@ pub(crate) struct Subscription {
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,
+    /// Name that the client has given to the request that began the subscription, for log lines.
+    trace: Option<Box<str>>,
 }
 
 /// Action that the channel must take next for a subscription.
@@ -96,12 +98,24 @@ pub(crate) enum NextAction {
 }
 
 impl Subscription {
-    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request.
+    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request, and
+    /// `trace` the name that the client has given to the request.
     #[must_use]
-    pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Reservation) -> Self {
+    pub(crate) fn new(
+        source: Source,
+        permit: &Permit,
+        limit: Option<u64>,
+        held: Reservation,
+        trace: Option<Box<str>>,
+    ) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
         let next = source.next();
-        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), held }
+        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), held, trace }
+    }
+
+    /// Returns the name that the client has given to the request that began the subscription, if it has one.
+    pub(crate) fn trace(&self) -> Option<&str> {
+        self.trace.as_deref()
     }
 
     /// Returns the action that the channel must take next for the subscription.

@@ -112,7 +112,7 @@ impl Session {
             },
         };
         match done {
-            Ok(Reply::NullArray) => self.set_blocked(Some(wait)),
+            Ok(Reply::NullArray) => self.begin_waiting(wait, out),
             Ok(reply) => self.answer(&reply, out),
             Err(failure) => self.error(&failure.0, out),
         }

@@ -14,7 +14,7 @@
 
 use std::{
     borrow::Cow,
-    cell::OnceCell,
+    cell::{Cell, OnceCell},
     fmt,
     ops::Bound,
     sync::{
@@ -33,8 +33,8 @@ use thalweg_redis::{
 };
 use thalweg_types::{
     budget::{self, Spent},
-    limits::MAX_CACHE_SCAN_KEYS,
-    steps::ROW,
+    limits::{MAX_CACHE_SCAN_KEYS, MAX_REDIS_VIEW_COMPARISONS},
+    steps::{ROW, comparisons},
 };
 
 /// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
@@ -91,7 +91,7 @@ impl CacheDatabase {
     }
 
     fn view(&self) -> CacheView<'_> {
-        CacheView { cached: self, now: (self.now)(), began: OnceCell::new() }
+        CacheView { cached: self, now: (self.now)(), began: OnceCell::new(), steps: Cell::new(0) }
     }
 
     /// Size in bytes at which the cache evicts keys.
@@ -122,6 +122,8 @@ struct CacheView<'c> {
     /// Wall-clock time at which the cache's clock was zero, in nanoseconds since the Unix epoch; computed at the
     /// first use.
     began: OnceCell<u64>,
+    /// Steps of work besides lookups.
+    steps: Cell<u64>,
 }
 
 impl CacheView<'_> {
@@ -239,6 +241,19 @@ impl Read for CacheView<'_> {
             let Some(next) = page.next else { return Ok(()) };
             (from, count) = (Some(next), (2 * count).min(MAX_CACHE_SCAN_KEYS));
         }
+    }
+
+    fn work(&self, steps: u64) -> Result<(), StoreError> {
+        if budget::charge(steps).is_break() {
+            return Err(StoreError::Failed(Box::new(Spent)));
+        }
+        self.steps.set(self.steps.get().saturating_add(steps));
+        if self.steps.get() > comparisons(MAX_REDIS_VIEW_COMPARISONS) {
+            return Err(StoreError::Refused(Reply::error(
+                "ERR too expensive: the commands would block others for too long; use a shorter pattern, or SCAN",
+            )));
+        }
+        Ok(())
     }
 
     fn part(&self, _: CollectionId, _: &[u8]) -> Result<Option<Bytes>, StoreError> {

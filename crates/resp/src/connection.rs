@@ -17,6 +17,7 @@
 //! `body_timeout`. An idle client stays connected, unless connections run short.
 
 use std::{
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -24,9 +25,10 @@ use std::{
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_serving::{
     admission::{Reservation, Resource},
+    bulk::{BulkSeat, BulkTurns},
     half_open::Slot,
     limits::MAX_TURNS,
-    served_socket::{Alarm, Received, ServedSocket},
+    served_socket::{Alarm, Output, Received, ServedSocket},
     spare,
 };
 use thalweg_transport::{Channel, Outbox};
@@ -42,6 +44,8 @@ const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 enum ConnectionPhase {
     /// The session takes requests.
     Open,
+    /// The client sends nothing more. The session still takes the requests that were received.
+    Received,
     /// The session takes no more requests. Pending requests are still answered, and the replies are sent. After
     /// that the [socket](ServedSocket) waits for the client to close the connection.
     Finishing,
@@ -66,14 +70,15 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Creates the task of a connection. The client has the slot `place` until it has authenticated and sent a
-    /// command.
-    pub(crate) fn new(session: Session, io: Channel, place: Slot) -> Self {
+    /// Creates the task of a connection on the thread with the rounds `bulk`. The client has the slot `place` until it has
+    /// authenticated and sent a command.
+    pub(crate) fn new(session: Session, io: Channel, place: Slot, bulk: &Arc<BulkTurns>) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
         let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
-        let socket = ServedSocket::new(io, "Redis client", app.stopping.clone(), &app.config, pause);
+        let seat = BulkSeat::new(bulk, &session.account);
+        let socket = ServedSocket::new(io, "Redis client", app.stopping.clone(), &app.config, pause, seat);
         Self {
             session,
             socket,
@@ -89,6 +94,12 @@ impl Connection {
 
     /// Receives, executes and sends as far as possible now. Returns `Ready` when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.take_turns(cx);
+        self.socket.rest();
+        polled
+    }
+
+    fn take_turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
@@ -104,11 +115,11 @@ impl Connection {
         }
         for _ in 0..MAX_TURNS {
             let mut moved = self.check_timeouts(cx);
-            moved |= self.session.settle(cx, &mut self.out);
+            moved |= self.session.settle(cx, &mut self.socket, &mut self.out);
             if self.receive(cx) {
                 moved = true;
                 // A proposed burst may be done already; then its replies leave in the same write.
-                self.session.settle(cx, &mut self.out);
+                self.session.settle(cx, &mut self.socket, &mut self.out);
             }
             moved |= self.send(cx);
             self.count();
@@ -166,9 +177,11 @@ impl Connection {
                 // An idle connection keeps no buffer.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // Blocking reads are dropped: the client can't receive their replies.
-                    self.phase = ConnectionPhase::Finishing;
+                    // A blocking read is dropped, because its client has probably gone, and with it the requests behind it.
+                    let is_blocked = self.session.blocked.is_some();
+                    self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();
+                    self.run_received();
                     moved = true;
                 }
                 Received::Bytes(read) => {
@@ -191,14 +204,14 @@ impl Connection {
 
     /// Passes the received commands to the session. Returns true if there was progress.
     fn run_received(&mut self) -> bool {
-        if self.phase != ConnectionPhase::Open {
+        if self.phase == ConnectionPhase::Finishing {
             return false;
         }
         let moved = self.session.run_received(&mut self.input, &mut self.out);
         if moved && self.session.trust == Trust::Known {
             self.place.release();
         }
-        if self.session.is_ending {
+        if self.session.is_ending || self.phase == ConnectionPhase::Received && self.needs_input() {
             self.phase = ConnectionPhase::Finishing;
         }
         let is_partial = self.input.pending_bytes() > 0 && self.needs_input();
@@ -232,7 +245,8 @@ impl Connection {
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let metrics = &self.session.resp.metrics;
-        let moved = self.socket.write(cx, &mut self.out, |written| metrics.sent(written));
+        let output = if self.session.subscriber.is_subscribed() { Output::Deliveries } else { Output::Replies };
+        let moved = self.socket.write(cx, &mut self.out, output, |written| metrics.sent(written));
         let may_close = self.phase == ConnectionPhase::Finishing && self.out.is_empty() && !self.session.is_busy();
         may_close && self.socket.close(cx) || moved
     }
@@ -296,3 +310,6 @@ impl Connection {
         self.phase = ConnectionPhase::Finishing;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn start(db: &AsyncDatabase) -> Threads {
-        Threads::start("test", 1, || commit_gathered(db.clone())).unwrap()
+        Threads::start("test", 1, &std::sync::Arc::default(), || commit_gathered(db.clone())).unwrap()
     }
 
     #[tokio::test]

@@ -147,6 +147,42 @@ fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     }
 }
 
+/// Returns true if a command was rejected because it takes too many steps.
+fn is_too_expensive(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
+}
+
+/// Returns a batch whose first command is split into two that delete half as much each; `None` if this command does not
+/// delete several keys, fields or entries, or depends on watched keys. Keys and names can be so long, or values in a
+/// keyspace with history, that even [`MAX_DELETED`] of them take too many steps.
+fn halved(batch: &[u8]) -> Option<Vec<u8>> {
+    let Ok(Command::Redis(batch)) = Command::decode(batch) else { return None };
+    let (mut commands, mut args) = (batch.commands(), Vec::new());
+    if batch.watched().next().is_some() || !commands.next_into(&mut args) {
+        return None;
+    }
+    let fixed = fixed_arguments(thalweg_redis::find(args[0])?.name)?;
+    let deleted = args.len().checked_sub(fixed).filter(|deleted| *deleted > 1)?;
+    let mut builder = RedisBuilder::with_capacity(batch.keyspace, batch.bytes.len());
+    let middle = fixed + deleted / 2;
+    builder.push(&args[..middle]).ok()?;
+    builder.push(&[&args[..fixed], &args[middle..]].concat()).ok()?;
+    while commands.next_into(&mut args) {
+        builder.push(&args).ok()?;
+    }
+    Some(builder.finish())
+}
+
+/// Records that the command or part with the reply `at` is split into two parts.
+fn split_again(splits: &mut Vec<Split>, at: usize) {
+    let after = splits.partition_point(|split| split.first <= at);
+    splits[after..].iter_mut().for_each(|split| split.first += 1);
+    match after.checked_sub(1).map(|before| &mut splits[before]) {
+        Some(split) if at < split.first + split.parts => split.parts += 1,
+        _ => splits.insert(after, Split { first: at, parts: 2 }),
+    }
+}
+
 impl Batched for KeyspaceDatabase {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
@@ -161,32 +197,41 @@ impl Batched for KeyspaceDatabase {
         let under_way = db.propose_command(&command, purpose, level, Wake::Later);
         gathering::commit_soon(&db);
         Box::pin(async move {
-            let mut replies = match redis_outcome(under_way.await)? {
-                Some(replies) if replies.len() < expected => replies,
-                outcome => return Ok(outcome.map(|replies| merge(replies, &splits))),
-            };
-            // Commands without a reply have changed nothing, because the commands before them took all steps of a
-            // batch. They follow as another one. Each batch runs at least one command.
-            let mut command = command;
-            let mut ran = replies.len();
+            let Some(mut replies) = redis_outcome(under_way.await)? else { return Ok(None) };
+            let (mut command, mut expected, mut splits) = (command, expected, splits);
             let bytes_of = |replies: &[Reply]| replies.iter().map(Reply::content_bytes).sum::<usize>();
-            let mut bytes = bytes_of(&replies);
-            while replies.len() < expected {
-                if bytes > MAX_BURST_REPLY_BYTES {
+            let (mut ran, mut bytes) = (replies.len(), None);
+            loop {
+                if ran == 1
+                    && replies.last().is_some_and(is_too_expensive)
+                    && let Some(halves) = halved(&command)
+                {
+                    replies.pop();
+                    split_again(&mut splits, replies.len());
+                    (command, expected) = (halves, expected + 1);
+                } else if replies.len() >= expected {
+                    break;
+                } else if *bytes.get_or_insert_with(|| bytes_of(&replies)) > MAX_BURST_REPLY_BYTES {
                     replies.resize_with(expected, || Reply::error(REPLIES_TOO_LARGE));
                     break;
+                } else {
+                    // Commands without a reply have changed nothing, because the commands before them took all steps of
+                    // a batch. They follow as another one. Each batch runs at least one command.
+                    command = rest(&command, ran);
                 }
-                command = rest(&command, ran);
                 let under_way = db.propose_command(&command, purpose, level, Wake::Later);
                 gathering::commit_soon(&db);
                 match redis_outcome(under_way.await) {
                     Ok(Some(more)) if !more.is_empty() => {
-                        (ran, bytes) = (more.len(), bytes + bytes_of(&more));
+                        (ran, bytes) = (more.len(), bytes.map(|bytes| bytes + bytes_of(&more)));
                         replies.extend(more);
                     }
                     Ok(_) => break,
                     // The commands before have happened, so they get their replies.
-                    Err(Failure(text)) => replies.resize_with(expected, || Reply::Error(text.clone())),
+                    Err(Failure(text)) => {
+                        replies.resize_with(expected, || Reply::Error(text.clone()));
+                        break;
+                    }
                 }
             }
             Ok(Some(merge(replies, &splits)))
@@ -197,6 +242,18 @@ impl Batched for KeyspaceDatabase {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rejected_part_of_a_delete_becomes_two_parts() {
+        let shown = |splits: &[Split]| splits.iter().map(|split| (split.first, split.parts)).collect::<Vec<_>>();
+        let mut splits = vec![Split { first: 1, parts: 3 }, Split { first: 6, parts: 2 }];
+        split_again(&mut splits, 3);
+        assert_eq!(shown(&splits), [(1, 4), (7, 2)]);
+        split_again(&mut splits, 5);
+        assert_eq!(shown(&splits), [(1, 4), (5, 2), (8, 2)]);
+        split_again(&mut splits, 0);
+        assert_eq!(shown(&splits), [(0, 2), (2, 4), (6, 2), (9, 2)]);
+    }
 
     #[test]
     fn replies_to_the_parts_of_a_delete_are_added() {

@@ -141,7 +141,7 @@ impl Session {
     ) {
         let errors = self.tally.errors;
         match (reply, wait) {
-            (Ok(LongReply::Reply(Reply::NullArray)), Some(wait)) => self.set_blocked(Some(wait)),
+            (Ok(LongReply::Reply(Reply::NullArray)), Some(wait)) => self.begin_waiting(wait, out),
             (Ok(LongReply::Reply(reply)), _) if self.has_room_for(&reply) => self.answer(&reply, out),
             (Ok(LongReply::Encoded(_)), _) if self.muted => {}
             (Ok(LongReply::Encoded(bytes)), _)

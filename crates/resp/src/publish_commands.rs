@@ -66,6 +66,7 @@ impl Session {
     /// before the replies to its commands.
     fn publish_now(&mut self, batch: &Batch, out: &mut Outbox) -> i64 {
         let published = self.resp.app.views.broker.publish_now(batch);
+        self.publishing.caused.add(batch.encoded().len(), published.delivered);
         let count = receivers(published, batch.subject(), &self.resp.subscriptions);
         self.deliver(out);
         count

@@ -25,6 +25,7 @@ use thalweg_redis::{
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
+    served_socket::ServedSocket,
 };
 use thalweg_transport::Outbox;
 use thalweg_types::{budget::Spent, limits::MAX_VALUE_BYTES};
@@ -182,9 +183,10 @@ impl Session {
         &self.registered.client
     }
 
-    /// Returns true if the session may handle the next command of the client.
+    /// Returns true if the session may handle the next command of the client. A client whose publishes cause many
+    /// deliveries first waits for a turn, like those who receive them.
     pub(crate) fn listens(&self) -> bool {
-        !self.is_busy() && self.auth_wait.is_none() && !self.is_ending
+        !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
     /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a long
@@ -205,7 +207,7 @@ impl Session {
         self.subscriber.is_subscribed() || self.replies.is_some()
     }
 
-    /// Ends the client's blocking read without a reply, since the client can't receive one, and prevents new waits.
+    /// Ends the client's blocking read without a reply, because the client has probably gone, and prevents new waits.
     /// A read that is pending in the log replies with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
         self.is_blocking_forbidden = true;
@@ -525,7 +527,7 @@ impl Session {
 
     /// Continues the session's pending work: messages, proposed commands, the long read, and the blocking read. Returns true if
     /// there was progress.
-    pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+    pub(crate) fn settle(&mut self, cx: &mut Context<'_>, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
             if out.is_empty() {
@@ -538,8 +540,16 @@ impl Session {
         {
             (self.auth_wait, self.may_authenticate, moved) = (None, true, true);
         }
-        if !self.subscriber.must_wait(&self.registered.client) {
-            moved |= self.deliver(out);
+        if self.publishing.caused.need_turn() && socket.may_deliver(cx) {
+            self.publishing.caused.had_turn();
+            moved = true;
+        }
+        if !self.subscriber.must_wait(&self.registered.client) && self.subscriber.has_messages() {
+            if socket.may_deliver(cx) {
+                moved |= self.deliver(out);
+            } else {
+                self.subscriber.keep_turn();
+            }
         }
         loop {
             if let Some(pending) = &mut self.pending {
@@ -571,7 +581,7 @@ impl Session {
             && matches!(outcome.as_ref().map(|replies| replies.as_deref()), Ok(Some([Reply::NullArray])))
         {
             self.burst.slots.clear();
-            self.set_blocked(Some(wait));
+            self.begin_waiting(wait, out);
             return;
         }
         let (mut slots, mut held) = (std::mem::take(&mut self.burst.slots), std::mem::take(&mut self.burst.held));
@@ -728,8 +738,18 @@ impl Session {
         }
     }
 
+    /// Blocks the client in a read that found no entry. If the client must not wait any more, it gets the reply of a read
+    /// whose timeout has expired.
+    pub(super) fn begin_waiting(&mut self, wait: Box<Wait>, out: &mut Outbox) {
+        if self.is_blocking_forbidden {
+            self.muted = wait.muted;
+            self.answer(&Reply::NullArray, out);
+        } else {
+            self.set_blocked(Some(wait));
+        }
+    }
+
     pub(super) fn set_blocked(&mut self, wait: Option<Box<Wait>>) {
-        let wait = wait.filter(|_| !self.is_blocking_forbidden);
         self.client().set_blocked(wait.is_some());
         self.blocked = wait;
     }

@@ -149,7 +149,8 @@ impl Server {
                 if let Some(identity) = listener.identity() {
                     native_metrics.serves_as(identity);
                 }
-                let threads = Threads::start("thalweg-native", app.config.native_threads, || async {});
+                let threads =
+                    Threads::start("thalweg-native", app.config.native_threads, app.bulk.counters(), || async {});
                 let threads = threads.map_err(ServerError::Threads)?;
                 Some(Native { listener, threads, native: native::Native::new(&app, native_metrics) })
             }
@@ -260,7 +261,9 @@ async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::M
     let listener = listen(at).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let databases = resp::databases::Databases::open(app).await?;
-    let threads = Threads::start("thalweg-resp", app.config.resp_threads, || commit_gathered(app.db.clone()));
+    let threads = Threads::start("thalweg-resp", app.config.resp_threads, app.bulk.counters(), || {
+        commit_gathered(app.db.clone())
+    });
     let threads = threads.map_err(ServerError::Threads)?;
     Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases, metrics) })
 }
@@ -283,6 +286,7 @@ fn collectors(
             admission: Arc::clone(&app.admission),
             slots: Arc::clone(&app.slots),
             held_log: Arc::clone(&app.held_log),
+            bulk: Arc::clone(app.bulk.counters()),
         }),
     ]
 }

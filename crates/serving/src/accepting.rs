@@ -20,6 +20,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// file descriptor, 20 accepts fail per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
+/// Sets the options of a client's socket: replies leave without delay, and the kernel takes few bytes that it does not
+/// send yet.
+pub fn prepare(stream: &TcpStream) {
+    // These calls fail only if the client has already disconnected. The first read reports that.
+    let _ = stream.set_nodelay(true);
+    thalweg_transport::limit_unsent(stream);
+}
+
 /// Accepts connections until `stop` resolves. `begin` starts a task for each connection. `whose` names the
 /// kind of clients in log lines.
 pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(

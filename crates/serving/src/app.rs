@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     admission::{Account, AddressKey, Admission, Reservation, Resource},
+    bulk::BulkTurns,
     config::Config,
     error::{self, ApiError},
     half_open::ConnectionSlots,
@@ -53,6 +54,9 @@ pub struct App {
     pub sole_client: SoleClientMode,
     /// Threads for long reads of all protocols.
     pub readers: Readers,
+    /// Rounds of bulk output of the connections that share the async runtime: HTTP, and the native protocol over TLS and
+    /// QUIC. Threads of other connections have [rounds](crate::threads::ThreadSlot::bulk) of their own.
+    pub bulk: Arc<BulkTurns>,
     /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Message broker for subjects, and the caches.
@@ -78,6 +82,7 @@ impl App {
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
             readers: Readers::default(),
+            bulk: BulkTurns::new(&Arc::default()),
             stopping,
             views: Arc::new(Views::new(&config)),
             started: Instant::now(),

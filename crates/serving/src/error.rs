@@ -189,6 +189,7 @@ impl From<WriteError> for ApiError {
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
             WriteError::Overloaded { .. }
+            | WriteError::AddressOverloaded { .. }
             | WriteError::NoSegment { .. }
             | WriteError::LogFailed { .. }
             | WriteError::StateFailed { .. }

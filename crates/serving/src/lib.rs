@@ -13,8 +13,10 @@
 pub mod accepting;
 pub mod admission;
 pub mod app;
+pub mod bulk;
 pub mod config;
 pub mod error;
+mod fair_queue;
 pub mod fetching;
 pub mod half_open;
 pub mod held_log;

@@ -9,7 +9,10 @@
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
 //! The task calls [`ServedSocket::begin`] at the start of each poll. Then it reads, answers and writes in turns
-//! until the socket neither has bytes to read nor accepts bytes.
+//! until the socket neither has bytes to read nor accepts bytes, and calls [`ServedSocket::rest`].
+//!
+//! Replies are written immediately. Deliveries, and what waits beyond [`REPLY_BYTES`], are [bulk output](crate::bulk):
+//! the task sends them in its turn, so that the thread serves the requests of other connections in between.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
 
@@ -27,7 +30,11 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_transport::{Channel, Outbox};
 use tokio::sync::watch;
 
-use crate::{config::Config, pace::Pace};
+use crate::{
+    bulk::{BulkSeat, REPLY_BYTES},
+    config::Config,
+    pace::Pace,
+};
 
 /// Longest time for which a closed socket is still read, as [`SocketPhase::Lingering`] describes.
 const LINGER: Duration = Duration::from_millis(500);
@@ -67,6 +74,15 @@ pub enum Received {
     Lost,
 }
 
+/// Kind of the bytes that wait for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Replies to requests. Up to [`REPLY_BYTES`] of them are sent without a turn and not counted.
+    Replies,
+    /// Deliveries of subscriptions, with or without replies between them. All are counted.
+    Deliveries,
+}
+
 /// A client's socket, and the times from which its timeouts are computed.
 #[derive(Debug)]
 pub struct ServedSocket {
@@ -87,6 +103,8 @@ pub struct ServedSocket {
     /// True if the last read in this poll of the task found no bytes; the socket then wakes the task when
     /// bytes arrive.
     is_drained: bool,
+    /// Place of the connection among those that send bulk output.
+    bulk: BulkSeat,
     /// Rate at which the client accepts the bytes that wait to be sent.
     sending: Pace,
     /// Rate at which the remaining bytes of an incomplete request arrive.
@@ -97,13 +115,14 @@ pub struct ServedSocket {
 
 impl ServedSocket {
     /// Creates the driver of a client's socket. The driver cuts off a client that accepts waiting bytes more slowly
-    /// than the configured rate. `pause` is the time between ticks.
+    /// than the configured rate. `pause` is the time between ticks; `bulk` belongs to the thread of the connection.
     pub fn new(
         io: Channel,
         client_kind: &'static str,
         mut stopping: watch::Receiver<bool>,
         config: &Config,
         pause: Duration,
+        bulk: BulkSeat,
     ) -> Self {
         let now = Instant::now();
         let mut served = Self {
@@ -118,6 +137,7 @@ impl ServedSocket {
             heard_since_tick: false,
             quiet_since: None,
             is_drained: false,
+            bulk,
             sending: Pace::new(config.reply_rate()),
             receiving: Pace::new(config.body_rate()),
             partial_since: None,
@@ -233,13 +253,38 @@ impl ServedSocket {
         }
     }
 
-    /// Writes bytes that wait in `out` until the client accepts no more. Calls `sent` with the number of
-    /// bytes of each write. Returns true if any bytes were written.
-    pub fn write(&mut self, cx: &mut Context<'_>, out: &mut Outbox, mut sent: impl FnMut(usize)) -> bool {
+    /// Returns true if the connection may take deliveries to send now. Otherwise its task is woken for its turn.
+    #[inline]
+    pub fn may_deliver(&mut self, cx: &Context<'_>) -> bool {
+        self.bulk.may_send(cx)
+    }
+
+    /// Ends a poll of the connection's task, and the connection's turn if it has nothing more to send.
+    #[inline]
+    pub fn rest(&mut self) {
+        self.bulk.rest();
+    }
+
+    /// Writes bytes that wait in `out` until the client accepts no more, or the connection must wait for its turn. Calls
+    /// `sent` with the number of bytes of each write. Returns true if any bytes were written.
+    pub fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Outbox,
+        output: Output,
+        mut sent: impl FnMut(usize),
+    ) -> bool {
         let mut moved = false;
         while self.is_open() && !out.is_empty() {
+            let is_long = out.len() > REPLY_BYTES;
+            if is_long && !self.bulk.may_send(cx) {
+                return moved;
+            }
             match self.io.poll_write(cx, out) {
                 Poll::Ready(Ok(written)) => {
+                    if is_long || output == Output::Deliveries {
+                        self.bulk.sent(written);
+                    }
                     sent(written);
                     self.sending.moved(written as u64);
                     moved = true;

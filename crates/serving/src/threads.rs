@@ -8,7 +8,7 @@
 //! requests that arrive while another connection is served are handled in the same turn.
 //!
 //! A task that keeps its thread busy delays the other connections on it. So long work runs on other threads, or in
-//! turns.
+//! turns: each thread has [rounds](crate::bulk) of bulk output.
 
 use std::{
     io,
@@ -24,7 +24,10 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS};
+use crate::{
+    bulk::{BulkCounters, BulkTurns},
+    limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS},
+};
 
 /// Threads that serve connections until this value is dropped. Each thread then ends after its current step,
 /// and drops its remaining tasks.
@@ -38,6 +41,7 @@ pub struct Threads {
 struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
+    bulk: Arc<BulkTurns>,
     /// Sender whose drop ends the thread.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -46,23 +50,36 @@ struct Worker {
 /// Slot of a connection on one of the serving threads, counted to balance the threads. Dropping it frees the
 /// slot.
 #[derive(Debug)]
-pub struct ThreadSlot(Arc<AtomicUsize>);
+pub struct ThreadSlot {
+    connections: Arc<AtomicUsize>,
+    bulk: Arc<BulkTurns>,
+}
+
+impl ThreadSlot {
+    /// Returns the rounds of bulk output of the slot's thread.
+    #[must_use]
+    pub fn bulk(&self) -> &Arc<BulkTurns> {
+        &self.bulk
+    }
+}
 
 impl Drop for ThreadSlot {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Threads {
     /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs
-    /// one task that `task` creates, in addition to its connections.
+    /// one task that `task` creates, in addition to its connections. The bulk output of all threads counts in
+    /// `counters`.
     ///
     /// # Errors
     /// Returns an error if the system provides no thread, or no way to wait for sockets.
     pub fn start<F: Future<Output = ()> + Send + 'static>(
         name: &'static str,
         count: u32,
+        counters: &Arc<BulkCounters>,
         task: impl Fn() -> F,
     ) -> io::Result<Self> {
         let count = match count {
@@ -71,7 +88,7 @@ impl Threads {
         };
         // Blocking reads of connections run on the blocking threads of their thread's runtime.
         let max_blocking = (MAX_BLOCKING_THREADS / count).max(1);
-        let start = |_| Worker::start(name, max_blocking, task());
+        let start = |_| Worker::start(name, max_blocking, counters, task());
         let workers = (0..count).map(start).collect::<io::Result<_>>()?;
         Ok(Self { name, workers })
     }
@@ -89,7 +106,8 @@ impl Threads {
         let least = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
         let worker = least.unwrap_or(&self.workers[0]);
         worker.connections.fetch_add(1, Ordering::Relaxed);
-        (&worker.runtime, ThreadSlot(Arc::clone(&worker.connections)))
+        let slot = ThreadSlot { connections: Arc::clone(&worker.connections), bulk: Arc::clone(&worker.bulk) };
+        (&worker.runtime, slot)
     }
 
     /// Stops the serving threads, and waits until all have ended.
@@ -103,7 +121,12 @@ impl Threads {
 }
 
 impl Worker {
-    fn start(name: &str, max_blocking: usize, task: impl Future<Output = ()> + Send + 'static) -> io::Result<Self> {
+    fn start(
+        name: &str,
+        max_blocking: usize,
+        counters: &Arc<BulkCounters>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(max_blocking)
@@ -118,7 +141,8 @@ impl Worker {
                 let _ = stopped.await;
             });
         })?;
-        Ok(Self { runtime: handle, connections: Arc::default(), _stop: stop, thread })
+        let bulk = BulkTurns::new(counters);
+        Ok(Self { runtime: handle, connections: Arc::default(), bulk, _stop: stop, thread })
     }
 }
 
@@ -128,7 +152,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_are_spread_and_dropped_threads_end() {
-        let threads = Threads::start("test", 3, || async {}).unwrap();
+        let threads = Threads::start("test", 3, &Arc::default(), || async {}).unwrap();
         let places: Vec<_> = (0..6).map(|_| threads.place().1).collect();
         assert!(threads.workers.iter().all(|worker| worker.connections.load(Ordering::Relaxed) == 2));
         drop(places);
@@ -140,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_stays_on_its_thread_and_stopped_threads_have_ended() {
-        let threads = Threads::start("test", 2, || async {}).unwrap();
+        let threads = Threads::start("test", 2, &Arc::default(), || async {}).unwrap();
         let (runtime, _place) = threads.place();
         let task = runtime.spawn(async {
             let first = thread::current().id();

@@ -53,7 +53,7 @@ mod tls;
 mod trust;
 
 pub use certificate::{Fingerprint, IdentityError, MAX_PEM_BYTES};
-pub use channel::{Channel, Kind};
+pub use channel::{Channel, Kind, UNSENT_BYTES, limit_unsent};
 pub use connection::Connection;
 pub use datagrams::{QUIC_RECEIVE_BYTES, QUIC_SEND_BYTES};
 pub use dialer::{Dialer, Endpoint};

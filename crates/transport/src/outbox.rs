@@ -39,6 +39,10 @@ const OWN_FROM_BYTES: usize = 32 * 1024;
 /// Maximum number of slices that one write over TLS passes on.
 const WRITE_SLICES: usize = 32;
 
+/// Maximum number of bytes that one write passes on. A kernel that can send at once copies as much as it gets, and the
+/// thread serves nobody else in the meantime.
+pub(crate) const MAX_WRITE_BYTES: usize = 128 * 1024;
+
 /// Queue of the bytes that a channel has to send, in order. Small frames are gathered in one buffer; large
 /// shared bytes are queued as references.
 #[derive(Debug, Default)]
@@ -169,7 +173,7 @@ impl Outbox {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let mut slices = [IoSlice::new(&[]); WRITE_SLICES];
-        let used = self.chunks_vectored(&mut slices);
+        let used = self.slices(&mut slices, MAX_WRITE_BYTES);
         Pin::new(to).poll_write_vectored(cx, &slices[..used])
     }
 
@@ -185,7 +189,10 @@ impl Outbox {
         }
         // A plain write is cheaper for the kernel than a vectored write of one slice.
         let written = match self.shared.is_empty() {
-            true => ready!(Pin::new(to).poll_write(cx, self.chunk()))?,
+            true => {
+                let chunk = self.chunk();
+                ready!(Pin::new(to).poll_write(cx, &chunk[..chunk.len().min(MAX_WRITE_BYTES)]))?
+            }
             false => ready!(self.poll_write_to(to, cx))?,
         };
         if written == 0 {
@@ -193,6 +200,29 @@ impl Outbox {
         }
         self.sent(written);
         Poll::Ready(Ok(written))
+    }
+
+    /// Fills `into` with slices from the front of the queue, `max_bytes` in total at most. Returns their number.
+    fn slices<'a>(&'a self, into: &mut [IoSlice<'a>], max_bytes: usize) -> usize {
+        let (mut used, mut left) = (0, max_bytes);
+        let mut put = |bytes: &'a [u8]| {
+            let bytes = &bytes[..bytes.len().min(left)];
+            if !bytes.is_empty() && used < into.len() {
+                into[used] = IoSlice::new(bytes);
+                used += 1;
+                left -= bytes.len();
+            }
+            used < into.len() && left > 0
+        };
+        let mut from = self.start;
+        for Shared { behind, bytes } in &self.shared {
+            if !put(&self.buffer[from..*behind]) || !put(bytes) {
+                return used;
+            }
+            from = *behind;
+        }
+        put(&self.buffer[from..]);
+        used
     }
 
     /// Removes `count` bytes, which were sent, from the front of the queue.
@@ -235,23 +265,7 @@ impl Buf for Outbox {
     }
 
     fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        let mut used = 0;
-        let mut put = |bytes: &'a [u8]| {
-            if !bytes.is_empty() && used < into.len() {
-                into[used] = IoSlice::new(bytes);
-                used += 1;
-            }
-            used < into.len()
-        };
-        let mut from = self.start;
-        for Shared { behind, bytes } in &self.shared {
-            if !put(&self.buffer[from..*behind]) || !put(bytes) {
-                return used;
-            }
-            from = *behind;
-        }
-        put(&self.buffer[from..]);
-        used
+        self.slices(into, usize::MAX)
     }
 
     fn advance(&mut self, mut count: usize) {

@@ -31,7 +31,12 @@ use quinn::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{datagrams, identity::Identity, outbox::Outbox, trust::Trust};
+use crate::{
+    datagrams,
+    identity::Identity,
+    outbox::{MAX_WRITE_BYTES, Outbox},
+    trust::Trust,
+};
 
 /// Maximum number of QUIC sockets on one port.
 pub const MAX_QUIC_SOCKETS: usize = 64;
@@ -191,6 +196,18 @@ pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
     Ok(socket.recv_buffer_size()? / 2)
 }
 
+/// Removes all pieces after the first `max_bytes` bytes.
+fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
+    let mut left = max_bytes;
+    for at in 0..pieces.len() {
+        pieces[at].truncate(left);
+        left -= pieces[at].len();
+        if left == 0 {
+            return pieces.truncate(at + 1);
+        }
+    }
+}
+
 /// The sending half of a channel.
 ///
 /// The bytes of the channel's outbox are divided into pieces once, and stay in the outbox until quinn has
@@ -218,6 +235,7 @@ impl Writer {
             self.done = 0;
             outbox.share_large_buffer();
             outbox.pieces(&mut self.ready, WRITE_PIECES, WRITE_GATHERED_BYTES);
+            truncate(&mut self.ready, MAX_WRITE_BYTES);
             if self.ready.is_empty() {
                 return Poll::Ready(Ok(0));
             }

@@ -60,7 +60,7 @@ pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
         left: query.limit.unwrap_or(u64::MAX),
         release: query.release,
     };
-    Ok(format.reply(pushing, step))
+    Ok(format.reply(pushing.follower.bulk(), pushing, step))
 }
 
 struct PushStream {

@@ -72,7 +72,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
         format,
         left: limit.unwrap_or(u64::MAX),
     };
-    Ok(format.reply(following, step))
+    Ok(format.reply(following.follower.bulk(), following, step))
 }
 
 struct SubscriptionStream {

@@ -16,7 +16,8 @@
 //! kept with the batch. Messages for patterns are encoded for each subscription, because they contain the pattern. A
 //! delivery therefore costs one copy into a socket buffer and a share of a write.
 //!
-//! `turns` schedules deliveries and publishers of a thread.
+//! `turns` schedules deliveries and publishers of a thread, and [`bulk`](thalweg_serving::bulk) limits the bytes that the
+//! thread sends before it polls its sockets again.
 //!
 //! # Slow subscribers
 //!
@@ -274,6 +275,17 @@ impl Subscriber {
     #[inline]
     pub(crate) fn may_deliver(&self) -> bool {
         self.link.as_ref().is_some_and(|(_, news)| news.is_pending.load(Ordering::Acquire))
+    }
+
+    /// Returns true if the broker may have messages that the client has not taken.
+    #[inline]
+    pub(crate) fn has_messages(&self) -> bool {
+        self.has_more || self.may_deliver()
+    }
+
+    /// Keeps the client's turn among the clients of its thread, which it has not used yet.
+    pub(crate) fn keep_turn(&mut self) {
+        self.has_more = true;
     }
 
     /// Returns true if the client must wait with new messages until other clients of its thread had their turn. The

@@ -4,11 +4,12 @@
 //!
 //! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published
 //! before any command that is not a publish to the same channel, and at the end of the received commands. A publish of
-//! a Redis client never waits. A subscriber of another protocol whose queue is full misses the messages, even if its
+//! a Redis client never waits for a subscriber. After many deliveries its client waits for a turn on its thread. A subscriber of another protocol whose queue is full misses the messages, even if its
 //! policy is to block publishers.
 
 use thalweg_broker::{Batch, Published, Subject};
 use thalweg_redis::channels::subject_of;
+use thalweg_serving::bulk::CausedDeliveries;
 use thalweg_wire::{BatchWriter, Checksum};
 
 use super::Registry;
@@ -22,6 +23,8 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
+    /// Deliveries that the client's messages have caused.
+    pub(crate) caused: CausedDeliveries,
     /// Subject to which the client published last, cached because publishers mostly stay with one channel.
     last: Option<Subject>,
 }

@@ -5,6 +5,7 @@
 mod support;
 
 mod clients;
+mod log_lines;
 mod native_idle;
 mod native_large;
 mod native_script;

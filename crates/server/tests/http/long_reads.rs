@@ -2,7 +2,10 @@
 
 use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES};
 
-use crate::support::Node;
+use crate::support::{Node, PATIENCE, gated};
+
+/// Last byte of the loopback address of a client with many long reads.
+const GREEDY: u8 = 2;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_reads_return_what_short_ones_do() {
@@ -53,5 +56,62 @@ async fn lists_are_made_on_threads_for_long_reads() {
     assert_eq!(node.get("/v1/keyspaces/one").await.is(200).json()["stats"]["keys"], 1);
     node.get("/v1/streams/s/producers").await.is(200);
     node.get("/v1/keyspaces?none=1").await.refused(400, "unknown_parameter", "fix");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_reads_wait_for_a_thread_while_short_ones_are_answered() {
+    // More reads than the node has threads for them.
+    const READS: usize = 24;
+    const LARGE: usize = 2 << 20;
+    let (node, gate) = gated::node_with_segments(8 << 20).await;
+    let keyspace = node.db.keyspace("default").unwrap();
+    // Its bytes stay in the log, so a read of it waits at the gate.
+    keyspace.put(b"large", &vec![b'x'; LARGE]).unwrap();
+    keyspace.put(b"small", b"v").unwrap();
+    gate.hold_reads(true);
+    let reach = |wanted: usize| {
+        let gate = &gate;
+        async move {
+            let wait = async {
+                while gate.waiting_reads() < wanted {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{wanted} reads never began"));
+        }
+    };
+    let mut greedy = Vec::new();
+    for _ in 0..READS {
+        let mut client = node.connect_from(GREEDY).await;
+        client.send("GET", "/v1/kv/default/large", &[], b"").await;
+        greedy.push(client);
+    }
+    node.until("http_in_use{bound=\"requests\"}", READS as f64).await;
+    reach(1).await;
+    let of_greedy = gate.waiting_reads();
+    assert!(of_greedy < READS, "each read has a thread of its own");
+    // One thread is left for a read from another address. After it, no thread is free.
+    let mut other = node.connect_from(1).await;
+    other.send("GET", "/v1/kv/default/large", &[], b"").await;
+    reach(of_greedy + 1).await;
+    let mut last = node.connect_from(3).await;
+    last.send("GET", "/v1/kv/default/large", &[], b"").await;
+    node.until("http_in_use{bound=\"requests\"}", (READS + 2) as f64).await;
+    // Requests that need no thread are answered, for each of the addresses.
+    for from in [1, GREEDY, 3] {
+        let small = node.connect_from(from).await.call("GET", "/v1/kv/default/small", &[], b"").await.is(200);
+        assert_eq!(small.body, b"v");
+        node.connect_from(from).await.call("PUT", "/v1/kv/default/new", &[], b"v").await.is(204);
+    }
+    // A client that goes away takes its read with it.
+    greedy.truncate(READS / 2);
+    node.until("http_in_use{bound=\"requests\"}", (READS / 2 + 2) as f64).await;
+    gate.hold_reads(false);
+    greedy.extend([other, last]);
+    for mut client in greedy {
+        assert_eq!(client.reply("GET").await.is(200).body, vec![b'x'; LARGE]);
+    }
+    node.until("http_in_use{bound=\"requests\"}", 0.0).await;
     node.stop().await;
 }

@@ -6,6 +6,7 @@ mod support;
 mod bodies;
 mod bounds;
 mod browsers;
+mod bulk;
 mod caches;
 mod chromium;
 mod documents;

@@ -41,6 +41,14 @@ async fn unread(node: &Node, last: u8, request: &str) -> TcpStream {
     stream
 }
 
+/// Opens a tail, which stays open as long as the returned connection.
+async fn tail(node: &Node, last: u8, target: &str) -> Client {
+    let mut client = node.connect_from(last).await;
+    client.send("GET", target, &[("accept", "text/event-stream")], b"").await;
+    client.head().await.is(200);
+    client
+}
+
 async fn put_from(node: &Node, last: u8, bytes: usize) -> crate::support::Reply {
     node.connect_from(last).await.call("PUT", "/v1/kv/a/good", &[], &vec![b'g'; bytes]).await
 }
@@ -115,6 +123,35 @@ async fn a_client_that_takes_all_scans_leaves_some_for_others() {
     assert!(node.metric("client_largest_share{bound=\"scans\"}").await >= 36.0);
     drop(greedy);
     node.until(&in_use("scans"), 0.0).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_metrics_name_the_largest_holder_of_a_bound_that_runs_short() {
+    let node = Node::with(|config| (config.max_tails, config.share_reserve_percent) = (10, 10)).await;
+    node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
+    let holders = async || {
+        let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("thalweg_client_largest_holder{"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let target = "/v1/streams/s/records?from=1";
+    let mut held = vec![tail(&node, 1, target).await];
+    for _ in 0..7 {
+        held.push(tail(&node, GREEDY, target).await);
+    }
+    node.until(&in_use("tails"), 8.0).await;
+    assert_eq!(holders().await, Vec::<String>::new(), "a tail is free besides the reserve");
+    assert_eq!(node.metric("client_largest_share{bound=\"tails\"}").await, 7.0);
+    held.push(tail(&node, GREEDY, target).await);
+    node.until(&in_use("tails"), 9.0).await;
+    let expected = "thalweg_client_largest_holder{bound=\"tails\",address=\"127.0.0.2\"} 8";
+    assert_eq!(holders().await, [expected]);
+    // The line goes away with what it reports, and other bounds have none.
+    held.pop();
+    node.until(&in_use("tails"), 8.0).await;
+    assert_eq!(holders().await, Vec::<String>::new());
+    drop(held);
     node.stop().await;
 }
 

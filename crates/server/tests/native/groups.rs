@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_server::config::Span;
+use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::{
     Attempt, Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
@@ -405,5 +405,49 @@ async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothin
     seen.sort_unstable();
     assert_eq!(seen, [(1, thalweg_wire::Kind::Failed as u16), (2, thalweg_wire::Kind::Committed as u16)]);
     raw.ends().await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_delivery_without_room_goes_back_to_its_group() {
+    const LARGE: usize = 8 << 20;
+    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
+    let node = Node::with_large_segments(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    let mut raw = node.raw().await;
+    let stream = raw.stream("s").await;
+    let keyspace = raw.keyspace("k").await;
+    raw.set(keyspace, b"large", &vec![b'x'; LARGE]).await;
+    let group = group(&mut raw, stream, "g").await;
+    raw.append(stream, &[b"small"]).await;
+    raw.append(stream, &[&vec![b'x'; LARGE - 64]]).await;
+    // Replies that their clients do not read take all the room.
+    let mut greedy = Vec::new();
+    for taken in 1..=8 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(node.address).await.unwrap();
+        let get = b"GET /v1/kv/k/large HTTP/1.1\r\nhost: t\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
+        node.until(HELD, f64::from(taken * (8 << 20))).await;
+        greedy.push(client);
+    }
+    // A fetch delivers what is small. The large record alone is refused, and nothing is lost.
+    let all = Fetch { max_bytes: 16 << 20, ..fetch(group, 10, Duration::ZERO) };
+    raw.send(1, &all).await;
+    let (first, found) = expect!(raw, 1, ServerFrame::Delivery(d) => (d.attempt, offsets(&d.parts)));
+    assert_eq!(found, (vec![0], 1));
+    for id in 2..=3 {
+        raw.send(id, &all).await;
+        assert_eq!(raw.fails(id).await, "overloaded");
+    }
+    assert!(node.metric(HELD).await <= f64::from(64 << 20));
+    drop(greedy);
+    node.until(HELD, 0.0).await;
+    // The refused deliveries do not count.
+    raw.send(4, &Fetch { wait: PATIENCE.as_micros() as u64, ..all }).await;
+    let (second, found) = expect!(raw, 4, ServerFrame::Delivery(d) => (d.attempt, offsets(&d.parts)));
+    assert_eq!(found, (vec![1], 1));
+    assert_eq!((ack(&mut raw, group, first).await, ack(&mut raw, group, second).await), (1, 1));
+    node.until(HELD, 0.0).await;
     node.stop().await;
 }

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bulk;
 mod caches;
 mod channel;
 mod groups;

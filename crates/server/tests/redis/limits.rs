@@ -174,7 +174,8 @@ async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
     let scripts = [
         gets.clone(),
         [encode("SET a 1"), gets.clone()].concat(),
-        [encode("MULTI"), encode("SET a 1"), gets, encode("EXEC")].concat(),
+        // As much as a transaction that writes may read.
+        [encode("MULTI"), encode("SET a 1"), get.repeat(33), encode("EXEC")].concat(),
     ];
     for script in scripts {
         let mut client = Resp::connect(&node).await;
@@ -225,19 +226,47 @@ async fn transactions_have_a_bound_of_commands() {
     let node = node().await;
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call("MULTI").await, "+OK");
-    let increments = |count| (0..count).map(|_| encode("INCR n"));
-    assert_eq!(unusual(&mut client, increments(MOST), "+QUEUED").await, Vec::<String>::new());
+    let sets = |count| (1..=count).map(|number| encode(&format!("SET n {number}")));
+    assert_eq!(unusual(&mut client, sets(MOST), "+QUEUED").await, Vec::<String>::new());
     let before = node.db.stats().entries;
     let reply = client.call("EXEC").await;
-    assert!(reply.starts_with(&format!("*{MOST} :1 :2 ")) && reply.ends_with(&format!(" :{MOST}")), "{}", reply.len());
+    assert_eq!(reply, format!("*{MOST}{}", " +OK".repeat(MOST)));
     assert_eq!(node.db.stats().entries - before, 1, "it is one commit");
     assert_eq!(client.call("MULTI").await, "+OK");
     assert_eq!(
-        unusual(&mut client, increments(MOST + 2), "+QUEUED").await,
+        unusual(&mut client, sets(MOST + 2), "+QUEUED").await,
         ["-ERR a transaction has at most 16382 commands and 15 MiB: split it"; 2]
     );
     assert_eq!(client.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
     assert_eq!(client.call("GET n").await, format!("$5 {MOST}"));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_have_a_bound_of_work_and_change_nothing_above_it() {
+    const FITS: usize = 13_000;
+    let (node, _dir) = roomy(|_| ()).await;
+    let mut client = Resp::connect(&node).await;
+    let increments = |count| (0..count).map(|_| encode("INCR n"));
+    assert_eq!(client.call("MULTI").await, "+OK");
+    assert_eq!(unusual(&mut client, increments(FITS), "+QUEUED").await, Vec::<String>::new());
+    let reply = client.call("EXEC").await;
+    assert!(reply.starts_with(&format!("*{FITS} :1 :2 ")) && reply.ends_with(&format!(" :{FITS}")), "{}", reply.len());
+    let (most, refused) = (16_382, "-ERR too expensive: ");
+    assert_eq!(client.call("MULTI").await, "+OK");
+    assert_eq!(unusual(&mut client, increments(most), "+QUEUED").await, Vec::<String>::new());
+    let reply = client.call("EXEC").await;
+    assert!(reply.starts_with(&format!("*{most} {refused}")) && reply.matches(refused).count() == most);
+    assert_eq!(client.call("GET n").await, format!("$5 {FITS}"));
+    // 32 MiB of values can be read, 40 MiB cannot.
+    assert_eq!(client.call(&format!("SET large {}", "x".repeat(8 << 20))).await, "+OK");
+    let script = |values| ["MULTI".into(), "INCR n".into(), format!("MGET{}", " large".repeat(values)), "EXEC".into()];
+    let [fits, exceeds] = [script(4), script(5)];
+    let reply = &client.pipeline(&fits.each_ref().map(String::as_str)).await[3];
+    assert!(reply.starts_with(&format!("*2 :{} *4 $8388608 ", FITS + 1)) && reply.len() > 32 << 20);
+    let reply = &client.pipeline(&exceeds.each_ref().map(String::as_str)).await[3];
+    assert!(reply.starts_with(&format!("*2 {refused}")) && reply.matches(refused).count() == 2, "{}", reply.len());
+    assert_eq!(client.call("GET n").await, format!("$5 {}", FITS + 1));
     node.stop().await;
 }
 
@@ -268,6 +297,14 @@ async fn commands_that_would_block_others_for_long_are_rejected_and_bursts_of_th
     let (del, hdel) = (format!("DEL{} none", keys("k")), format!("HDEL hash{}", keys("f")));
     let replies = client.pipeline(&["SET a 1", &del, &hdel, "EXISTS k7 k11999 hash a"]).await;
     assert_eq!(replies, ["+OK", ":12000", ":12000", ":1"]);
+    // Long names take many steps, too.
+    let long = |number: usize| format!(" {number:032000}");
+    for numbers in (0..450).collect::<Vec<_>>().chunks(90) {
+        let fields: String = numbers.iter().map(|number| long(*number) + " v").collect();
+        assert_eq!(client.call(&format!("HSET hash{fields}")).await, ":90");
+    }
+    let hdel = format!("HDEL hash{}", (0..450).map(long).collect::<String>());
+    assert_eq!(client.pipeline(&["INCR a", &hdel, "EXISTS hash", "INCR a"]).await, [":2", ":450", ":0", ":3"]);
     node.stop().await;
 }
 
@@ -467,8 +504,10 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     // no change.
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
-    assert_eq!(client.pipeline(&["SET small 2", most, "GET small"]).await, ["+OK", BUSY, "$1 2"]);
-    let transaction = ["MULTI", "SET small 3", most, "EXEC"];
+    let some = "MGET large large large large";
+    assert_eq!(client.pipeline(&["SET small 2", some, "GET small"]).await, ["+OK", BUSY, "$1 2"]);
+    // A transaction that writes can read fewer of these values.
+    let transaction = ["MULTI", "SET small 3", "MGET large large large large", "EXEC"];
     assert_eq!(client.pipeline(&transaction).await[3], format!("*2 +OK {BUSY}"));
     let reads = ["MULTI", "GET small", most, "EXEC"];
     assert_eq!(client.pipeline(&reads).await[3], format!("*2 $1 3 {BUSY}"));
@@ -508,5 +547,33 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     drop(greedy);
     node.until(HELD, 0.0).await;
     assert!(client.call("GETDEL large").await.len() > 8 << 20);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_with_too_many_bytes_of_replies_is_not_continued() {
+    let (node, _dir) = roomy(|_| ()).await;
+    let mut client = Resp::connect(&node).await;
+    client.send(&[&b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$1048576\r\n"[..], &vec![b'v'; 1 << 20], b"\r\n"].concat()).await;
+    assert_eq!(client.reply().await, "+OK");
+    // The write puts the reads behind it into the log. Their replies have 200 MiB together.
+    let burst = ["SET first 1"].into_iter().chain(["GET big"; 200]).chain(["SET last 1"]);
+    client.send(&burst.flat_map(encode).collect::<Vec<u8>>()).await;
+    assert_eq!(client.reply().await, "+OK");
+    let (mut whole, mut refused) = (0_usize, 0);
+    for _ in 0..201 {
+        let reply = client.reply().await;
+        match reply.starts_with("$1048576 ") {
+            true => whole += 1,
+            false => {
+                assert!(reply.starts_with("-ERR the replies of these commands would be too large together"), "{reply}");
+                refused += 1;
+            }
+        }
+        assert!(refused == 0 || !reply.starts_with('$'), "a command was executed after one that was not");
+    }
+    assert!(whole >= 32 && refused > 0, "{whole} replies, {refused} refused");
+    // Nothing of the later commands was executed, and the client can go on.
+    assert_eq!(client.call("EXISTS first last").await, ":1");
     node.stop().await;
 }

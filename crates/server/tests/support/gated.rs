@@ -1,4 +1,5 @@
-//! A disk whose syncs wait as long as a test requires, for tests of the time between a write and its ack.
+//! A disk whose syncs or reads wait as long as a test requires: for tests of the time between a write and its ack, and of
+//! reads that take long.
 
 use std::{
     io,
@@ -12,35 +13,66 @@ use thalweg_types::SystemClock;
 
 use super::Node;
 
-/// Starts a server over a simulated disk, and returns the gate of its syncs.
+/// Starts a server over a simulated disk, and returns the gate of its syncs and reads.
 pub async fn node() -> (Node, Arc<Gate>) {
+    node_with_segments(1 << 20).await
+}
+
+/// Starts a server like [`node`], whose log segments have this size in bytes.
+pub async fn node_with_segments(segment_bytes: u32) -> (Node, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let disk = Gated { inner: SimDisk::new(1), gate: Arc::clone(&gate) };
     let config = super::config();
-    let options = super::small_options(&config);
+    let options = thalweg_engine::Options { segment_bytes, ..super::small_options(&config) };
     let db = Database::open_on(Arc::new(disk), Arc::new(SystemClock::default()), 1, options).unwrap();
     (Node::over(config, db).await, gate)
 }
 
-/// Gate of a disk. Syncs wait while it is closed.
+/// Gate of a disk. Syncs and reads wait while it is closed for them.
 #[derive(Debug, Default)]
 pub struct Gate {
-    closed: Mutex<bool>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct GateState {
+    holds_syncs: bool,
+    holds_reads: bool,
+    waiting_reads: usize,
+}
+
 impl Gate {
+    /// Closes or opens the gate for syncs.
     pub fn set(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
+        self.state.lock().unwrap().holds_syncs = closed;
         self.changed.notify_all();
     }
 
-    fn pass(&self) {
-        drop(self.changed.wait_while(self.closed.lock().unwrap(), |closed| *closed).unwrap());
+    /// Closes or opens the gate for reads.
+    pub fn hold_reads(&self, closed: bool) {
+        self.state.lock().unwrap().holds_reads = closed;
+        self.changed.notify_all();
+    }
+
+    /// Returns the number of reads that wait at the gate.
+    pub fn waiting_reads(&self) -> usize {
+        self.state.lock().unwrap().waiting_reads
+    }
+
+    fn pass_sync(&self) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| state.holds_syncs).unwrap());
+    }
+
+    fn pass_read(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting_reads += 1;
+        state = self.changed.wait_while(state, |state| state.holds_reads).unwrap();
+        state.waiting_reads -= 1;
     }
 }
 
-/// A disk whose syncs wait at a gate.
+/// A disk whose syncs and reads wait at a gate.
 #[derive(Debug)]
 struct Gated<T> {
     inner: T,
@@ -88,6 +120,7 @@ impl Disk for Gated<SimDisk> {
 
 impl File for Gated<Arc<dyn File>> {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.gate.pass_read();
         self.inner.read_exact_at(buf, offset)
     }
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
@@ -97,7 +130,7 @@ impl File for Gated<Arc<dyn File>> {
         self.inner.write_all_vectored_at(parts, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.gate.pass();
+        self.gate.pass_sync();
         self.inner.sync_data()
     }
     fn sync_all(&self) -> io::Result<()> {

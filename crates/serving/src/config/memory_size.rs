@@ -163,4 +163,41 @@ mod tests {
         ];
         assert_eq!(found(&both).bytes, 1536 * MIB);
     }
+    #[test]
+    fn the_lowest_limit_of_a_nested_hierarchy_of_version_2_counts() {
+        let leaf = "sys/fs/cgroup/kube.slice/pod.slice/server.scope";
+        let cgroup = ("proc/self/cgroup", "0::/kube.slice/pod.slice/server.scope\n");
+        let found = |files: &[(&str, &str)]| {
+            let files: Vec<(&str, &str)> = [cgroup].into_iter().chain(files.iter().copied()).collect();
+            let found = AvailableMemory::below(system(&files).path()).unwrap();
+            (found.bytes, found.limited_by.map(|file| file.display().to_string()))
+        };
+        let max_of = |dir: &str| format!("{dir}/memory.max");
+        let (leaf_max, leaf_high) = (max_of(leaf), format!("{leaf}/memory.high"));
+        let (pod, kube) = ("sys/fs/cgroup/kube.slice/pod.slice", "sys/fs/cgroup/kube.slice");
+        let (pod_max, pod_high, kube_max) = (max_of(pod), format!("{pod}/memory.high"), max_of(kube));
+        let at = |bytes: u64, file: &str| (bytes, Some(format!("/{file}")));
+        let unlimited = [(&*leaf_max, "max\n"), (&*leaf_high, "max\n"), (&*pod_high, "max\n")];
+        // Files that come later replace those before them.
+        let found = |more: &[(&str, &str)]| found(&[&unlimited[..], more].concat());
+        // No group has a limit, and the root of the hierarchy has no file of one.
+        assert_eq!(found(&[(&pod_max, "max\n"), (&kube_max, "max\n")]), (8 * GIB, None));
+        // Only the parent has one, or only its parent.
+        assert_eq!(found(&[(&pod_max, "1073741824\n"), (&kube_max, "max\n")]), at(GIB, &pod_max));
+        assert_eq!(found(&[(&pod_max, "max\n"), (&kube_max, "2147483648\n")]), at(2 * GIB, &kube_max));
+        // A group cannot use more than its parent, whatever its own limit is.
+        assert_eq!(found(&[(&leaf_max, "3221225472\n"), (&pod_max, "1073741824\n")]), at(GIB, &pod_max));
+        assert_eq!(found(&[(&leaf_max, "536870912\n"), (&pod_max, "1073741824\n")]), at(GIB / 2, &leaf_max));
+        // Above memory.high the kernel slows the processes of the group down, so it is a limit, too.
+        assert_eq!(found(&[(&leaf_max, "1073741824\n"), (&leaf_high, "805306368\n")]), at(768 * MIB, &leaf_high));
+        assert_eq!(found(&[(&pod_max, "1073741824\n"), (&pod_high, "805306368\n")]), at(768 * MIB, &pod_high));
+        // Limits above the machine's memory, and files without a number, are none.
+        assert_eq!(found(&[(&pod_max, "17179869184\n"), (&kube_max, "\n")]), (8 * GIB, None));
+        // A group that was removed while the process is in it keeps the limits of its parents.
+        let removed = [("proc/self/cgroup", "0::/kube.slice/old (deleted)\n"), (&*kube_max, "1073741824\n")];
+        assert_eq!(AvailableMemory::below(system(&removed).path()).unwrap().bytes, GIB);
+        // A process outside of the root of its cgroup namespace.
+        let outside = [("proc/self/cgroup", "0::/../other\n"), ("sys/fs/cgroup/memory.max", "1073741824\n")];
+        assert_eq!(AvailableMemory::below(system(&outside).path()).unwrap().bytes, GIB);
+    }
 }

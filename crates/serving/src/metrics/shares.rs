@@ -11,6 +11,7 @@ use prometheus_client::{
 use super::encode::{counter, gauge};
 use crate::{
     admission::{Admission, Resource},
+    bulk::BulkCounters,
     half_open::ConnectionSlots,
     held_log::HeldLog,
 };
@@ -24,11 +25,13 @@ pub struct Shares {
     pub slots: Arc<ConnectionSlots>,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,
+    /// Bulk output of all runtimes of the server.
+    pub bulk: Arc<BulkCounters>,
 }
 
 impl Collector for Shares {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (Self { admission, slots, held_log }, to) = (self, &mut encoder);
+        let (Self { admission, slots, held_log, bulk }, to) = (self, &mut encoder);
         gauge(to, "client_addresses", "Client addresses that hold anything", admission.address_count() as u64)?;
         let help = "Largest amount of each bound that one client address holds";
         let mut largest = to.encode_descriptor("client_largest_share", help, None, MetricType::Gauge)?;
@@ -53,6 +56,11 @@ impl Collector for Shares {
         let status = "HTTP connections above max_connections, for health and metrics only";
         gauge(to, "status_connections", status, slots.status.used() as u64)?;
         let held = "Bytes by which the log has grown since the oldest open snapshot began";
-        gauge(to, "snapshot_held_log_bytes", held, held_log.bytes())
+        gauge(to, "snapshot_held_log_bytes", held, held_log.bytes())?;
+        let bytes = "Bytes of deliveries, streamed bodies and long replies, with a small addition for each write";
+        counter(to, "bulk_bytes", bytes, bulk.bytes())?;
+        let rounds =
+            "Rounds of deliveries and long replies whose bytes were used up before their thread polled its sockets";
+        counter(to, "bulk_rounds", rounds, bulk.rounds())
     }
 }

@@ -1,0 +1,179 @@
+//! Connections that share a thread with their clients, so that nothing happens between two steps of a test but what the
+//! connections do in turns.
+
+use std::future::poll_fn;
+
+use thalweg_engine::{Database, Options};
+use thalweg_serving::{
+    admission::AddressKey,
+    app::App,
+    bulk::ROUND_BYTES,
+    config::{Config, RespDatabases, Setting as _},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+use super::*;
+use crate::{Resp, databases::Databases, metrics::Metrics, pubsub::Publishing};
+
+const READERS: usize = 100;
+const MESSAGES: usize = 2;
+const MESSAGE: usize = 1 << 20;
+
+struct Thread {
+    resp: Arc<Resp>,
+    turns: Arc<BulkTurns>,
+    listener: TcpListener,
+    _stop: watch::Sender<bool>,
+    _dir: tempfile::TempDir,
+}
+
+impl Thread {
+    async fn start(databases: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), Options::default()).unwrap();
+        let databases = RespDatabases::parse(databases).unwrap();
+        let config = Config { resp_databases: databases, ..Config::default() };
+        let (stop, stopping) = watch::channel(false);
+        let app = App::new(config, &db, stopping);
+        let databases = Databases::open(&app).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let turns = BulkTurns::new(&Arc::default());
+        let resp = Resp::new(&app, databases, Arc::new(Metrics::default()));
+        Self { resp, turns, listener, _stop: stop, _dir: dir }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
+        let (stream, peer) = self.listener.accept().await.unwrap();
+        let app = &self.resp.app;
+        let account = app.admission.account(AddressKey::of(peer.ip()));
+        let place = app.slots.silent.enter(account.address(), app.slots.connect(&account));
+        let local = stream.local_addr().unwrap();
+        let registered = self.resp.clients.add(peer, local, Instant::now());
+        let session = Session::new(&self.resp, account, registered);
+        let mut connection = Connection::new(session, Channel::tcp(stream), place, &self.turns);
+        tokio::spawn(async move { poll_fn(|cx| connection.poll(cx)).await });
+        client
+    }
+
+    async fn subscribe(&self) -> TcpStream {
+        let mut client = self.connect().await;
+        client.write_all(b"SUBSCRIBE c\r\n").await.unwrap();
+        let mut reply = vec![0; b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n".len()];
+        client.read_exact(&mut reply).await.unwrap();
+        client
+    }
+
+    fn sent(&self) -> usize {
+        self.turns.counters().bytes() as usize
+    }
+}
+
+#[tokio::test]
+async fn requests_are_answered_between_slices_of_deliveries() {
+    let thread = Thread::start("0=cache:redis").await;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(thread.subscribe().await);
+    }
+    let mut other = thread.connect().await;
+    let before = thread.sent();
+    for _ in 0..MESSAGES {
+        let batch = Publishing::default().begin(b"c", &vec![b'm'; MESSAGE]).unwrap().finish().unwrap();
+        assert_eq!(thread.resp.app.views.broker.publish_now(&batch).delivered, READERS as u64);
+    }
+    for _ in 0..10 {
+        let before = thread.sent();
+        other.write_all(b"PING\r\n").await.unwrap();
+        let mut pong = [0; 7];
+        other.read_exact(&mut pong).await.unwrap();
+        let sent = thread.sent() - before;
+        assert!(sent <= 4 * ROUND_BYTES, "{sent} bytes before a request was answered");
+    }
+    let filled = thread.sent() - before;
+    assert!((ROUND_BYTES..20 << 20).contains(&filled), "{filled}: deliveries had begun, and were not complete");
+    let mut message = vec![0; MESSAGE];
+    for reader in &mut readers {
+        for _ in 0..MESSAGES {
+            reader.read_exact(&mut message).await.unwrap();
+        }
+    }
+    assert!(thread.sent() - before >= READERS * MESSAGES * MESSAGE);
+}
+
+#[tokio::test]
+async fn a_publisher_of_many_deliveries_takes_turns_with_its_subscribers() {
+    let thread = Thread::start("0=cache:redis").await;
+    let mut publisher = thread.connect().await;
+    let mut readers = Vec::new();
+    for _ in 0..20 {
+        readers.push(thread.subscribe().await);
+    }
+    // All that is published arrives: 64 MiB for each, twice as much as a queue holds.
+    let messages = 256;
+    let payload = vec![b'm'; 256 * 1024];
+    let command = [&b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$262144\r\n"[..], &payload, b"\r\n"].concat();
+    let each = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$262144\r\n".len() + payload.len() + 2;
+    let tasks: Vec<_> = readers
+        .into_iter()
+        .map(|mut reader| {
+            tokio::spawn(async move {
+                let mut message = vec![0; each];
+                for _ in 0..messages {
+                    reader.read_exact(&mut message).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut reply = [0; b":20\r\n".len()];
+    for _ in 0..messages {
+        publisher.write_all(&command).await.unwrap();
+        publisher.read_exact(&mut reply).await.unwrap();
+        assert_eq!(&reply, b":20\r\n");
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(thread.turns.counters().rounds() > 0);
+}
+
+#[tokio::test]
+async fn all_requests_before_the_end_of_the_input_are_answered() {
+    let thread = Thread::start("0=keyspace:redis").await;
+    let mut client = thread.connect().await;
+    // The end arrives while the first commands wait for their commit, and the others for the first.
+    let value = "v".repeat(1000);
+    let mut requests: String = (0..100).map(|number| format!("SET k{number} {value}\r\n")).collect();
+    requests.push_str("XREAD BLOCK 0 STREAMS s 0\r\nGET k99\r\nGET incomplete");
+    let (mut from, mut to) = client.split();
+    let sent = async {
+        to.write_all(requests.as_bytes()).await.unwrap();
+        to.shutdown().await.unwrap();
+    };
+    let mut replies = String::new();
+    let received = from.read_to_string(&mut replies);
+    let (received, ()) = tokio::join!(received, sent);
+    received.unwrap();
+    let expected = format!("{}*-1\r\n$1000\r\n{value}\r\n", "+OK\r\n".repeat(100));
+    assert_eq!(replies.len(), expected.len());
+    assert_eq!(replies, expected);
+}
+
+#[tokio::test]
+async fn a_read_that_waits_ends_with_the_input_and_takes_the_requests_behind_it_along() {
+    let thread = Thread::start("0=keyspace:redis").await;
+    let mut client = thread.connect().await;
+    client.write_all(b"PING\r\nXREAD BLOCK 0 STREAMS s 0\r\n").await.unwrap();
+    // The reply is sent once both requests were handled.
+    let mut pong = [0; 7];
+    client.read_exact(&mut pong).await.unwrap();
+    client.write_all(b"PING\r\n").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"");
+}

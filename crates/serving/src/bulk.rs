@@ -1,0 +1,329 @@
+//! Turns of bulk output on the threads that serve connections.
+//!
+//! Owns: the rounds of a runtime, the queue of the connections that wait for a turn, and the bytes of a turn. Does not
+//! own: the output, and the decision which output is bulk.
+//!
+//! Bulk output is output that no client waits for, or that is long: deliveries, tails, pushes, watches, pages of scans,
+//! and what waits for a client beyond [`REPLY_BYTES`]. Other replies are sent immediately, and are not counted here.
+//!
+//! ```text
+//! round: bulk output, ROUND_BYTES in total ─► poll of the sockets ─► requests that arrived ─► next round
+//! ```
+//! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after the
+//! last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the end
+//! of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the connections of
+//! each address in turn. A turn permits [`TURN_BYTES`], in one or several rounds. Once no connection waits, all may
+//! send again without a turn.
+//!
+//! A client whose publishes cause [`TURN_BYTES`] of deliveries waits for a turn in the same queue ([`CausedDeliveries`]).
+//! So requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
+//!
+//! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
+//! queue for each connection or streamed body.
+//!
+//! Invariant: while `is_crowded` is true, a task exists that begins the next round.
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures_util::task::AtomicWaker;
+use tokio::runtime::Handle;
+
+use crate::{
+    admission::Account,
+    fair_queue::{FairQueue, Place},
+};
+
+/// Maximum number of bytes of bulk output in a round. The kernel copies them in about half a millisecond. A round exceeds
+/// this number by at most one write for each thread of the runtime.
+pub const ROUND_BYTES: usize = 512 * 1024;
+/// Number of bytes of bulk output that a connection may send in one turn.
+pub const TURN_BYTES: usize = 1024 * 1024;
+/// Number of bytes waiting for a client up to which they are sent without a turn, like the replies to most requests.
+pub const REPLY_BYTES: usize = 16 * 1024;
+/// Number of bytes that a write counts in addition to its own, so that many small writes also end a round.
+const WRITE_BYTES: usize = 512;
+/// Number of turns at the beginning of the first round after a crowded one. Later rounds have twice as many turns if the
+/// last one left bytes unused, and half as many otherwise.
+const FIRST_TURNS: usize = 8;
+/// Maximum number of turns that one round begins.
+const MAX_TURNS: usize = 64;
+
+/// Counters of bulk output, which the runtimes of a server share.
+#[derive(Debug, Default)]
+pub struct BulkCounters {
+    bytes: AtomicU64,
+    rounds: AtomicU64,
+}
+
+impl BulkCounters {
+    /// Number of bytes of bulk output since the start, with a small addition for each write.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Number of rounds that ended because their bytes were used up.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+}
+
+/// Rounds of bulk output of one runtime. See the [module](self).
+#[derive(Debug)]
+pub struct BulkTurns {
+    /// Number of bytes that may still be sent in this round; 0 or less at its end.
+    left: AtomicI64,
+    /// True from the end of a round until no connection waits for a turn.
+    is_crowded: AtomicBool,
+    counters: Arc<BulkCounters>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    queue: FairQueue<Arc<Seat>>,
+    /// Connections whose turn goes on in the next round.
+    paused: Vec<Arc<Seat>>,
+    /// Number of turns at the beginning of the last round.
+    turns: usize,
+    next_ticket: u64,
+}
+
+/// Handle by which a waiting connection gets its turn.
+#[derive(Debug, Default)]
+struct Seat {
+    has_turn: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl BulkTurns {
+    /// Creates the rounds of a runtime. Their bytes count in `counters`.
+    #[must_use]
+    pub fn new(counters: &Arc<BulkCounters>) -> Arc<Self> {
+        let waiting = Waiting { queue: FairQueue::default(), paused: Vec::new(), turns: FIRST_TURNS, next_ticket: 0 };
+        Arc::new(Self {
+            left: AtomicI64::new(ROUND_BYTES as i64),
+            is_crowded: AtomicBool::new(false),
+            counters: Arc::clone(counters),
+            waiting: Mutex::new(waiting),
+        })
+    }
+
+    /// Returns the counters of bulk output.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<BulkCounters> {
+        &self.counters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // No code of a client runs under this lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_round_over(&self) -> bool {
+        self.left.load(Ordering::Relaxed) <= 0
+    }
+
+    fn spend(self: &Arc<Self>, bytes: i64) {
+        self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = self.left.fetch_sub(bytes, Ordering::Relaxed);
+        if before > 0 && before <= bytes {
+            self.end_round();
+        }
+    }
+
+    #[cold]
+    fn end_round(self: &Arc<Self>) {
+        self.counters.rounds.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.lock();
+        if self.is_crowded.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            self.left.store(ROUND_BYTES as i64, Ordering::Relaxed);
+            return;
+        };
+        waiting.turns = FIRST_TURNS;
+        self.is_crowded.store(true, Ordering::Relaxed);
+        drop(waiting);
+        runtime.spawn(begin_rounds(Arc::clone(self)));
+    }
+
+    /// Begins the next round, and gives turns in it. Returns false if no connection waits.
+    fn begin_round(&self) -> bool {
+        let mut waiting = self.lock();
+        let unused = self.left.swap(ROUND_BYTES as i64, Ordering::Relaxed);
+        waiting.turns = if unused > 0 { (waiting.turns * 2).min(MAX_TURNS) } else { (waiting.turns / 2).max(1) };
+        let mut next = std::mem::take(&mut waiting.paused);
+        while next.len() < waiting.turns {
+            let Some((place, seat)) = waiting.queue.pop(usize::MAX, |_| true) else { break };
+            waiting.queue.finished(place.address);
+            next.push(seat);
+        }
+        if next.is_empty() {
+            self.is_crowded.store(false, Ordering::Relaxed);
+        }
+        drop(waiting);
+        for seat in &next {
+            seat.has_turn.store(true, Ordering::Release);
+            seat.waker.wake();
+        }
+        !next.is_empty()
+    }
+}
+
+async fn begin_rounds(turns: Arc<BulkTurns>) {
+    loop {
+        // Returns after the sockets were polled. The tasks woken by that run before the connections that get a turn.
+        tokio::task::yield_now().await;
+        if !turns.begin_round() {
+            return;
+        }
+    }
+}
+
+/// Place of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
+#[derive(Debug)]
+pub struct BulkSeat {
+    turns: Arc<BulkTurns>,
+    account: Arc<Account>,
+    /// Created when the connection first waits.
+    seat: Option<Arc<Seat>>,
+    state: SeatState,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SeatState {
+    /// The connection has no turn, and needs none unless the runtime is crowded.
+    Free,
+    /// The connection waits for a turn. Its place in the queue is `None` while its turn pauses.
+    Waiting { place: Option<Place>, left: usize },
+    /// The connection has a turn, with this number of bytes left.
+    Turn { left: usize },
+}
+
+impl BulkSeat {
+    /// Creates the place of a connection that runs on the runtime of `turns`.
+    #[must_use]
+    pub fn new(turns: &Arc<BulkTurns>, account: &Arc<Account>) -> Self {
+        Self { turns: Arc::clone(turns), account: Arc::clone(account), seat: None, state: SeatState::Free }
+    }
+
+    /// Returns true if the connection may send bulk output now. Otherwise the connection waits for a turn, and its task is
+    /// woken for it.
+    #[inline]
+    pub fn may_send(&mut self, cx: &Context<'_>) -> bool {
+        matches!(self.state, SeatState::Free) && !self.turns.is_crowded.load(Ordering::Relaxed) || self.has_turn(cx)
+    }
+
+    #[cold]
+    fn has_turn(&mut self, cx: &Context<'_>) -> bool {
+        if let SeatState::Waiting { left, .. } = self.state {
+            let Some(seat) = &self.seat else { return true };
+            seat.waker.register(cx.waker());
+            if !seat.has_turn.swap(false, Ordering::Acquire) {
+                return false;
+            }
+            self.state = SeatState::Turn { left };
+        }
+        match self.state {
+            SeatState::Turn { left } if left > 0 => !self.turns.is_round_over() || self.pause(cx, left),
+            _ => self.join(cx),
+        }
+    }
+
+    /// Joins the queue. Returns true if no turn is needed.
+    fn join(&mut self, cx: &Context<'_>) -> bool {
+        let seat = Arc::clone(self.seat.get_or_insert_default());
+        let mut waiting = self.turns.lock();
+        if !self.turns.is_crowded.load(Ordering::Relaxed) {
+            self.state = SeatState::Free;
+            return true;
+        }
+        waiting.next_ticket += 1;
+        let connection = Arc::as_ptr(&self.account) as usize;
+        let place = Place { address: self.account.address(), connection, ticket: waiting.next_ticket };
+        seat.waker.register(cx.waker());
+        waiting.queue.push(place, seat);
+        self.state = SeatState::Waiting { place: Some(place), left: TURN_BYTES };
+        false
+    }
+
+    /// Pauses the connection's turn until the next round. Returns true if that has begun.
+    fn pause(&mut self, cx: &Context<'_>, left: usize) -> bool {
+        let seat = Arc::clone(self.seat.get_or_insert_default());
+        let mut waiting = self.turns.lock();
+        if !self.turns.is_round_over() || !self.turns.is_crowded.load(Ordering::Relaxed) {
+            return true;
+        }
+        seat.waker.register(cx.waker());
+        waiting.paused.push(seat);
+        self.state = SeatState::Waiting { place: None, left };
+        false
+    }
+
+    /// Waits until the connection may send bulk output.
+    pub async fn turn(&mut self) {
+        poll_fn(|cx| if self.may_send(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Counts bytes of bulk output, which the connection has sent or encoded.
+    pub fn sent(&mut self, bytes: usize) {
+        let bytes = bytes + WRITE_BYTES;
+        if let SeatState::Turn { left } = &mut self.state {
+            *left = left.saturating_sub(bytes);
+        }
+        self.turns.spend(bytes as i64);
+    }
+
+    /// Ends the connection's turn, if it has one, because it has nothing more to send.
+    #[inline]
+    pub fn rest(&mut self) {
+        if let SeatState::Turn { .. } = self.state {
+            self.state = SeatState::Free;
+        }
+    }
+}
+
+impl Drop for BulkSeat {
+    fn drop(&mut self) {
+        if let SeatState::Waiting { place: Some(place), .. } = self.state {
+            self.turns.lock().queue.remove(place);
+        }
+    }
+}
+
+/// Deliveries that the publishes of a connection have caused since its last turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CausedDeliveries(u64);
+
+impl CausedDeliveries {
+    /// Counts a publish of a batch of this size to this number of receivers.
+    #[inline]
+    pub fn add(&mut self, batch_bytes: usize, receivers: u64) {
+        self.0 = self.0.saturating_add((batch_bytes as u64).saturating_mul(receivers));
+    }
+
+    /// Returns true if the connection must wait for a turn before it publishes more.
+    #[inline]
+    #[must_use]
+    pub fn need_turn(&self) -> bool {
+        self.0 >= TURN_BYTES as u64
+    }
+
+    /// Records that the connection had a turn.
+    pub fn had_turn(&mut self) {
+        self.0 = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;
