@@ -328,11 +328,19 @@ pub enum WriteError {
         /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// The queue of commands is full, or the client's address has too many expensive ones waiting. Nothing happened.
+    /// The queue of commands is full. Nothing happened.
     #[error("commands of {queued_bytes} bytes are queued: retry later")]
     Overloaded {
         /// Bytes of the commands in the queue.
         queued_bytes: usize,
+    },
+    /// The client's address has too many expensive commands waiting, or too many bytes of them. Nothing happened.
+    #[error(
+        "expensive commands of {waiting_bytes} bytes from this client's address are queued: wait for their replies and retry"
+    )]
+    AddressOverloaded {
+        /// Bytes of the address's expensive commands in the queue.
+        waiting_bytes: usize,
     },
     /// Too little disk space is left for new data. Nothing happened.
     #[error(
@@ -427,7 +435,7 @@ impl Classified for WriteError {
             Self::Malformed(_) => "malformed",
             Self::VersionNotInForce { .. } => "version_not_in_force",
             Self::VersionUnknown { .. } => "version_unknown",
-            Self::Overloaded { .. } => "overloaded",
+            Self::Overloaded { .. } | Self::AddressOverloaded { .. } => "overloaded",
             Self::DiskFull { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
             Self::LogFailed { .. } => "log_failed",
@@ -438,7 +446,10 @@ impl Classified for WriteError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Overloaded { .. } | Self::DiskFull { .. } | Self::NoSegment { .. } => Action::Retry,
+            Self::Overloaded { .. }
+            | Self::AddressOverloaded { .. }
+            | Self::DiskFull { .. }
+            | Self::NoSegment { .. } => Action::Retry,
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed => Action::Stop,
             _ => Action::Fix,
         }
@@ -479,6 +490,7 @@ impl From<ProposeError> for WriteError {
     fn from(error: ProposeError) -> Self {
         match error {
             ProposeError::Overloaded { queued_bytes } => Self::Overloaded { queued_bytes },
+            ProposeError::AddressOverloaded { waiting_bytes } => Self::AddressOverloaded { waiting_bytes },
             ProposeError::Append(error) => error.into(),
             ProposeError::State(reason) => Self::StateFailed { reason },
             ProposeError::Closed => Self::Closed,

@@ -9,7 +9,7 @@ use thalweg_state::machine::{MachineError, read_transaction};
 use thalweg_types::{
     Durability, Revision,
     budget::{self, Spent},
-    command::{OperationResult, Outcome, Transacted, Transaction, TransactionBuilder},
+    command::{Command, OperationResult, Outcome, Transacted, Transaction, TransactionBuilder},
     limits::MAX_COMMAND_STEPS,
 };
 
@@ -94,11 +94,30 @@ fn prefix_deleted(ack: &TransactionAck) -> Result<PrefixDeleted, WriteError> {
 
 impl Database {
     /// Carries out a transaction at the handle's durability level. Level `none` is rejected, because the outcome would
-    /// be unknown.
+    /// be unknown. A transaction that only reads is answered from one consistent view, without the log; its ack names
+    /// the level that is [visible](Self::visible_durability).
     pub fn transact(&self, transaction: &TransactionBuilder) -> Result<TransactionAck, WriteError> {
         check_outcome_known(true, self.durability())?;
+        if transaction.only_reads()
+            && let Some(answer) = self.answer(transaction)?
+        {
+            return Ok(answer);
+        }
         let committed = self.inner.propose(self.durability(), purpose(transaction), |out| transaction.encode(out))?;
         transacted(committed)
+    }
+
+    /// Answers a transaction that only reads from a view. Returns `None` if the state cannot be read, which the log
+    /// reports with a better error.
+    fn answer(&self, transaction: &TransactionBuilder) -> Result<Option<TransactionAck>, WriteError> {
+        let mut bytes = Vec::new();
+        transaction.encode(&mut bytes)?;
+        let Ok(Command::Transaction(decoded)) = Command::decode(&bytes) else { return Ok(None) };
+        match self.read_transaction(&decoded, MAX_COMMAND_STEPS) {
+            Ok(Ok(answer)) => answer.map(Some),
+            Ok(Err(_)) => Ok(None),
+            Err(Spent) => Err(self.transaction_too_expensive()),
+        }
     }
 }
 

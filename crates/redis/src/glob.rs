@@ -6,15 +6,14 @@
 //! comparisons, for any pattern. Commands count these comparisons as work (`Matcher`), so a hostile pattern is
 //! rejected instead of blocking other clients.
 
+use std::convert::Infallible;
+
 use thalweg_types::{limits::MAX_REDIS_PATTERN_BYTES, steps::comparisons};
 
 use crate::{
-    Reply,
     errors::CommandEnd,
     store::{Read, StoreError},
 };
-
-const TOO_LONG: &str = "ERR the pattern takes too long to match: use a shorter one";
 
 /// Returns an error for a pattern longer than [`MAX_REDIS_PATTERN_BYTES`], because matching it could take too long.
 pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
@@ -24,13 +23,14 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
-/// Maximum number of comparisons for one text. Only a pattern of several KiB and an equally long key take more.
-const MAX_COMPARISONS: u64 = 4_000_000;
+/// Number of comparisons after which a match counts them as work. So a command that has used up its budget ends within
+/// the text that it compares, however long pattern and text are.
+const SLICE: u64 = 1024;
 
 /// Returns true if the text matches the pattern.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    compare(pattern, text, u64::MAX).0.unwrap_or(false)
+    compare::<Infallible>(pattern, text, |_| Ok(())).unwrap_or_else(|never| match never {})
 }
 
 /// A pattern that a command compares with many names. Counts the comparisons as work of the command.
@@ -48,28 +48,33 @@ impl<'a> Matcher<'a> {
     /// Returns true if the text matches the pattern. Counts the comparisons, and returns an error once the command has
     /// used up its budget.
     pub(crate) fn matches(&mut self, read: &(impl Read + ?Sized), text: &[u8]) -> Result<bool, StoreError> {
-        let (found, taken) = compare(self.pattern, text, MAX_COMPARISONS);
-        let before = comparisons(self.comparisons);
-        self.comparisons += taken;
-        read.work(comparisons(self.comparisons) - before)?;
-        found.ok_or_else(|| StoreError::Refused(Reply::error(TOO_LONG)))
+        compare(self.pattern, text, |taken| {
+            let before = comparisons(self.comparisons);
+            self.comparisons += taken;
+            read.work(comparisons(self.comparisons) - before)
+        })
     }
 }
 
-/// Matches a text with a pattern. Returns `None` instead of the result after `max` comparisons, and the number of
-/// comparisons of a part of the pattern with a byte.
-fn compare(pattern: &[u8], text: &[u8], max: u64) -> (Option<bool>, u64) {
+/// Matches a text with a pattern. Calls `charge` with the number of comparisons of a part of the pattern with a byte,
+/// about every [`SLICE`] comparisons and at the end, and returns its error.
+fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result<(), E>) -> Result<bool, E> {
+    // Comparisons that are not charged yet.
     let mut taken: u64 = 1;
     if text.is_empty() || pattern.is_empty() {
-        return (Some(text.is_empty() && pattern.is_empty()), taken);
+        charge(taken)?;
+        return Ok(text.is_empty() && pattern.is_empty());
     }
     let (mut rest, mut at) = (pattern, 0);
     // The pattern after the last star, and the position in the text at which it was tried last.
     let mut star: Option<(&[u8], usize)> = None;
-    while taken <= max {
+    let found = loop {
+        if taken >= SLICE {
+            charge(std::mem::take(&mut taken))?;
+        }
         if let [b'*', after @ ..] = rest {
             if after.is_empty() {
-                return (Some(true), taken);
+                break true;
             }
             star = Some((after, at));
             rest = after;
@@ -77,7 +82,7 @@ fn compare(pattern: &[u8], text: &[u8], max: u64) -> (Option<bool>, u64) {
             continue;
         }
         let matched = match text.get(at) {
-            None if rest.is_empty() => return (Some(true), taken),
+            None if rest.is_empty() => break true,
             None => None,
             Some(&byte) => {
                 let (is_match, after) = one(rest, byte);
@@ -90,15 +95,16 @@ fn compare(pattern: &[u8], text: &[u8], max: u64) -> (Option<bool>, u64) {
             (rest, at) = (after, at + 1);
             continue;
         }
-        let Some((after, tried)) = star else { return (Some(false), taken) };
+        let Some((after, tried)) = star else { break false };
         // The remaining text becomes shorter from here on, so earlier stars need not be tried again.
         if tried + 1 >= text.len() {
-            return (Some(false), taken);
+            break false;
         }
         star = Some((after, tried + 1));
         (rest, at) = (after, tried + 1);
-    }
-    (None, taken)
+    };
+    charge(taken)?;
+    Ok(found)
 }
 
 /// Matches the first element of a pattern (a byte, `?`, a class or an escape, but not `*`) against a byte. Returns
@@ -180,21 +186,39 @@ mod tests {
         assert!(matches(b"[\x80-\x7f]", b"a"), "bytes above 127 are below the others");
     }
 
+    /// Returns the result of a match, its comparisons, and the largest number of comparisons between two charges. The
+    /// match ends with an error after `max` comparisons.
+    fn counted(pattern: &[u8], text: &[u8], max: u64) -> (Result<bool, ()>, u64, u64) {
+        let (mut taken, mut largest) = (0, 0);
+        let found = compare(pattern, text, |more| {
+            (taken, largest) = (taken + more, more.max(largest));
+            if taken > max { Err(()) } else { Ok(()) }
+        });
+        (found, taken, largest)
+    }
+
     #[test]
-    fn comparisons_are_counted_and_bounded() {
-        let steps = |pattern: &[u8], text: &[u8]| compare(pattern, text, u64::MAX).1;
+    fn comparisons_are_counted() {
+        let steps = |pattern: &[u8], text: &[u8]| counted(pattern, text, u64::MAX).1;
         assert!(steps(b"user:*", b"user:1") < 10);
         let class = [&b"["[..], &[b'x'; 1000], b"]"].concat();
         assert!(steps(&class, b"a") > 1000, "a class costs its length");
         let pattern = [b"a*".repeat(2_000), b"c".to_vec()].concat();
         let text = [b"a".repeat(30_000), b"b".to_vec()].concat();
-        let (found, taken) = compare(&pattern, &text, u64::MAX);
-        assert!(found == Some(false) && taken < 100_000, "one star is tried again: {taken}");
+        let (found, taken, _) = counted(&pattern, &text, u64::MAX);
+        assert!(found == Ok(false) && taken < 100_000, "one star is tried again: {taken}");
+    }
+
+    #[test]
+    fn a_match_ends_soon_after_the_budget_of_its_command_is_spent() {
         let hostile = [&b"*"[..], &b"a".repeat(4_000), b"b"].concat();
-        let (found, taken) = compare(&hostile, &b"a".repeat(32_000), MAX_COMPARISONS);
-        assert!(found.is_none() && (MAX_COMPARISONS..MAX_COMPARISONS + 10_000).contains(&taken));
-        let mut matcher = Matcher::new(&hostile);
-        let refused = matcher.matches(&crate::model::Model::default(), &b"a".repeat(32_000));
-        assert!(matches!(refused, Err(StoreError::Refused(_))));
+        let text = b"a".repeat(32_000);
+        let (found, taken, largest) = counted(&hostile, &text, 100_000);
+        assert!(found.is_err() && largest <= SLICE, "{largest}");
+        assert!((100_000..100_000 + 2 * SLICE).contains(&taken), "{taken}");
+        // Also with classes, which cost their length at once.
+        let classes = [&b"*["[..], &[b'x'; 3_000], b"]"].concat();
+        let (found, taken, largest) = counted(&classes, &text, 100_000);
+        assert!(found.is_err() && largest <= SLICE + 4_096 && taken < 110_000, "{taken} {largest}");
     }
 }

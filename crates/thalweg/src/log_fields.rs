@@ -3,11 +3,14 @@
 //! Messages and errors may quote what a client has sent. The formatter of `tracing_subscriber` escapes strings and the
 //! message, but not values that are recorded by their `Display`, such as errors, and it keeps line feeds. This formatter
 //! escapes everything that is not printable, so that a client can neither forge a log line nor act on the terminal that
-//! shows it. Log lines in JSON need no such formatter.
+//! shows it. JSON escapes line feeds and ASCII control characters only; [`JsonLines`] escapes the rest.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
 
-use thalweg_types::printable::Escaping;
+use thalweg_types::printable::{Escaping, is_printable};
 use tracing_subscriber::{
     field::MakeExt as _,
     fmt::{FormatFields, format},
@@ -25,12 +28,42 @@ pub fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     .delimited(" ")
 }
 
+/// Output of log lines in JSON. It escapes all characters that are not printable, which JSON allows in strings but which
+/// act on some terminals (such as DEL, U+009B and the controls of writing direction).
+pub struct JsonLines<W>(pub W);
+
+impl<W: Write> Write for JsonLines<W> {
+    /// Writes all of `line`. The formatter of `tracing_subscriber` passes one whole line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let acts = |char: char| char != '\n' && !is_printable(char);
+        match std::str::from_utf8(line) {
+            Ok(text) if text.chars().any(acts) => {
+                let mut escaped = String::with_capacity(text.len() + 16);
+                for char in text.chars() {
+                    if acts(char) {
+                        for unit in char.encode_utf16(&mut [0; 2]) {
+                            // Writing to a string does not fail.
+                            let _ = write!(escaped, "\\u{unit:04x}");
+                        }
+                    } else {
+                        escaped.push(char);
+                    }
+                }
+                self.0.write_all(escaped.as_bytes())?;
+            }
+            _ => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
-    };
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 
@@ -68,5 +101,19 @@ mod tests {
         assert!(line.contains(&format!("refused {sent} error={sent} text=\"a")), "{line}");
         assert!(line.ends_with(" number=7\n"), "{line}");
         assert!(line.trim_end_matches('\n').chars().all(thalweg_types::printable::is_printable), "{line:?}");
+    }
+    #[test]
+    fn a_json_line_shows_what_a_client_has_sent_without_acting_on_a_terminal() {
+        let out = Shared::default();
+        let writer = out.clone();
+        let subscriber =
+            tracing_subscriber::fmt().json().with_writer(move || JsonLines(writer.clone())).without_time().finish();
+        let sent = "a\x1b[2J\n\u{7f}\u{9b}1m\u{202e}\u{e0001}\u{e9}";
+        tracing::subscriber::with_default(subscriber, || tracing::warn!(error = %sent, "refused"));
+        let line = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+        let line = line.strip_suffix('\n').unwrap();
+        assert!(line.chars().all(is_printable), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(read["fields"]["error"], sent);
     }
 }

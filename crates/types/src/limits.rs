@@ -19,7 +19,7 @@ pub const MAX_COMMIT_WRITES: usize = 20_000;
 /// `MULTI` with all its commands. A step is about 100 ns, so the bound limits the time for which a command blocks
 /// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
 /// state machine.
-pub const MAX_COMMAND_STEPS: u64 = 400_000;
+pub const MAX_COMMAND_STEPS: u64 = 280_000;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
 pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;

@@ -23,13 +23,15 @@ pub const ROW: u64 = 2;
 pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
+/// Price of returning a key of a transaction, besides its lookup and its bytes.
+pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
 /// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
 pub const SHORT_READ: u64 = 5_000;
 /// Maximum bytes of a value that count when a scan examines its row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
 /// Number of bytes read or compared for one step.
-const BYTES_READ: usize = 256;
+const BYTES_READ: usize = 128;
 /// Number of bytes computed and written for one step.
 const BYTES_WRITTEN: usize = 48;
 /// Number of comparisons of a pattern with a byte for one step.

@@ -16,7 +16,7 @@ use thalweg_types::{
         Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
-    steps::{OPERATION, WRITE, read_bytes, written_bytes},
+    steps::{GET, OPERATION, WRITE, read_bytes, written_bytes},
 };
 
 use crate::{
@@ -206,7 +206,7 @@ impl OperationRun {
                 let live = live_key(applying, keyspace, key)?;
                 check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let bytes = live.as_ref().map_or(0, Stored::value_len);
-                applying.charge(read_bytes(bytes));
+                applying.charge(GET + read_bytes(bytes));
                 applying.check_budget()?;
                 let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
                 self.room = self.room.checked_sub(bytes).ok_or(failed(too_large))?;

@@ -17,7 +17,7 @@ use thalweg_types::{
         Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES},
-    steps::{OPERATION, READ, SCAN, read_bytes},
+    steps::{GET, OPERATION, READ, SCAN, read_bytes},
 };
 
 use crate::{
@@ -130,6 +130,7 @@ impl Reading<'_> {
                 let live = self.live(keyspace, key)?;
                 check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let bytes = live.as_ref().map_or(0, Stored::value_len);
+                self.charge(GET);
                 let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
                 *room = room.checked_sub(bytes).ok_or(failed(too_large))?;
                 let got = match live {

@@ -259,7 +259,7 @@ fn a_commit_in_a_keyspace_with_history_pays_for_the_versions_that_it_reads() {
         (0..count).for_each(|number| _ = commit.put(KS, &key(number), b"").unwrap());
         command(|out| commit.encode(out))
     };
-    assert!(matches!(node.apply(2, &[&puts(400)])[..], [Outcome::Committed { .. }]));
+    assert!(matches!(node.apply(2, &[&puts(250)])[..], [Outcome::Committed { .. }]));
     let applied = node.machine().applied().revision;
     assert_eq!(node.apply(3, &[&puts(10_000)]), [REJECTED]);
     assert_eq!(node.machine().applied().revision, applied);

@@ -6,4 +6,5 @@ mod backend_support;
 mod backend_faults;
 mod backend_suite;
 mod flips;
+mod formats;
 mod store_faults;

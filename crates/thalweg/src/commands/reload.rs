@@ -29,10 +29,16 @@ impl Log {
     /// Writes log lines to stderr from now on, in the format and from the level of the configuration.
     pub(crate) fn to_stderr(config: &Config) -> Self {
         let (level, handle) = reload::Layer::new(filter(config.log_level));
-        let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(std::io::stderr);
+        let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
         let lines = match config.log_format {
-            LogFormat::Text => lines.with_ansi(render::stderr_colour()).fmt_fields(log_fields::escaped()).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+            LogFormat::Text => {
+                let lines = lines.with_writer(std::io::stderr).with_ansi(render::stderr_colour());
+                lines.fmt_fields(log_fields::escaped()).boxed()
+            }
+            LogFormat::Json => {
+                let lines = lines.with_writer(|| log_fields::JsonLines(std::io::stderr()));
+                lines.json().flatten_event(true).boxed()
+            }
         };
         tracing_subscriber::registry().with(level).with(lines).init();
         Self(handle)

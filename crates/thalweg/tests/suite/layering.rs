@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["types", "disk"]),
     ("state", &["types", "store", "redis"]),
     ("replica", &["types", "disk", "log", "store", "state", "redis"]),
+    ("raft", &["types", "disk", "log", "state", "replica"]),
     ("recipes", &["types"]),
     ("wire", &["types"]),
     ("broker", &["types"]),
@@ -36,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Additional crates allowed for a crate's tests.
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("state", &["disk", "log"]),
+    ("raft", &["store"]),
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
@@ -44,7 +46,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
 
 /// Crates without time, randomness, sockets or tasks of their own.
 const CORE: &[&str] =
-    &["types", "disk", "log", "store", "state", "replica", "recipes", "wire", "broker", "redis", "engine"];
+    &["types", "disk", "log", "store", "state", "replica", "raft", "recipes", "wire", "broker", "redis", "engine"];
 
 /// External crates that a core crate may use only in its tests.
 const NOT_IN_CORE: &[&str] =
