@@ -76,8 +76,8 @@ async fn who_has_gone_before_an_entry_comes_does_not_get_it() {
     node.stop().await;
 }
 
-/// A read that arrives together with the end of its client's input finds nothing and is answered at once: it does not
-/// wait.
+/// A read that arrives together with the end of its client's input does not wait. It is answered like a read whose time
+/// is up if the session sees the end first, and dropped if the read had begun to wait by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_does_not_begin_to_wait_after_the_client_has_ended_its_input() {
     let node = node().await;
@@ -88,7 +88,8 @@ async fn a_read_does_not_begin_to_wait_after_the_client_has_ended_its_input() {
             let mut client = Resp::connect(&node).await;
             client.send(&encode(read)).await;
             tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.unwrap();
-            assert_eq!(client.rest().await, "*-1");
+            let rest = client.rest().await;
+            assert!(["", "*-1"].contains(&rest.as_str()), "{read}: {rest}");
         }
         blocked(&mut watcher, 0).await;
     }
