@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_serving::{
     admission::{Reservation, Resource},
-    bulk::BulkSeat,
+    bulk::{BulkSeat, Slice},
     limits::MAX_TURNS,
     served_socket::{Alarm, Output, Received, ServedSocket},
     spare,
@@ -142,9 +142,9 @@ impl ChannelTask {
         self.socket.now = Instant::now();
         self.is_sole_client = self.session.app.sole_client.report_activity(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
-            let may_publish = self.end_publishing_turn(cx);
+            let may_continue = self.continue_after_work(cx);
             let heard = self.receive(cx);
-            let mut moved = self.answer(cx) | heard | may_publish;
+            let mut moved = self.answer(cx) | heard | may_continue;
             moved |= self.deliver(cx, heard);
             self.finish();
             moved |= self.send(cx);
@@ -168,9 +168,9 @@ impl ChannelTask {
         self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
     }
 
-    /// Lets a client continue whose publishes have caused many deliveries, if it has a turn now. Returns true if it may
+    /// Lets a client continue whose requests have taken long or caused many deliveries, if it has a turn now. Returns true if it may
     /// continue.
-    fn end_publishing_turn(&mut self, cx: &Context<'_>) -> bool {
+    fn continue_after_work(&mut self, cx: &Context<'_>) -> bool {
         let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
         if may_continue {
             self.subjects.publishing.caused.had_turn();
@@ -224,10 +224,24 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames as long as there are any and the outbox has room. Returns true if there was progress.
+    /// Handles complete frames as long as there are any and the outbox has room, for a [`Slice`] at most. Returns true if
+    /// there was progress.
     fn frames(&mut self) -> bool {
+        if !self.listens() || self.decoder.pending_bytes() == 0 {
+            return false;
+        }
+        let mut slice = Slice::begin();
+        let moved = self.frames_for(&mut slice);
+        if let Some(time) = slice.work() {
+            self.socket.worked(time);
+            self.subjects.publishing.caused.add_time(time);
+        }
+        moved
+    }
+
+    fn frames_for(&mut self, slice: &mut Slice) -> bool {
         let (mut moved, mut wrote) = (false, false);
-        while self.listens() {
+        while self.listens() && slice.has_time() {
             if !self.admit_next() {
                 moved = true;
                 continue;

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use thalweg_broker::{
     Batch, BatchEncoder, BatchError, Broker, Coalescer, Moment, Notify, Published, Subject, SubjectError,
 };
-use thalweg_serving::{bulk::CausedDeliveries, config::Config, error::ApiError, views::Views};
+use thalweg_serving::{bulk::CausedWork, config::Config, error::ApiError, views::Views};
 use thalweg_transport::Timer;
 use thalweg_types::record::RecordError;
 use thalweg_wire::{self as wire, BatchWriter, Checksum, READ_BYTES};
@@ -86,8 +86,8 @@ pub(crate) struct Publishing {
     total: Published,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
-    /// Deliveries that the client's publishes have caused.
-    pub(crate) caused: CausedDeliveries,
+    /// Work that the client's requests have caused since its last turn.
+    pub(crate) caused: CausedWork,
     /// Timer at which a gathered batch is published even if no more messages arrive; created when a batch first needs
     /// it.
     timer: Option<Timer>,
@@ -112,7 +112,7 @@ impl Publishing {
             blocked: VecDeque::new(),
             total: Published::default(),
             subject: None,
-            caused: CausedDeliveries::default(),
+            caused: CausedWork::default(),
             timer: None,
         }
     }

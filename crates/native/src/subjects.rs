@@ -165,7 +165,7 @@ impl Subjects {
     }
 
     /// Returns true if a batch that the client published waits because the queue of a subscriber is full, or if the client
-    /// must wait for a turn before it publishes more. The channel then handles no further frame.
+    /// must wait for a turn before more of its requests are handled. The channel then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked() || self.publishing.caused.need_turn()

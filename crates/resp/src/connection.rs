@@ -207,7 +207,7 @@ impl Connection {
         if self.phase == ConnectionPhase::Finishing {
             return false;
         }
-        let moved = self.session.run_received(&mut self.input, &mut self.out);
+        let moved = self.session.run_received(&mut self.input, &mut self.socket, &mut self.out);
         if moved && self.session.trust == Trust::Known {
             self.place.release();
         }

@@ -24,6 +24,7 @@ use thalweg_redis::{
 };
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},
+    bulk::Slice,
     limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
     served_socket::ServedSocket,
 };
@@ -183,8 +184,8 @@ impl Session {
         &self.registered.client
     }
 
-    /// Returns true if the session may handle the next command of the client. A client whose publishes cause many
-    /// deliveries first waits for a turn, like those who receive them.
+    /// Returns true if the session may handle the next command of the client. A client whose commands
+    /// take long, or cause many deliveries, first waits for a turn.
     pub(crate) fn listens(&self) -> bool {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
@@ -221,10 +222,24 @@ impl Session {
 
     // ----- commands
 
-    /// Handles the client's received commands as far as possible. Returns true if there was progress.
-    pub(crate) fn run_received(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
+    /// Handles the client's received commands as far as possible, for a [`Slice`] at most. Returns true if there was
+    /// progress.
+    pub(crate) fn run_received(&mut self, input: &mut Input, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
+        if !self.listens() || input.pending_bytes() == 0 {
+            return self.send_gathered(out);
+        }
+        let mut slice = Slice::begin();
+        let moved = self.run_for(&mut slice, input, out) | self.send_gathered(out);
+        if let Some(time) = slice.work() {
+            socket.worked(time);
+            self.publishing.caused.add_time(time);
+        }
+        moved
+    }
+
+    fn run_for(&mut self, slice: &mut Slice, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
-        while self.listens() && out.len() < OUTBOX_BYTES {
+        while self.listens() && out.len() < OUTBOX_BYTES && slice.has_time() {
             let flow = match input.next(self.trust) {
                 Ok(None) => break,
                 Ok(Some(request)) => {
@@ -252,15 +267,23 @@ impl Session {
                 CommandProgress::End => self.is_ending = true,
             }
         }
-        self.flush_published(out);
-        if self.pending.is_none() && !self.burst.is_empty() {
-            self.send_burst();
-            moved = true;
-        }
         moved
     }
 
+    /// Publishes the gathered messages, and proposes the burst. Returns true if there was a burst.
+    fn send_gathered(&mut self, out: &mut Outbox) -> bool {
+        self.flush_published(out);
+        let is_gathered = self.pending.is_none() && !self.burst.is_empty();
+        if is_gathered {
+            self.send_burst();
+        }
+        is_gathered
+    }
+
     fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> CommandProgress {
+        if self.burst.held.len() >= OUTBOX_BYTES {
+            return CommandProgress::Again;
+        }
         let was = self.reply_mode;
         self.muted = was != ReplyMode::No;
         self.requests += 1;
@@ -460,6 +483,12 @@ impl Session {
             && returns_values(command.name, arguments)
     }
 
+    /// Returns true if one more reply of the server itself may be written behind those that wait for the client. Such a reply
+    /// has at most about 100 KiB, but a transaction can contain thousands of them.
+    fn has_room_behind(&mut self, out: &Outbox) -> bool {
+        out.len() < OUTBOX_BYTES || self.replies_held().grow_to(out.len() as u64)
+    }
+
     pub(super) fn replies_held(&mut self) -> &mut Reservation {
         self.replies.get_or_insert_with(|| self.account.empty(Resource::ReplyBytes))
     }
@@ -648,6 +677,10 @@ impl Session {
                 Slot::Refused { error, muted } => {
                     self.muted = *muted;
                     self.error(error, out);
+                }
+                Slot::Session { muted, .. } if !self.has_room_behind(out) => {
+                    self.muted = *muted;
+                    self.error(NO_REPLY_ROOM, out);
                 }
                 Slot::Session { arguments, muted } => {
                     self.muted = *muted;

@@ -15,8 +15,12 @@
 //! each address in turn. A turn permits [`TURN_BYTES`], in one or several rounds. Once no connection waits, all may
 //! send again without a turn.
 //!
-//! A client whose publishes cause [`TURN_BYTES`] of deliveries waits for a turn in the same queue ([`CausedDeliveries`]).
-//! So requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
+//! A client whose publishes cause [`TURN_BYTES`] of deliveries waits for a turn in the same queue ([`CausedWork`]). So
+//! requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
+//!
+//! Requests that take long count like bulk output, a byte for each nanosecond, which is about what the kernel takes to
+//! copy one. A client that pipelines many of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn,
+//! too, while its thread serves the short requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
 //! queue for each connection or streamed body.
@@ -30,6 +34,7 @@ use std::{
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use futures_util::task::AtomicWaker;
@@ -133,7 +138,6 @@ impl BulkTurns {
     }
 
     fn spend(self: &Arc<Self>, bytes: i64) {
-        self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let before = self.left.fetch_sub(bytes, Ordering::Relaxed);
         if before > 0 && before <= bytes {
             self.end_round();
@@ -278,6 +282,16 @@ impl BulkSeat {
     /// Counts bytes of bulk output, which the connection has sent or encoded.
     pub fn sent(&mut self, bytes: usize) {
         let bytes = bytes + WRITE_BYTES;
+        self.turns.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.spend(bytes);
+    }
+
+    /// Counts the time that the requests of the connection took, like one byte of bulk output for each nanosecond.
+    pub fn worked(&mut self, time: Duration) {
+        self.spend(time.as_nanos() as usize);
+    }
+
+    fn spend(&mut self, bytes: usize) {
         if let SeatState::Turn { left } = &mut self.state {
             *left = left.saturating_sub(bytes);
         }
@@ -301,18 +315,63 @@ impl Drop for BulkSeat {
     }
 }
 
-/// Deliveries that the publishes of a connection have caused since its last turn.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CausedDeliveries(u64);
+/// Period for which one connection handles requests, about a millisecond: the length of a turn. Most batches of pipelined
+/// requests take less.
+pub const SLICE: Duration = Duration::from_nanos(TURN_BYTES as u64);
+/// Time of the requests of one poll from which it counts as work.
+const LONG_REQUESTS: Duration = Duration::from_micros(100);
+/// Number of requests after which the clock is read again.
+const CLOCK_INTERVAL: u32 = 8;
 
-impl CausedDeliveries {
+/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 8 requests later.
+#[derive(Debug)]
+pub struct Slice {
+    began: Instant,
+    requests: u32,
+}
+
+impl Slice {
+    /// Begins a period now.
+    #[inline]
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { began: Instant::now(), requests: 0 }
+    }
+
+    /// Counts a request that is about to be handled. Returns false if the period is over, so that the request must wait.
+    #[inline]
+    pub fn has_time(&mut self) -> bool {
+        self.requests += 1;
+        !self.requests.is_multiple_of(CLOCK_INTERVAL) || self.began.elapsed() < SLICE
+    }
+
+    /// Ends the period. Returns the time that its requests took, if that is long enough to count.
+    #[inline]
+    #[must_use]
+    pub fn work(self) -> Option<Duration> {
+        Some(self.began.elapsed()).filter(|time| *time >= LONG_REQUESTS)
+    }
+}
+
+/// Work that the requests of a connection have caused since its last turn: deliveries of what it published, and the time
+/// of its requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CausedWork(u64);
+
+impl CausedWork {
     /// Counts a publish of a batch of this size to this number of receivers.
     #[inline]
     pub fn add(&mut self, batch_bytes: usize, receivers: u64) {
         self.0 = self.0.saturating_add((batch_bytes as u64).saturating_mul(receivers));
     }
 
-    /// Returns true if the connection must wait for a turn before it publishes more.
+    /// Counts the time that requests took.
+    #[inline]
+    pub fn add_time(&mut self, time: Duration) {
+        self.0 = self.0.saturating_add(time.as_nanos() as u64);
+    }
+
+    /// Returns true if the connection must wait for a turn before more of its requests are handled.
     #[inline]
     #[must_use]
     pub fn need_turn(&self) -> bool {

@@ -259,6 +259,11 @@ impl ServedSocket {
         self.bulk.may_send(cx)
     }
 
+    /// Counts the time that long requests took in the turns of the connection's thread.
+    pub fn worked(&mut self, time: Duration) {
+        self.bulk.worked(time);
+    }
+
     /// Ends a poll of the connection's task, and the connection's turn if it has nothing more to send.
     #[inline]
     pub fn rest(&mut self) {

@@ -8,7 +8,8 @@ use thalweg_serving::{
     admission::AddressKey,
     app::App,
     bulk::ROUND_BYTES,
-    config::{Config, RespDatabases, Setting as _},
+    config::{ByteSize, Config, RespDatabases, Setting as _},
+    limits::OUTBOX_BYTES,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -33,10 +34,15 @@ struct Thread {
 
 impl Thread {
     async fn start(databases: &str) -> Self {
+        Self::with(databases, |_| ()).await
+    }
+
+    async fn with(databases: &str, configure: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open(dir.path(), Options::default()).unwrap();
         let databases = RespDatabases::parse(databases).unwrap();
-        let config = Config { resp_databases: databases, ..Config::default() };
+        let mut config = Config { resp_databases: databases, ..Config::default() };
+        configure(&mut config);
         let (stop, stopping) = watch::channel(false);
         let app = App::new(config, &db, stopping);
         let databases = Databases::open(&app).await.unwrap();
@@ -47,6 +53,13 @@ impl Thread {
     }
 
     async fn connect(&self) -> TcpStream {
+        let (client, mut connection) = self.accept().await;
+        tokio::spawn(async move { poll_fn(|cx| connection.poll(cx)).await });
+        client
+    }
+
+    /// Connects a client, whose connection the test polls itself.
+    async fn accept(&self) -> (TcpStream, Connection) {
         let client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
         let (stream, peer) = self.listener.accept().await.unwrap();
         let app = &self.resp.app;
@@ -55,9 +68,7 @@ impl Thread {
         let local = stream.local_addr().unwrap();
         let registered = self.resp.clients.add(peer, local, Instant::now());
         let session = Session::new(&self.resp, account, registered);
-        let mut connection = Connection::new(session, Channel::tcp(stream), place, &self.turns);
-        tokio::spawn(async move { poll_fn(|cx| connection.poll(cx)).await });
-        client
+        (client, Connection::new(session, Channel::tcp(stream), place, &self.turns))
     }
 
     async fn subscribe(&self) -> TcpStream {
@@ -148,7 +159,7 @@ async fn all_requests_before_the_end_of_the_input_are_answered() {
     // The end arrives while the first commands wait for their commit, and the others for the first.
     let value = "v".repeat(1000);
     let mut requests: String = (0..100).map(|number| format!("SET k{number} {value}\r\n")).collect();
-    requests.push_str("XREAD BLOCK 0 STREAMS s 0\r\nGET k99\r\nGET incomplete");
+    requests.push_str("GET k99\r\nGET incomplete");
     let (mut from, mut to) = client.split();
     let sent = async {
         to.write_all(requests.as_bytes()).await.unwrap();
@@ -158,7 +169,7 @@ async fn all_requests_before_the_end_of_the_input_are_answered() {
     let received = from.read_to_string(&mut replies);
     let (received, ()) = tokio::join!(received, sent);
     received.unwrap();
-    let expected = format!("{}*-1\r\n$1000\r\n{value}\r\n", "+OK\r\n".repeat(100));
+    let expected = format!("{}$1000\r\n{value}\r\n", "+OK\r\n".repeat(100));
     assert_eq!(replies.len(), expected.len());
     assert_eq!(replies, expected);
 }
@@ -176,4 +187,52 @@ async fn a_read_that_waits_ends_with_the_input_and_takes_the_requests_behind_it_
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"");
+}
+
+/// Replies of a cache are held behind a write to a keyspace. A short request can have a long reply.
+#[tokio::test]
+async fn replies_that_wait_for_a_commit_or_for_the_client_are_bounded() {
+    const VALUE: usize = 100_000;
+    let thread = Thread::start("0=keyspace:redis,1=cache:redis").await;
+    let (mut client, mut connection) = thread.accept().await;
+    let value = "v".repeat(VALUE);
+    let requests = format!("SET k v\r\nSELECT 1\r\n{}QUIT\r\n", "GET big\r\n".repeat(500));
+    let mut most = 0;
+    let mut work = Box::pin(poll_fn(|cx| {
+        let polled = connection.poll(cx);
+        most = most.max(connection.session.burst.held.len() + connection.out.len());
+        polled
+    }));
+    let set = format!("SELECT 1\r\n*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${VALUE}\r\n{value}\r\nSELECT 0\r\n");
+    let received = async {
+        client.write_all(set.as_bytes()).await.unwrap();
+        client.read_exact(&mut [0; 15]).await.unwrap();
+        client.write_all(requests.as_bytes()).await.unwrap();
+        // The client reads late, so that replies wait.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        received
+    };
+    let ((), received) = tokio::join!(&mut work, received);
+    drop(work);
+    let expected = format!("+OK\r\n+OK\r\n{}+OK\r\n", format!("${VALUE}\r\n{value}\r\n").repeat(500));
+    assert!(received == expected.as_bytes(), "{} bytes of {}", received.len(), expected.len());
+    assert!((VALUE..3 * OUTBOX_BYTES).contains(&most), "{most} bytes of replies waited");
+}
+
+#[tokio::test]
+async fn replies_of_the_server_itself_in_a_transaction_are_bounded() {
+    const LIMIT: usize = 32 << 20;
+    let thread =
+        Thread::with("0=keyspace:redis", |config| config.max_reply_bytes_in_flight = ByteSize(LIMIT as u64)).await;
+    let mut client = thread.connect().await;
+    let requests = format!("MULTI\r\nSET k v\r\n{}EXEC\r\nQUIT\r\n", "COMMAND\r\n".repeat(5000));
+    client.write_all(requests.as_bytes()).await.unwrap();
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).await.unwrap();
+    assert!(received.len() < LIMIT + (1 << 20), "{} bytes", received.len());
+    let text = String::from_utf8(received).unwrap();
+    assert!(text.ends_with("\r\n-BUSY too many bytes of replies wait for clients: retry later\r\n+OK\r\n"));
+    assert!(text.contains("*5001\r\n+OK\r\n*"), "the transaction itself was executed");
 }

@@ -9,7 +9,7 @@
 
 use thalweg_broker::{Batch, Published, Subject};
 use thalweg_redis::channels::subject_of;
-use thalweg_serving::bulk::CausedDeliveries;
+use thalweg_serving::bulk::CausedWork;
 use thalweg_wire::{BatchWriter, Checksum};
 
 use super::Registry;
@@ -23,8 +23,8 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
-    /// Deliveries that the client's messages have caused.
-    pub(crate) caused: CausedDeliveries,
+    /// Work that the client's requests have caused since its last turn.
+    pub(crate) caused: CausedWork,
     /// Subject to which the client published last, cached because publishers mostly stay with one channel.
     last: Option<Subject>,
 }

@@ -75,6 +75,39 @@ async fn long_reads_do_not_keep_other_clients_of_the_thread_waiting() {
     node.stop().await;
 }
 
+/// Clients pipeline thousands of reads, each too short for the threads for long reads. Another client of their thread gets
+/// an answer after each slice of them, not after all that they have sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipelined_reads_are_handled_in_slices() {
+    const CLIENTS: usize = 8;
+    const READS: usize = 1000;
+    let node = node().await;
+    let mut good = Resp::connect(&node).await;
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut greedy = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = Resp::connect_from(&node, 2).await;
+        client.send(&encode("SCAN 0 MATCH none COUNT 500").repeat(READS)).await;
+        let answered = Arc::clone(&answered);
+        greedy.push(tokio::spawn(async move {
+            for _ in 0..READS {
+                assert!(client.reply().await.starts_with("*2 "));
+                answered.fetch_add(1, SeqCst);
+            }
+        }));
+    }
+    let mut gets = 0_usize;
+    while answered.load(SeqCst) < CLIENTS * READS {
+        assert_eq!(good.call("GET mine").await, "$-1");
+        gets += 1;
+    }
+    for client in greedy {
+        client.await.unwrap();
+    }
+    assert!(gets >= 5 * CLIENTS, "{gets} requests while {} reads were handled", CLIENTS * READS);
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_to_long_reads_keep_their_place() {
     let node = node().await;

@@ -150,7 +150,7 @@ async fn a_turn_ends_after_its_bytes() {
 
 #[test]
 fn publishers_of_many_deliveries_need_turns() {
-    let mut caused = CausedDeliveries::default();
+    let mut caused = CausedWork::default();
     caused.add(1024, 100);
     assert!(!caused.need_turn());
     caused.add(64 * 1024, 200);
@@ -159,4 +159,29 @@ fn publishers_of_many_deliveries_need_turns() {
     assert!(!caused.need_turn());
     caused.add(usize::MAX, u64::MAX);
     assert!(caused.need_turn());
+}
+
+#[tokio::test]
+async fn long_requests_use_up_a_round_and_short_ones_do_not() {
+    let runtime = Runtime::new();
+    let (mut busy, mut other) = (runtime.seat(1), runtime.seat(2));
+    let mut slice = Slice::begin();
+    assert!(slice.has_time());
+    assert_eq!(slice.work(), None, "a short request");
+    let mut slice = Slice::begin();
+    let requests = (0..1000).take_while(|_| slice.has_time()).map(|_| std::thread::sleep(SLICE / 4)).count();
+    assert!(requests < 8, "the clock is read at every eighth request: {requests}");
+    let time = slice.work().expect("requests of more than a slice");
+    assert!(time >= SLICE);
+    let mut caused = CausedWork::default();
+    caused.add_time(time);
+    assert!(caused.need_turn());
+    busy.worked(time);
+    for seat in [&mut busy, &mut other] {
+        let waits = poll_fn(|cx| Poll::Ready(!seat.may_send(cx))).await;
+        assert!(waits, "the round is over");
+    }
+    busy.turn().await;
+    other.turn().await;
+    assert_eq!(runtime.sent(), 0, "time is not counted as bytes");
 }
