@@ -230,7 +230,7 @@ impl ChannelTask {
         if !self.listens() || self.decoder.pending_bytes() == 0 {
             return false;
         }
-        let mut slice = Slice::begin();
+        let mut slice = Slice::begin(self.socket.now);
         let moved = self.frames_for(&mut slice);
         if let Some(time) = slice.work() {
             self.socket.worked(time);

@@ -166,6 +166,9 @@ impl Connection {
         if self.socket.lingers() {
             return self.socket.linger(cx);
         }
+        if self.session.listens() && self.input.pending_bytes() > 0 {
+            self.socket.now = Instant::now();
+        }
         let mut moved = self.run_received();
         // The second read mostly finds nothing and registers the task's waker with the socket.
         for _ in 0..2 {
@@ -181,6 +184,7 @@ impl Connection {
                     let is_blocked = self.session.blocked.is_some();
                     self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();
+                    self.socket.now = Instant::now();
                     self.run_received();
                     moved = true;
                 }

@@ -222,13 +222,13 @@ impl Session {
 
     // ----- commands
 
-    /// Handles the client's received commands as far as possible, for a [`Slice`] at most. Returns true if there was
-    /// progress.
+    /// Handles the client's received commands as far as possible, for a [`Slice`] at most from `socket.now`. Returns true if
+    /// there was progress.
     pub(crate) fn run_received(&mut self, input: &mut Input, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if !self.listens() || input.pending_bytes() == 0 {
             return self.send_gathered(out);
         }
-        let mut slice = Slice::begin();
+        let mut slice = Slice::begin(socket.now);
         let moved = self.run_for(&mut slice, input, out) | self.send_gathered(out);
         if let Some(time) = slice.work() {
             socket.worked(time);

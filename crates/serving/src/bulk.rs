@@ -321,9 +321,9 @@ pub const SLICE: Duration = Duration::from_nanos(TURN_BYTES as u64);
 /// Time of the requests of one poll from which it counts as work.
 const LONG_REQUESTS: Duration = Duration::from_micros(100);
 /// Number of requests after which the clock is read again.
-const CLOCK_INTERVAL: u32 = 8;
+const CLOCK_INTERVAL: u32 = 16;
 
-/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 8 requests later.
+/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 16 requests later.
 #[derive(Debug)]
 pub struct Slice {
     began: Instant,
@@ -331,11 +331,11 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Begins a period now.
+    /// Begins a period at the time `now`, which the caller has just read.
     #[inline]
     #[must_use]
-    pub fn begin() -> Self {
-        Self { began: Instant::now(), requests: 0 }
+    pub fn begin(now: Instant) -> Self {
+        Self { began: now, requests: 0 }
     }
 
     /// Counts a request that is about to be handled. Returns false if the period is over, so that the request must wait.

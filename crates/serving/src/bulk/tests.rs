@@ -165,12 +165,12 @@ fn publishers_of_many_deliveries_need_turns() {
 async fn long_requests_use_up_a_round_and_short_ones_do_not() {
     let runtime = Runtime::new();
     let (mut busy, mut other) = (runtime.seat(1), runtime.seat(2));
-    let mut slice = Slice::begin();
+    let mut slice = Slice::begin(Instant::now());
     assert!(slice.has_time());
     assert_eq!(slice.work(), None, "a short request");
-    let mut slice = Slice::begin();
+    let mut slice = Slice::begin(Instant::now());
     let requests = (0..1000).take_while(|_| slice.has_time()).map(|_| std::thread::sleep(SLICE / 4)).count();
-    assert!(requests < 8, "the clock is read at every eighth request: {requests}");
+    assert!(requests < 16, "the clock is read at every sixteenth request: {requests}");
     let time = slice.work().expect("requests of more than a slice");
     assert!(time >= SLICE);
     let mut caused = CausedWork::default();
