@@ -11,7 +11,8 @@
 //! entries of native streams. Nothing polls for entries. Only the loss of a group's stream (it expired, or an HTTP
 //! client overwrote its key) causes no notification: readers of groups check for it every `RECHECK`.
 //!
-//! Limit: each blocked read counts as a tail (`max_tails`).
+//! Limits: each blocked read counts as a tail (`max_tails`), and waits for at most [`MAX_STREAMS`] streams, because its
+//! thread looks at all of them whenever one may have changed.
 
 use std::{
     future::Future,
@@ -41,6 +42,9 @@ use super::{
 /// are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
+/// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.
+const MAX_STREAMS: usize = 256;
+
 impl Session {
     /// Runs an `XREAD` or `XREADGROUP` command that has the option `BLOCK`. Returns `None` if the command can't
     /// block; the caller then runs it like any other command.
@@ -55,6 +59,9 @@ impl Session {
         }
         if !self.burst.is_empty() {
             return Some(CommandProgress::Again);
+        }
+        if streams_of(arguments) > MAX_STREAMS {
+            return Some(self.fail(&format!("ERR a blocking read waits for at most {MAX_STREAMS} streams"), out));
         }
         let begun = self.store().read(|read| Blocked::begin(read, arguments));
         let blocked = match begun {
@@ -191,6 +198,12 @@ impl Session {
             Err(failure) => self.error(&failure.0, out),
         }
     }
+}
+
+/// Returns the number of streams that an `XREAD` or `XREADGROUP` names.
+fn streams_of(arguments: &[&[u8]]) -> usize {
+    let at = arguments.iter().position(|argument| argument.eq_ignore_ascii_case(b"streams"));
+    at.map_or(0, |at| (arguments.len() - at - 1) / 2)
 }
 
 /// Returns the reply to a blocking read that `CLIENT UNBLOCK` has ended.

@@ -92,6 +92,44 @@ async fn long_scans_do_not_keep_other_clients_of_the_thread_waiting() {
     node.stop().await;
 }
 
+/// Clients pipeline hundreds of scans, each too short for the threads for long reads. Another client of their thread gets an
+/// answer after each slice of them, not after all that they have sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipelined_scans_are_handled_in_slices() {
+    const CLIENTS: usize = 8;
+    const SCANS: u32 = 500;
+    let (node, keyspace) = node().await;
+    let mut good = node.raw().await;
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut greedy = Vec::new();
+    for _ in 0..CLIENTS {
+        let (mut raw, answered) = (node.raw_from(2).await, Arc::clone(&answered));
+        let of_hidden_keys = Scan { prefix: b"hidden:001", ..scan(keyspace, 1, b"") };
+        for id in 1..=SCANS {
+            raw.put(id, &of_hidden_keys);
+        }
+        raw.flush().await;
+        greedy.push(tokio::spawn(async move {
+            for _ in 1..=SCANS {
+                let frame = raw.next().await;
+                let decoded = ServerFrame::decode(frame.raw()).unwrap().frame;
+                assert!(matches!(decoded, ServerFrame::Pairs(page) if page.pairs.iter().count() == 0));
+                answered.fetch_add(1, SeqCst);
+            }
+        }));
+    }
+    let mut gets = 0_usize;
+    while answered.load(SeqCst) < CLIENTS * SCANS as usize {
+        assert_eq!(value_bytes(&mut good, keyspace, b"seen:1").await, 5);
+        gets += 1;
+    }
+    for client in greedy {
+        client.await.unwrap();
+    }
+    assert!(gets >= 5 * CLIENTS, "{gets} requests while {} scans were handled", CLIENTS * SCANS as usize);
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_reads_return_what_short_ones_do() {
     let (node, keyspace) = node().await;

@@ -333,3 +333,19 @@ async fn a_server_that_stops_lets_nobody_wait() {
     assert_eq!(rest, "");
     assert!(begun.elapsed() < Duration::from_secs(8), "nobody was waited for: {:?}", begun.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_waits_for_a_bounded_number_of_streams() {
+    let node = node().await;
+    let (mut reader, mut writer) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    let read =
+        |streams: usize, how: &str| format!("XREAD {how}STREAMS{}{}", " s".repeat(streams), " $".repeat(streams));
+    let refused = "-ERR a blocking read waits for at most 256 streams";
+    assert_eq!(reader.call(&read(257, "BLOCK 0 ")).await, refused);
+    assert_eq!(reader.call(&read(257, "")).await, "*-1", "a read that does not wait");
+    reader.send(&encode(&read(256, "BLOCK 0 "))).await;
+    blocked(&mut writer, 1).await;
+    writer.call("XADD s 1-1 f v").await;
+    assert!(reader.reply().await.starts_with("*256 "));
+    node.stop().await;
+}
