@@ -75,7 +75,8 @@ pub(crate) struct Burst {
     pub watched: Vec<Watched>,
     /// Sources of the replies, in the order in which the client gets the replies.
     pub slots: Vec<Slot>,
-    /// Bytes of all [`Slot::Held`], concatenated.
+    /// Bytes of all [`Slot::Held`], concatenated: at most one reply more than
+    /// [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES).
     pub held: Vec<u8>,
     /// Keys that the commands may change. Once the commands are applied, clients that wait for these keys in
     /// blocking reads are notified.

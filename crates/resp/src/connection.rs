@@ -70,8 +70,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Creates the task of a connection on the thread with the rounds `bulk`. The client has the slot `place` until it has
-    /// authenticated and sent a command.
+    /// Creates the task of a connection on the thread with the rounds `bulk`. The client has the slot `place` until it
+    /// has authenticated and sent a command.
     pub(crate) fn new(session: Session, io: Channel, place: Slot, bulk: &Arc<BulkTurns>) -> Self {
         let app = &session.resp.app;
         // A timeout fires late by at most a quarter of the shortest one.
@@ -180,7 +180,7 @@ impl Connection {
                 // An idle connection keeps no buffer.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // A blocking read is dropped, because its client has probably gone, and with it the requests behind it.
+                    // A blocking read is dropped with the requests behind it, because its client has probably gone.
                     let is_blocked = self.session.blocked.is_some();
                     self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();
@@ -225,8 +225,8 @@ impl Connection {
         moved
     }
 
-    /// Reserves memory for the received bytes of a large request that is not complete. Ends the connection if requests already use all
-    /// the memory that they may use.
+    /// Reserves memory for the received bytes of a large request that is not complete. Ends the connection if requests
+    /// already use all the memory that they may use.
     fn admit(&mut self) {
         let wanted = self.input.wanted_bytes();
         if wanted <= READ_BYTES {

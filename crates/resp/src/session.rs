@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a burst or a long read is pending, or the client is blocked in a read or waits to authenticate, the session handles no further
-//!   command.
+//! * While a burst or a long read is pending, or the client is blocked in a read, waits to authenticate or waits for a
+//!   turn, the session handles no further command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
@@ -282,6 +282,7 @@ impl Session {
 
     fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> CommandProgress {
         if self.burst.held.len() >= OUTBOX_BYTES {
+            // The burst is committed, and its replies are sent, before more replies are held.
             return CommandProgress::Again;
         }
         let was = self.reply_mode;
@@ -554,8 +555,8 @@ impl Session {
         self.pending = Some(PendingBurst { commands, _held: self.account.count(Resource::Requests) });
     }
 
-    /// Continues the session's pending work: messages, proposed commands, the long read, and the blocking read. Returns true if
-    /// there was progress.
+    /// Continues the session's pending work: messages, proposed commands, the long read, and the blocking read. Returns
+    /// true if there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);

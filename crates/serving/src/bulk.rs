@@ -74,7 +74,7 @@ impl BulkCounters {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of rounds that ended because their bytes were used up.
+    /// Number of rounds that ended because bulk output or long requests had used them up.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
@@ -84,7 +84,7 @@ impl BulkCounters {
 /// Rounds of bulk output of one runtime. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
-    /// Number of bytes that may still be sent in this round; 0 or less at its end.
+    /// Number of bytes that may still be sent in this round, or nanoseconds of requests; 0 or less at its end.
     left: AtomicI64,
     /// True from the end of a round until no connection waits for a turn.
     is_crowded: AtomicBool,

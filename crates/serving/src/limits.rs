@@ -58,8 +58,8 @@ pub const MAX_H2_STREAMS: u32 = 128;
 pub const MAX_REQUEST_ID_BYTES: usize = 64;
 /// Memory in bytes of an open connection: read buffer, write buffer and bookkeeping.
 pub(crate) const CONNECTION_BYTES: u64 = 160 * 1024;
-/// Number of bytes queued for a native client at which its channel stops processing requests. One frame may
-/// exceed this number; the frame counts in `max_reply_bytes_in_flight` if it is large.
+/// Number of bytes queued for a native or a Redis client at which the server stops handling its requests. One reply may
+/// exceed this number; the reply counts in `max_reply_bytes_in_flight` if it is large.
 pub const OUTBOX_BYTES: usize = 128 * 1024;
 /// Maximum number of requests in progress on a native channel. Further requests get error `overloaded`.
 pub const MAX_CHANNEL_REQUESTS: u32 = 1024;
@@ -69,7 +69,7 @@ pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSC
 /// Size in bytes from which a reply counts in `max_reply_bytes_in_flight`. Smaller replies are included in the memory
 /// of their connection.
 pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
-/// Number of steps of work that a native channel performs before other channels on its thread get a turn.
+/// Number of steps of work that a native channel or a Redis connection performs before other channels on its thread get a turn.
 pub const MAX_TURNS: usize = 32;
 /// Largest read in bytes that the server performs for a native client on the calling thread; larger reads use
 /// a blocking thread.

@@ -1,7 +1,7 @@
 //! Connections that share a thread with their clients, so that nothing happens between two steps of a test but what the
 //! connections do in turns.
 
-use std::future::poll_fn;
+use std::{cell::Cell, future::poll_fn};
 
 use thalweg_engine::{Database, Options};
 use thalweg_serving::{
@@ -197,25 +197,27 @@ async fn replies_that_wait_for_a_commit_or_for_the_client_are_bounded() {
     let (mut client, mut connection) = thread.accept().await;
     let value = "v".repeat(VALUE);
     let requests = format!("SET k v\r\nSELECT 1\r\n{}QUIT\r\n", "GET big\r\n".repeat(500));
-    let mut most = 0;
-    let mut work = Box::pin(poll_fn(|cx| {
+    let most = Cell::new(0);
+    let work = poll_fn(|cx| {
         let polled = connection.poll(cx);
-        most = most.max(connection.session.burst.held.len() + connection.out.len());
+        most.set(most.get().max(connection.session.burst.held.len() + connection.out.len()));
         polled
-    }));
+    });
     let set = format!("SELECT 1\r\n*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${VALUE}\r\n{value}\r\nSELECT 0\r\n");
     let received = async {
         client.write_all(set.as_bytes()).await.unwrap();
         client.read_exact(&mut [0; 15]).await.unwrap();
         client.write_all(requests.as_bytes()).await.unwrap();
         // The client reads late, so that replies wait.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        while most.get() < OUTBOX_BYTES {
+            tokio::task::yield_now().await;
+        }
         let mut received = Vec::new();
         client.read_to_end(&mut received).await.unwrap();
         received
     };
-    let ((), received) = tokio::join!(&mut work, received);
-    drop(work);
+    let ((), received) = tokio::join!(work, received);
+    let most = most.get();
     let expected = format!("+OK\r\n+OK\r\n{}+OK\r\n", format!("${VALUE}\r\n{value}\r\n").repeat(500));
     assert!(received == expected.as_bytes(), "{} bytes of {}", received.len(), expected.len());
     assert!((VALUE..3 * OUTBOX_BYTES).contains(&most), "{most} bytes of replies waited");
