@@ -195,6 +195,12 @@ pub trait Read {
 /// Operations on stored keys that writing commands need. Later reads see earlier writes. `'a` is the lifetime of
 /// the commands' arguments.
 pub trait Store<'a>: Read {
+    /// Prepares for writing a value of this length, which the command is about to compute. Returns an error if the
+    /// command may not do that much work any more, so that it does not compute a value in vain. A store without a bound
+    /// on work always agrees.
+    fn prepare_value(&mut self, _bytes: usize) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// Writes a key's value and deadline. A deadline in the past deletes the key.
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError>;
     /// Replaces the meta of a key that already holds this collection. The key keeps its version, because `WATCH`

@@ -133,6 +133,7 @@ fn append<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     };
     let len = old.len() + args[2].len();
     check_value(len)?;
+    store.prepare_value(len)?;
     let mut new = Vec::with_capacity(len);
     new.extend_from_slice(&old);
     new.extend_from_slice(args[2]);
@@ -180,11 +181,12 @@ fn setrange<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     }
     let end = offset.checked_add(patch.len()).filter(|end| *end <= MAX_VALUE_BYTES);
     let end = end.ok_or_else(|| refused(TOO_LARGE))?;
-    let mut new = Vec::with_capacity(old.len().max(end));
+    let len = old.len().max(end);
+    store.prepare_value(len)?;
+    let mut new = Vec::with_capacity(len);
     new.extend_from_slice(&old);
-    new.resize(old.len().max(end), 0);
+    new.resize(len, 0);
     new[offset..end].copy_from_slice(patch);
-    let len = new.len();
     store.put(args[1], NewValue::String(new.into()), deadline)?;
     Ok(length(len))
 }

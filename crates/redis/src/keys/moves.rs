@@ -46,7 +46,10 @@ pub(super) fn copy<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
         return Ok(Reply::Integer(0));
     }
     let value = match found.value {
-        Value::String(bytes) => NewValue::String(bytes.to_vec().into()),
+        Value::String(bytes) => {
+            store.prepare_value(bytes.len())?;
+            NewValue::String(bytes.to_vec().into())
+        }
         Value::Collection(old) => NewValue::Collection(copy_parts(store, old)?),
     };
     store.put(to, value, found.deadline)?;

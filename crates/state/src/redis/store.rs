@@ -411,6 +411,12 @@ enum CollectionFate {
 }
 
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
+    fn prepare_value(&mut self, bytes: usize) -> Result<(), StoreError> {
+        let left = self.applying.applier.staged.meter().left();
+        // The work is charged when the value is written. A refusal uses up what is left.
+        if written_bytes(bytes) > left { self.work(left.saturating_add(1)) } else { Ok(()) }
+    }
+
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
         let before = self.head(key)?;
         let Some(expiry) = self.expiry(deadline) else {
