@@ -26,16 +26,23 @@ use crate::{
 struct Handle {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// True if the log has no threads, and [`Log::step`] does their work.
+    is_stepped: bool,
 }
 
 impl Handle {
     fn start(shared: Shared) -> Result<Self, OpenError> {
         let shared = Arc::new(shared);
-        let handle = Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) };
+        let handle = Self { shared: Arc::clone(&shared), threads: Mutex::default(), is_stepped: false };
         let segment_pool = Arc::clone(&shared.segment_pool);
         handle.spawn("log-prepare", move || segment_pool.run())?;
         handle.spawn("log-sync", move || shared.run_syncer())?;
         Ok(handle)
+    }
+
+    /// Creates the handle of a log without threads.
+    fn stepped(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared), threads: Mutex::default(), is_stepped: true }
     }
 
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
@@ -94,6 +101,31 @@ impl Log {
     ) -> Result<(Self, Recovery), OpenError> {
         let (shared, recovery) = recovery::open(disk, dir, options, clock, seed)?;
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
+    }
+
+    /// Opens a log like [`open`](Self::open), but without background threads, for a simulation that decides when their
+    /// work is done: [`step`](Self::step) does it. Nothing else prepares segments, so an [`append`](Self::append) that
+    /// needs one fails after its wait; use [`try_append`](Self::try_append).
+    pub fn open_stepped(
+        disk: Arc<dyn Disk>,
+        dir: &str,
+        options: LogOptions,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> Result<(Self, Recovery), OpenError> {
+        let (shared, recovery) = recovery::open(disk, dir, options, clock, seed)?;
+        Ok((Self { handle: Arc::new(Handle::stepped(shared)) }, recovery))
+    }
+
+    /// Performs the background work of a [stepped](Self::open_stepped) log that is due now: prepares and removes segment
+    /// files, and performs due syncs. Returns true if there was any. Does nothing in a log with threads.
+    pub fn step(&self) -> bool {
+        if !self.handle.is_stepped {
+            return false;
+        }
+        let shared = self.shared();
+        let has_prepared = shared.segment_pool.perform_due();
+        shared.perform_due() || has_prepared
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use thalweg_disk::{Disk, File, Mapping};
-use thalweg_types::{Generation, Lsn};
+use thalweg_types::{Clock, Generation, Lsn};
 
 use crate::{
     errors::{DiskFault, Explain},
@@ -93,8 +93,9 @@ struct State {
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// Times at which the writer took its latest segments. `last_interval` is the time between the last two of them.
-    take_times: VecDeque<Instant>,
+    /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
+    /// them.
+    take_times: VecDeque<Duration>,
     last_interval: Duration,
 }
 
@@ -105,8 +106,8 @@ impl State {
     }
 
     /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
-    fn note_taken(&mut self, now: Instant, most: usize) {
-        self.last_interval = self.take_times.back().map_or(Duration::ZERO, |before| now - *before);
+    fn note_taken(&mut self, now: Duration, most: usize) {
+        self.last_interval = self.take_times.back().map_or(Duration::ZERO, |before| now.saturating_sub(*before));
         self.take_times.push_back(now);
         if self.take_times.len() > most {
             self.take_times.pop_front();
@@ -114,8 +115,8 @@ impl State {
     }
 
     /// Number of segments that the writer took within [`RECENT`].
-    fn taken_recently(&self, now: Instant) -> usize {
-        self.take_times.len() - self.take_times.partition_point(|taken| now.duration_since(*taken) > RECENT)
+    fn taken_recently(&self, now: Duration) -> usize {
+        self.take_times.len() - self.take_times.partition_point(|taken| now.saturating_sub(*taken) > RECENT)
     }
 
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
@@ -137,6 +138,7 @@ pub(crate) struct PrepareCounters {
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
     disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
     dir: String,
     segment_bytes: u32,
     target: usize,
@@ -188,6 +190,7 @@ impl SegmentPool {
     /// `slots` are the file numbers in use.
     pub fn new(
         disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
         dir: &str,
         options: &LogOptions,
         seed: u64,
@@ -197,6 +200,7 @@ impl SegmentPool {
         let state = State { generation: generation.0, slots, retry: true, ..State::default() };
         Self {
             disk,
+            clock,
             dir: dir.to_owned(),
             segment_bytes: options.segment_bytes,
             target: options.spare_segments as usize,
@@ -230,7 +234,7 @@ impl SegmentPool {
             return None;
         }
         state.retry = true;
-        state.note_taken(Instant::now(), self.max_extra());
+        state.note_taken(self.clock.monotonic(), self.max_extra());
         self.work.notify_one();
         state.ready.pop_front()
     }
@@ -382,10 +386,27 @@ impl SegmentPool {
             let outcome = match self.next_job() {
                 Job::Stop => return,
                 Job::Recycle(slot) => self.recycle(slot).map(Some),
-                Job::Create => self.create(),
+                Job::Create => self.create(PrepareSpeed::Bounded),
                 Job::Remove(slot) => self.remove(&slot).map(|()| None),
             };
             self.done(outcome);
+        }
+    }
+
+    /// Performs all jobs that are due now, without waiting and at full speed. Returns true if there were any.
+    pub fn perform_due(&self) -> bool {
+        let mut has_worked = false;
+        loop {
+            self.check_free_space();
+            let job = self.take_job(&mut self.state());
+            let outcome = match job {
+                None | Some(Job::Stop) => return has_worked,
+                Some(Job::Recycle(slot)) => self.recycle(slot).map(Some),
+                Some(Job::Create) => self.create(PrepareSpeed::Urgent),
+                Some(Job::Remove(slot)) => self.remove(&slot).map(|()| None),
+            };
+            self.done(outcome);
+            has_worked = true;
         }
     }
 
@@ -410,25 +431,33 @@ impl SegmentPool {
         self.check_free_space();
         let mut state = self.state();
         loop {
-            if state.stop {
-                return Job::Stop;
-            }
-            let keep = self.segments_to_keep(&state);
-            if let Some(slot) = state.freed.pop() {
-                let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
-                return if fits { Job::Recycle(slot) } else { Job::Remove(slot) };
-            }
-            if state.ready.len() > keep {
-                // Removes the newest, so that the remaining ones stay ordered by generation.
-                let surplus = state.ready.pop_back().expect("there are more than are kept");
-                return Job::Remove(surplus.slot);
-            }
-            if state.ready.len() < self.target && state.retry {
-                state.retry = false;
-                return Job::Create;
+            if let Some(job) = self.take_job(&mut state) {
+                return job;
             }
             state = self.wait_for_work(state);
         }
+    }
+
+    /// Takes the job that is due now, if there is one.
+    fn take_job(&self, state: &mut State) -> Option<Job> {
+        if state.stop {
+            return Some(Job::Stop);
+        }
+        let keep = self.segments_to_keep(state);
+        if let Some(slot) = state.freed.pop() {
+            let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
+            return Some(if fits { Job::Recycle(slot) } else { Job::Remove(slot) });
+        }
+        if state.ready.len() > keep {
+            // Removes the newest, so that the remaining ones stay ordered by generation.
+            let surplus = state.ready.pop_back().expect("there are more than are kept");
+            return Some(Job::Remove(surplus.slot));
+        }
+        if state.ready.len() < self.target && state.retry {
+            state.retry = false;
+            return Some(Job::Create);
+        }
+        None
     }
 
     /// Blocks the preparer thread until there may be work for it.
@@ -446,7 +475,7 @@ impl SegmentPool {
         if self.is_low() {
             return self.target;
         }
-        self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.max_extra())
+        self.target + state.taken_recently(self.clock.monotonic()).clamp(EXTRA_SPARES, self.max_extra())
     }
 
     /// Maximum number of recycled segments kept beyond `spare_segments`.
@@ -474,7 +503,7 @@ impl SegmentPool {
         }
     }
 
-    fn create(&self) -> Result<Option<Prepared>, DiskFault> {
+    fn create(&self, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
         let (free, _) = self.check_free_space();
         // Only the last spare, for deletes and trims, may use the reserve.
         let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes() };
@@ -482,7 +511,7 @@ impl SegmentPool {
             let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "free space is below the reserve");
             return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
         }
-        self.claim_and_build(PrepareSpeed::Bounded)
+        self.claim_and_build(pace)
     }
 
     fn claim_and_build(&self, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {

@@ -58,7 +58,8 @@ pub(crate) fn open(
         generation = apply_survey(survey, seed, generation)?;
     }
     let slots = inventory.slots.clone();
-    let spares = Arc::new(SegmentPool::new(Arc::clone(&disk), dir, &options, seed, generation, slots));
+    let spares =
+        Arc::new(SegmentPool::new(Arc::clone(&disk), Arc::clone(&clock), dir, &options, seed, generation, slots));
     let set_aside: Vec<String> = inventory.unreadable.iter().map(|file| file.corruption.file.clone()).collect();
     let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
     let (table, core, mut recovery) = match survey {

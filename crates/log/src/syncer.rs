@@ -21,6 +21,30 @@ struct SyncDeadlines {
     stop: bool,
 }
 
+impl SyncDeadlines {
+    /// Takes the action that is due now. Otherwise returns the time until the next one, if a deadline is set.
+    fn next(&mut self, clock: &dyn Clock) -> Result<DueAction, Option<Duration>> {
+        if self.stop {
+            return Ok(DueAction::Stop);
+        }
+        if self.now {
+            self.now = false;
+            return Ok(DueAction::Everything);
+        }
+        let at = self.at.into_iter().chain(self.mark).min().ok_or(None)?;
+        let left = at.saturating_sub(clock.monotonic());
+        if !left.is_zero() {
+            return Err(Some(left));
+        }
+        if self.at == Some(at) {
+            self.at = None;
+            return Ok(DueAction::Interval);
+        }
+        self.mark = None;
+        Ok(DueAction::Mark)
+    }
+}
+
 /// Deadlines for which the background sync thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
@@ -58,28 +82,17 @@ impl Syncer {
     pub fn wait(&self, clock: &dyn Clock) -> DueAction {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if due.stop {
-                return DueAction::Stop;
-            }
-            if due.now {
-                due.now = false;
-                return DueAction::Everything;
-            }
-            let Some(at) = due.at.into_iter().chain(due.mark).min() else {
-                due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
-                continue;
+            due = match due.next(clock) {
+                Ok(action) => return action,
+                Err(None) => self.changed.wait(due).unwrap_or_else(PoisonError::into_inner),
+                Err(Some(left)) => self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0,
             };
-            let left = at.saturating_sub(clock.monotonic());
-            if left.is_zero() {
-                if due.at == Some(at) {
-                    due.at = None;
-                    return DueAction::Interval;
-                }
-                due.mark = None;
-                return DueAction::Mark;
-            }
-            due = self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns the action that is due now, without waiting.
+    pub fn poll(&self, clock: &dyn Clock) -> Option<DueAction> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).next(clock).ok()
     }
 }
 

@@ -15,7 +15,7 @@ use thalweg_disk::{
 use thalweg_log::{
     AppendError, Appended, Blocked, Draft, Log, LogOptions, Purpose, RecordKind, Truncation, TryAppendError,
 };
-use thalweg_types::{Action, Classified, Index, Lsn, SpaceId, SpaceTime, Term};
+use thalweg_types::{Action, Classified, Index, Lsn, ManualClock, SpaceId, SpaceTime, Term};
 
 use crate::common::*;
 
@@ -290,4 +290,29 @@ impl File for GatedFile {
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
         self.file.map(len)
     }
+}
+
+#[test]
+fn a_stepped_log_works_only_in_its_steps() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(ManualClock::default());
+    let (log, _) = Log::open_stepped(Arc::new(disk.clone()), "log", options(), clock.clone(), 7).unwrap();
+    for _ in 0..20 {
+        let refused = fill(&log, Purpose::Data);
+        assert!(matches!(refused, TryAppendError::WouldBlock(_)), "{refused}");
+        let end = log.end();
+        assert!(matches!(try_append(&log, 6000, Purpose::Data), Err(TryAppendError::WouldBlock(_))));
+        assert!(log.end() == end && log.step());
+        while log.step() {}
+    }
+    assert!(log.end() > Lsn(40));
+    assert_content(&log);
+    // A deadline is an interval of the clock, and nobody waits for it.
+    try_append(&log, 10, Purpose::Data).unwrap();
+    log.request_sync();
+    assert!(log.durable() < log.end());
+    assert!(log.step() && log.durable() == log.end());
+    drop(log);
+    let (log, _) = Log::open(Arc::new(disk), "log", options(), clock, 7).unwrap();
+    assert!(!log.step(), "a log with threads has no steps");
 }

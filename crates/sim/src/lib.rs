@@ -1,0 +1,3 @@
+//! Deterministic simulation of a cluster.
+
+pub mod runtime;
