@@ -1,3 +1,31 @@
-//! Deterministic simulation of a cluster.
+//! Deterministic simulation of a cluster: whole replicas on simulated disks, networks and clocks, in one thread.
+//!
+//! Owns: the runtime, the faults, the clients and the oracles. Does not own: what is simulated, which is the product's own
+//! code: the log (`log`), its use by openraft (`raft`), and the state machine (`state`).
+//!
+//! ```text
+//! faults ──┐                 ┌── history ──┐
+//!          ├─> cluster ──────┤             ├─> oracle ─> report
+//! clients ─┘   network, nodes└── truth ────┘
+//! ```
+//!
+//! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.
 
+pub mod cluster;
+pub mod faults;
+pub mod history;
+pub mod network;
+pub mod node;
+pub mod oracle;
+pub mod plant;
+pub mod report;
 pub mod runtime;
+pub mod shrink;
+pub mod state;
+pub mod truth;
+
+mod clients;
+
+pub use cluster::{Settings, run};
+pub use plant::Plant;
+pub use report::Report;

@@ -1,0 +1,407 @@
+//! A simulation: a cluster, its clients, and the script of faults, from the first start to the verdict.
+//!
+//! Owns: the order of events. Does not own: the parts, each of which has a module.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::atomic::Ordering::Relaxed,
+    time::Duration,
+};
+
+use openraft::async_runtime::WatchReceiver;
+use thalweg_raft::Commands;
+use thalweg_replica::NodeInfo;
+use thalweg_types::{
+    Clock,
+    command::{KeyspaceConfig, StreamConfig, encode_create_keyspace, encode_create_stream},
+};
+
+use crate::{
+    clients::{Client, payload},
+    faults::{Fault, FaultKind, Victim, script},
+    history::{Action, History},
+    network::Network,
+    node::{NodeClock, NodeParts},
+    oracle,
+    plant::Plant,
+    report::{Gap, Report},
+    runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, simulate, sleep, spawn, stop},
+    state::ReplicaState,
+    truth::Truth,
+};
+
+/// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
+/// Longest time for which the first answer after a fault is awaited.
+const MAX_GAP: Duration = Duration::from_secs(8);
+
+/// Settings of a simulation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed from which everything follows.
+    pub seed: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of clients.
+    pub clients: u64,
+    /// Requests of all clients together per virtual second.
+    pub rate: u64,
+    /// Virtual time in which faults happen.
+    pub lasts: Duration,
+    /// Kinds of faults.
+    pub kinds: Vec<FaultKind>,
+    /// Numbers of the script's faults that are left out.
+    pub without: BTreeSet<usize>,
+    /// Bug to plant.
+    pub plant: Option<Plant>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            nodes: 3,
+            clients: 8,
+            rate: 200,
+            lasts: Duration::from_secs(20),
+            kinds: FaultKind::ALL.to_vec(),
+            without: BTreeSet::new(),
+            plant: None,
+        }
+    }
+}
+
+struct Inner {
+    settings: Settings,
+    network: Network,
+    nodes: BTreeMap<ProcessId, NodeParts>,
+    truth: Truth,
+    history: History,
+    is_stopping: Cell<bool>,
+    /// Time of the last answered write.
+    last_write: Cell<Duration>,
+    gaps: RefCell<Vec<Gap>>,
+    /// Faults that hold at present, of each node. A node is whole again when the last one ends.
+    down: RefCell<BTreeMap<ProcessId, u32>>,
+}
+
+/// A simulated cluster. A clone refers to the same cluster.
+#[derive(Clone)]
+pub struct Cluster(Rc<Inner>);
+
+/// Runs a simulation.
+#[must_use]
+pub fn run(settings: &Settings) -> Report {
+    let own = settings.clone();
+    let finished = simulate(settings.seed, async move {
+        let cluster = Cluster::new(own);
+        cluster.run().await;
+        let verdict = oracle::check(&cluster.0.history.operations(), &cluster.0.truth);
+        let mut violations = cluster.0.truth.violations();
+        violations.extend(verdict.violations.iter().cloned());
+        (verdict, violations, cluster.0.gaps.take(), cluster.0.network.messages())
+    });
+    let (verdict, violations, gaps, messages) = finished.output;
+    Report {
+        settings: settings.clone(),
+        violations,
+        checked: verdict.checked,
+        unknown: verdict.unknown,
+        gaps,
+        messages,
+        elapsed: finished.elapsed,
+        polls: finished.polls,
+        fingerprint: finished.fingerprint,
+        events: finished.events,
+    }
+}
+
+impl Cluster {
+    fn new(settings: Settings) -> Self {
+        let nodes = (1..=settings.nodes).map(|id| (id, NodeParts::new(id, settings.seed * 100 + id))).collect();
+        Self(Rc::new(Inner {
+            network: Network::new(settings.plant),
+            nodes,
+            truth: Truth::default(),
+            history: History::default(),
+            is_stopping: Cell::new(false),
+            last_write: Cell::default(),
+            gaps: RefCell::default(),
+            down: RefCell::default(),
+            settings,
+        }))
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.0.network
+    }
+
+    pub(crate) fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    pub(crate) fn truth(&self) -> &Truth {
+        &self.0.truth
+    }
+
+    pub(crate) fn plant(&self) -> Option<Plant> {
+        self.0.settings.plant
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.is_stopping.get()
+    }
+
+    pub(crate) fn state(&self, node: ProcessId) -> Option<ReplicaState> {
+        self.0.nodes.get(&node)?.state.borrow().clone()
+    }
+
+    pub(crate) fn clock(&self, node: ProcessId) -> NodeClock {
+        self.0.nodes[&node].clock()
+    }
+
+    pub(crate) fn any_node(&self) -> ProcessId {
+        random(1..self.0.settings.nodes + 1)
+    }
+
+    /// Notes that a client got an answer.
+    pub(crate) fn answered(&self, action: Action) {
+        if action != Action::Get {
+            self.0.last_write.set(now());
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = ProcessId> + use<> {
+        1..=self.0.settings.nodes
+    }
+
+    async fn run(&self) {
+        for id in self.ids() {
+            self.start(id).await;
+        }
+        self.found().await;
+        let numbers = Rc::new(Cell::new(1));
+        let Settings { clients, rate, .. } = self.0.settings;
+        for _ in 0..clients {
+            let (cluster, numbers) = (self.clone(), Rc::clone(&numbers));
+            let pause = Duration::from_micros(1_000_000 * clients / rate.max(1));
+            let client = Client { cluster, numbers, target: self.any_node(), seen: None, pause };
+            spawn(OUTSIDE, client.run());
+        }
+        self.carry_out_script().await;
+        self.recover().await;
+        self.0.is_stopping.set(true);
+        // Requests that are under way may still be answered.
+        sleep(Duration::from_secs(2)).await;
+        self.check_equal().await;
+    }
+
+    /// Starts a node in its process and waits until it runs.
+    async fn start(&self, id: ProcessId) {
+        let (cluster, (sender, receiver)) = (self.clone(), tokio::sync::oneshot::channel());
+        spawn(id, async move {
+            let parts = &cluster.0.nodes[&id];
+            let started = parts.start(&cluster.0.network, &cluster.0.truth, cluster.plant()).await;
+            if let Err(error) = &started {
+                cluster.0.truth.violation(id, format!("the node does not start: {error}"));
+            }
+            // The node may be killed while it starts.
+            let _ = sender.send(());
+        });
+        let _ = receiver.await;
+        record(id, "runs");
+    }
+
+    /// Founds the group, and creates the keyspace and the stream.
+    async fn found(&self) {
+        let members: BTreeMap<u64, NodeInfo> = self.ids().map(|id| (id, NodeInfo::default())).collect();
+        let raft = self.0.network.raft(1).expect("node 1 runs");
+        raft.initialize(members).await.expect("a new group can be founded");
+        let keyspace = payload(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
+        let stream = payload(|out| encode_create_stream(out, "s", &StreamConfig::default()));
+        for bytes in [keyspace, stream] {
+            while !self.propose(bytes.clone()).await {
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// Proposes commands to the leader. Returns false without one.
+    async fn propose(&self, bytes: bytes::Bytes) -> bool {
+        let Some(raft) = self.leader().and_then(|leader| self.0.network.raft(leader)) else { return false };
+        let time = self.clock(1).wall();
+        raft.client_write(Commands { time, bytes }).await.is_ok()
+    }
+
+    /// Returns the node that leads the highest term, as the nodes that run see it.
+    fn leader(&self) -> Option<ProcessId> {
+        let leads = |id: ProcessId| {
+            let metrics = self.0.network.raft(id)?.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.state == openraft::ServerState::Leader).then_some((metrics.current_term, id))
+        };
+        self.ids().filter_map(leads).max().map(|(_, id)| id)
+    }
+
+    async fn carry_out_script(&self) {
+        let Settings { seed, lasts, nodes, kinds, without, .. } = &self.0.settings;
+        for fault in script(*seed, *lasts, *nodes, kinds) {
+            if without.contains(&fault.number) {
+                continue;
+            }
+            sleep(fault.at.saturating_sub(now())).await;
+            let victim = match fault.victim {
+                Victim::Leader => self.leader().unwrap_or(1),
+                Victim::Node(number) => number + 1,
+            };
+            record(victim, fault.to_string());
+            self.begin(&fault, victim);
+            self.measure_gap(fault.kind);
+            let cluster = self.clone();
+            spawn(OUTSIDE, async move {
+                sleep(fault.lasts).await;
+                record(victim, format!("fault {} ends", fault.number));
+                cluster.end(&fault, victim).await;
+            });
+        }
+        sleep(lasts.saturating_sub(now())).await;
+    }
+
+    /// Measures the time from now until the next answered write.
+    fn measure_gap(&self, kind: FaultKind) {
+        let (cluster, begun) = (self.clone(), now());
+        spawn(OUTSIDE, async move {
+            while cluster.0.last_write.get() <= begun && now() < begun + MAX_GAP && !cluster.is_stopping() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            if !cluster.is_stopping() {
+                cluster.0.gaps.borrow_mut().push(Gap { kind, lasted: now() - begun });
+            }
+        });
+    }
+
+    fn begin(&self, fault: &Fault, victim: ProcessId) {
+        let parts = &self.0.nodes[&victim];
+        let others = || self.ids().filter(move |id| *id != victim);
+        let network = &self.0.network;
+        match fault.kind {
+            FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault),
+            FaultKind::AllPowerLoss => self.ids().for_each(|id| self.crash(id, fault)),
+            FaultKind::Isolated => others().for_each(|other| {
+                network.cut(victim, other);
+                network.cut(other, victim);
+            }),
+            FaultKind::Deaf => others().for_each(|other| network.cut(other, victim)),
+            FaultKind::Mute => others().for_each(|other| network.cut(victim, other)),
+            FaultKind::Partition => {
+                let other = victim % self.0.settings.nodes + 1;
+                network.cut(victim, other);
+                network.cut(other, victim);
+            }
+            FaultKind::StuckSync => parts.faults.is_stuck.set(true),
+            FaultKind::SlowSync => parts.faults.slow_micros.set(20_000),
+            FaultKind::Stopped => stop(victim),
+            FaultKind::ClockStep => {
+                let step = random(0..20_000_000) as i64 - 10_000_000;
+                _ = parts.clock_error.fetch_add(step, Relaxed);
+            }
+            FaultKind::Loss => network.set_loss(200),
+            FaultKind::Delay => network.set_delay(Duration::from_micros(50)..Duration::from_millis(50)),
+        }
+    }
+
+    async fn end(&self, fault: &Fault, victim: ProcessId) {
+        let parts = &self.0.nodes[&victim];
+        let network = &self.0.network;
+        match fault.kind {
+            FaultKind::PowerLoss | FaultKind::Kill => self.restart(victim).await,
+            FaultKind::AllPowerLoss => {
+                for id in self.ids() {
+                    self.restart(id).await;
+                }
+            }
+            FaultKind::Isolated | FaultKind::Deaf | FaultKind::Mute | FaultKind::Partition => {
+                self.ids().for_each(|other| {
+                    network.mend(victim, other);
+                    network.mend(other, victim);
+                });
+            }
+            FaultKind::StuckSync => parts.faults.is_stuck.set(false),
+            FaultKind::SlowSync => parts.faults.slow_micros.set(0),
+            FaultKind::Stopped => resume(victim),
+            FaultKind::ClockStep => {}
+            FaultKind::Loss => network.set_loss(0),
+            FaultKind::Delay => network.set_delay(crate::network::USUAL_DELAY),
+        }
+    }
+
+    /// Ends a node's process at once. After a power loss its disk has only what was synced, and some of the rest.
+    fn crash(&self, id: ProcessId, fault: &Fault) {
+        *self.0.down.borrow_mut().entry(id).or_default() += 1;
+        let parts = &self.0.nodes[&id];
+        self.0.network.disconnect(id);
+        kill(id);
+        drop(parts.state.take());
+        let disk = parts.disk.borrow().clone();
+        let is_reused = self.plant() == Some(Plant::ReusedId);
+        *parts.disk.borrow_mut() = match fault.kind {
+            FaultKind::Kill => disk.kill_process(),
+            _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
+            _ => disk.power_loss(random(0..u64::MAX)),
+        };
+    }
+
+    async fn restart(&self, id: ProcessId) {
+        let is_whole = {
+            let mut down = self.0.down.borrow_mut();
+            let faults = down.entry(id).or_default();
+            *faults = faults.saturating_sub(1);
+            *faults == 0
+        };
+        if is_whole && self.state(id).is_none() {
+            self.start(id).await;
+        }
+    }
+
+    /// Ends all faults and waits until the cluster answers writes.
+    async fn recover(&self) {
+        record(OUTSIDE, "all faults end");
+        self.0.network.heal();
+        for (id, parts) in &self.0.nodes {
+            parts.faults.is_stuck.set(false);
+            parts.faults.slow_micros.set(0);
+            resume(*id);
+            if parts.state.borrow().is_none() {
+                self.0.down.borrow_mut().remove(id);
+                self.start(*id).await;
+            }
+        }
+        let begun = now();
+        while self.0.last_write.get() <= begun {
+            if now() > begun + PROGRESS_WITHIN {
+                let text = format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended");
+                return self.0.truth.violation(OUTSIDE, text);
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until all nodes have applied the last committed entry.
+    async fn check_equal(&self) {
+        let begun = now();
+        loop {
+            let last = self.0.truth.last();
+            let behind: Vec<ProcessId> =
+                self.ids().filter(|id| self.state(*id).and_then(|state| state.applied()) < last).collect();
+            if behind.is_empty() {
+                return;
+            }
+            if now() > begun + PROGRESS_WITHIN {
+                return self.0.truth.violation(behind[0], format!("nodes {behind:?} do not reach entry {last:?}"));
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The script of faults of a simulation, which follows from the seed alone.
+//!
+//! Owns: what happens when and for how long. Does not own: carrying it out (`cluster`).
+
+use std::{fmt, time::Duration};
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+/// Kind of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// The node loses power, and with it everything that was not synced. It starts again at the end.
+    PowerLoss,
+    /// The process is killed; what it wrote stays. It starts again at the end.
+    Kill,
+    /// No message reaches or leaves the node.
+    Isolated,
+    /// The node hears nobody, and is heard.
+    Deaf,
+    /// Nobody hears the node; it hears all.
+    Mute,
+    /// The link between the node and the next one is cut in both directions.
+    Partition,
+    /// No fsync of the node returns.
+    StuckSync,
+    /// Each fsync of the node takes 20 ms longer.
+    SlowSync,
+    /// The process is stopped, and goes on at the end.
+    Stopped,
+    /// The wall clock of the node is stepped.
+    ClockStep,
+    /// A fifth of all messages is lost.
+    Loss,
+    /// Messages take up to 50 ms and overtake each other.
+    Delay,
+    /// All nodes lose power at once.
+    AllPowerLoss,
+}
+
+impl FaultKind {
+    /// All kinds.
+    pub const ALL: [Self; 13] = [
+        Self::PowerLoss,
+        Self::Kill,
+        Self::Isolated,
+        Self::Deaf,
+        Self::Mute,
+        Self::Partition,
+        Self::StuckSync,
+        Self::SlowSync,
+        Self::Stopped,
+        Self::ClockStep,
+        Self::Loss,
+        Self::Delay,
+        Self::AllPowerLoss,
+    ];
+
+    /// Name of the kind in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PowerLoss => "power loss",
+            Self::Kill => "kill",
+            Self::Isolated => "isolated",
+            Self::Deaf => "deaf",
+            Self::Mute => "mute",
+            Self::Partition => "partition",
+            Self::StuckSync => "stuck fsync",
+            Self::SlowSync => "slow fsync",
+            Self::Stopped => "stopped",
+            Self::ClockStep => "clock step",
+            Self::Loss => "loss",
+            Self::Delay => "delay",
+            Self::AllPowerLoss => "power loss of all",
+        }
+    }
+}
+
+/// Node that a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// The node that leads when the fault begins.
+    Leader,
+    /// The node with this number, from 0, among the members.
+    Node(u64),
+}
+
+/// A fault of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Number of the fault in the script.
+    pub number: usize,
+    /// Time of its beginning.
+    pub at: Duration,
+    /// Time until it ends.
+    pub lasts: Duration,
+    /// What happens.
+    pub kind: FaultKind,
+    /// To whom.
+    pub victim: Victim,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let victim = match self.victim {
+            Victim::Leader => "the leader".to_owned(),
+            Victim::Node(number) => format!("member {number}"),
+        };
+        write!(f, "fault {}: {} of {victim} for {} ms", self.number, self.kind.name(), self.lasts.as_millis())
+    }
+}
+
+/// Returns the script of a seed: faults until `end`, of the given kinds, among `nodes` nodes. Some overlap.
+#[must_use]
+pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind]) -> Vec<Fault> {
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x5cf1_b9a3_77d2_e10f);
+    let mut at = Duration::from_millis(2_500);
+    let mut faults = Vec::new();
+    while at < end && !kinds.is_empty() {
+        let kind = kinds[rng.random_range(0..kinds.len())];
+        let victim = if rng.random_bool(0.6) { Victim::Leader } else { Victim::Node(rng.random_range(0..nodes)) };
+        let lasts = Duration::from_millis(rng.random_range(200..2_500));
+        faults.push(Fault { number: faults.len(), at, lasts, kind, victim });
+        at += Duration::from_millis(rng.random_range(300..3_000));
+    }
+    faults
+}

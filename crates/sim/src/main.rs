@@ -1,0 +1,257 @@
+//! The command `thalweg-sim`: runs simulations, repeats one, and shrinks one.
+//!
+//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments.
+
+#![allow(clippy::print_stdout, reason = "reports go to standard output")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use thalweg_sim::{
+    Plant, Report, Settings,
+    faults::FaultKind,
+    report::{Gap, percentile},
+    run,
+    shrink::shrink,
+};
+
+/// Simulates a cluster with faults, and checks what its clients are told
+///
+/// A simulation is a function of its seed and settings: the same arguments give the same course, byte for byte.
+#[derive(Debug, Parser)]
+#[command(name = "thalweg-sim", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs many simulations and reports the seeds with a violation
+    Run {
+        /// Number of seeds
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        seeds: u64,
+        /// First seed
+        #[arg(long, value_name = "SEED", default_value_t = 1)]
+        first: u64,
+        /// Directory for a file with settings, violations and story of each seed with a violation
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        artifacts: PathBuf,
+        /// Stop at the first seed with a violation
+        #[arg(long)]
+        stop_at_first: bool,
+        #[command(flatten)]
+        simulation: Simulation,
+    },
+    /// Repeats one simulation and prints its story, one line an event
+    Replay {
+        /// Seed to repeat
+        seed: u64,
+        #[command(flatten)]
+        simulation: Simulation,
+    },
+    /// Leaves out faults of a seed with a violation, as long as a violation remains
+    Shrink {
+        /// Seed to shrink
+        seed: u64,
+        #[command(flatten)]
+        simulation: Simulation,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Simulation {
+    /// Number of nodes
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
+    nodes: u64,
+    /// Number of clients
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    clients: u64,
+    /// Requests of all clients together per virtual second
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+    /// Virtual seconds in which faults happen
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=100_000))]
+    seconds: u64,
+    /// Kinds of faults, by their names in the story; all by default
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
+    faults: Option<Vec<FaultKind>>,
+    /// Numbers of faults that are left out, as `shrink` prints them
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    without: Vec<usize>,
+    /// Deliberate bug in the nodes, which the simulation must find
+    #[arg(long, value_name = "BUG")]
+    plant: Option<Plant>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_kind(text: &str) -> Result<FaultKind, String> {
+    let names = || FaultKind::ALL.map(FaultKind::name).join(", ");
+    let found = FaultKind::ALL.into_iter().find(|kind| kind.name() == text);
+    found.ok_or_else(|| format!("one of: {}", names()))
+}
+
+impl Simulation {
+    fn settings(&self, seed: u64) -> Settings {
+        Settings {
+            seed,
+            nodes: self.nodes,
+            clients: self.clients,
+            rate: self.rate,
+            lasts: Duration::from_secs(self.seconds),
+            kinds: self.faults.clone().unwrap_or_else(|| FaultKind::ALL.to_vec()),
+            without: self.without.iter().copied().collect::<BTreeSet<_>>(),
+            plant: self.plant,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let found = match Cli::parse().command {
+        Command::Run { seeds, first, artifacts, stop_at_first, simulation } => {
+            run_many(first..first.saturating_add(seeds), &artifacts, stop_at_first, &simulation)
+        }
+        Command::Replay { seed, simulation } => {
+            let report = run(&simulation.settings(seed));
+            print(&report, simulation.json);
+            !report.violations.is_empty()
+        }
+        Command::Shrink { seed, simulation } => shrink_one(seed, &simulation),
+    };
+    ExitCode::from(u8::from(found))
+}
+
+/// Totals of many simulations.
+#[derive(Default)]
+struct Totals {
+    simulations: u64,
+    checked: usize,
+    unknown: usize,
+    elapsed: Duration,
+    gaps: Vec<Gap>,
+    /// Seeds with a violation, each with the first one.
+    failed: Vec<(u64, String)>,
+}
+
+fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, simulation: &Simulation) -> bool {
+    let begun = Instant::now();
+    let bar = ProgressBar::new(seeds.end - seeds.start);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {eta} left").expect("a valid template");
+    bar.set_style(style);
+    let mut totals = Totals::default();
+    for seed in seeds {
+        let report = run(&simulation.settings(seed));
+        totals.simulations += 1;
+        totals.checked += report.checked;
+        totals.unknown += report.unknown;
+        totals.elapsed += report.elapsed;
+        totals.gaps.extend(&report.gaps);
+        if let Some(violation) = report.violations.first() {
+            totals.failed.push((seed, violation.clone()));
+            bar.suspend(|| keep(&report, artifacts));
+            if stop_at_first {
+                break;
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    print_totals(&mut totals, begun.elapsed(), simulation.json);
+    !totals.failed.is_empty()
+}
+
+/// Writes the artifact of a simulation with a violation.
+fn keep(report: &Report, artifacts: &Path) {
+    let path = artifacts.join(format!("thalweg-sim-{}.txt", report.settings.seed));
+    let text = format!("{:#}\n\n{}", report.json(), report.story());
+    match std::fs::create_dir_all(artifacts).and_then(|()| std::fs::write(&path, text)) {
+        Ok(()) => eprintln!("{report}: see {}", path.display()),
+        Err(error) => eprintln!("{report}; cannot write {}: {error}", path.display()),
+    }
+}
+
+fn print_totals(totals: &mut Totals, took: Duration, json: bool) {
+    let mut kinds: BTreeMap<FaultKind, Vec<Duration>> = BTreeMap::new();
+    for gap in &totals.gaps {
+        kinds.entry(gap.kind).or_default().push(gap.lasted);
+    }
+    let times_real = totals.elapsed.as_secs_f64() / took.as_secs_f64();
+    let millis = |values: &mut [Duration], share| percentile(values, share).unwrap_or_default().as_millis();
+    if json {
+        let gaps: serde_json::Map<_, _> = kinds
+            .iter_mut()
+            .map(|(kind, values)| {
+                let figures = serde_json::json!({
+                    "count": values.len(),
+                    "p50_ms": millis(values, 0.5),
+                    "p99_ms": millis(values, 0.99),
+                    "max_ms": millis(values, 1.0),
+                });
+                (kind.name().to_owned(), figures)
+            })
+            .collect();
+        let text = serde_json::json!({
+            "simulations": totals.simulations,
+            "checked": totals.checked,
+            "unknown": totals.unknown,
+            "virtual_seconds": totals.elapsed.as_secs_f64(),
+            "times_real_time": times_real,
+            "next_answer_after_fault": gaps,
+            "failed": totals.failed,
+        });
+        return println!("{text:#}");
+    }
+    println!("{:<18} {:>6} {:>8} {:>8} {:>8}", "time to next ack", "faults", "p50 ms", "p99 ms", "max ms");
+    for (kind, values) in &mut kinds {
+        let (count, p50, p99, max) = (values.len(), millis(values, 0.5), millis(values, 0.99), millis(values, 1.0));
+        println!("{:<18} {count:>6} {p50:>8} {p99:>8} {max:>8}", kind.name());
+    }
+    println!(
+        "{} simulations, {} operations checked, {} writes without an answer, {:.0} virtual seconds, {times_real:.1} × real time",
+        totals.simulations,
+        totals.checked,
+        totals.unknown,
+        totals.elapsed.as_secs_f64()
+    );
+    for (seed, violation) in &totals.failed {
+        println!("seed {seed}: {violation}");
+    }
+    println!("{} seeds with a violation", totals.failed.len());
+}
+
+fn print(report: &Report, json: bool) {
+    if json {
+        return println!("{:#}", report.json());
+    }
+    print!("{}", report.story());
+    println!("{report}");
+    report.violations.iter().for_each(|violation| println!("violation: {violation}"));
+}
+
+fn shrink_one(seed: u64, simulation: &Simulation) -> bool {
+    let bar = ProgressBar::new_spinner();
+    let shrunk = shrink(&simulation.settings(seed), |left| {
+        bar.set_message(format!("{left} faults remain"));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    let Some(report) = shrunk else {
+        println!("seed {seed} has no violation");
+        return false;
+    };
+    print(&report, simulation.json);
+    if !simulation.json && !report.settings.without.is_empty() {
+        let without: Vec<String> = report.settings.without.iter().map(usize::to_string).collect();
+        println!("repeat it with: replay {seed} --without {} and the same options", without.join(","));
+    }
+    true
+}

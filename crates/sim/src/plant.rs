@@ -1,0 +1,26 @@
+//! Planted bugs: deliberate faults in the simulated nodes, which the oracles must find.
+//!
+//! No oracle knows them. A simulator that misses one of them would miss the same fault in the product.
+
+use clap::ValueEnum;
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Plant {
+    /// The log confirms entries before their fsync.
+    AckBeforeFsync,
+    /// The log confirms a vote without writing it.
+    ForgottenVote,
+    /// The state applies the first record with an index, also if a truncation has voided it.
+    VoidEntryRead,
+    /// Followers keep a leader that cannot hear them.
+    DeafLeaderKept,
+    /// A read does not ask a majority whether its node still leads.
+    UncheckedRead,
+    /// A node applies entries with the time of its own clock.
+    OwnClock,
+    /// What an entry changes depends on an option of the node.
+    OptionInApply,
+    /// A node that lost its disk comes back with the same id.
+    ReusedId,
+}

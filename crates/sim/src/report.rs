@@ -1,0 +1,98 @@
+//! The result of a simulation, and its text.
+
+use std::{fmt, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{cluster::Settings, faults::FaultKind, runtime::Event};
+
+/// Time from a fault until the next answered write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Kind of the fault.
+    pub kind: FaultKind,
+    /// Time until the answer, at most 8 s.
+    pub lasted: Duration,
+}
+
+/// Result of a simulation.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Settings of the simulation.
+    pub settings: Settings,
+    /// Descriptions of what a correct cluster cannot do; empty if nothing was found.
+    pub violations: Vec<String>,
+    /// Number of operations with an answer that the oracle checked.
+    pub checked: usize,
+    /// Number of writes whose client got no answer.
+    pub unknown: usize,
+    /// Times until the next answered write, for each fault.
+    pub gaps: Vec<Gap>,
+    /// Number of messages between nodes.
+    pub messages: u64,
+    /// Virtual time.
+    pub elapsed: Duration,
+    /// Number of times that a task ran.
+    pub polls: u64,
+    /// Hash of the course. Two runs with the same hash took the same course.
+    pub fingerprint: u64,
+    /// Event log.
+    pub events: Vec<Event>,
+}
+
+impl Report {
+    /// Returns the story: one line an event.
+    #[must_use]
+    pub fn story(&self) -> String {
+        let line = |event: &Event| {
+            let place = if event.process == 0 { "-".to_owned() } else { format!("node {}", event.process) };
+            format!("{:>10.6} s  {place:<7} {}\n", event.at.as_secs_f64(), event.text)
+        };
+        self.events.iter().map(line).collect()
+    }
+
+    /// Returns the report as JSON, with all that is needed to run the simulation again.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let Settings { seed, nodes, clients, rate, lasts, kinds, without, plant } = &self.settings;
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "seed": seed,
+            "nodes": nodes,
+            "clients": clients,
+            "rate_per_second": rate,
+            "seconds": lasts.as_secs_f64(),
+            "faults": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "without": without,
+            "plant": plant.map(|plant| format!("{plant:?}")),
+            "violations": self.violations,
+            "checked": self.checked,
+            "unknown": self.unknown,
+            "messages": self.messages,
+            "fingerprint": format!("{:016x}", self.fingerprint),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {} operations checked, {} without an answer, {:.1} s, course {:016x}, {} violations",
+            self.settings.seed,
+            self.checked,
+            self.unknown,
+            self.elapsed.as_secs_f64(),
+            self.fingerprint,
+            self.violations.len()
+        )
+    }
+}
+
+/// Returns the largest of the smallest `share` of the values; `None` without values.
+#[must_use]
+pub fn percentile(values: &mut [Duration], share: f64) -> Option<Duration> {
+    values.sort_unstable();
+    let last = values.len().checked_sub(1)?;
+    Some(values[(last as f64 * share) as usize])
+}
