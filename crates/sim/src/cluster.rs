@@ -20,7 +20,7 @@ use thalweg_types::{
 
 use crate::{
     clients::{Client, payload},
-    faults::{Fault, FaultKind, Victim, script},
+    faults::{Fault, FaultKind, Overlap, Victim, script},
     history::{Action, History},
     network::Network,
     node::{NodeClock, NodeParts},
@@ -34,6 +34,12 @@ use crate::{
 
 /// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
+/// Time in which a cluster with a majority of nodes that work must answer a write.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Additional time of an fsync on a slow disk, in microseconds.
+const SLOW_MICROS: u64 = 20_000;
+/// Time for which disks are slow before all nodes lose power; shorter than the shortest fault.
+const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
@@ -52,6 +58,8 @@ pub struct Settings {
     pub lasts: Duration,
     /// Kinds of faults.
     pub kinds: Vec<FaultKind>,
+    /// Whether faults may hold at the same time.
+    pub overlap: Overlap,
     /// Numbers of the script's faults that are left out.
     pub without: BTreeSet<usize>,
     /// Bug to plant.
@@ -67,9 +75,18 @@ impl Default for Settings {
             rate: 200,
             lasts: Duration::from_secs(20),
             kinds: FaultKind::ALL.to_vec(),
+            overlap: Overlap::Allowed,
             without: BTreeSet::new(),
             plant: None,
         }
+    }
+}
+
+impl Settings {
+    /// Returns the script of faults, with those that the settings leave out.
+    #[must_use]
+    pub fn script(&self) -> Vec<Fault> {
+        script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap)
     }
 }
 
@@ -83,6 +100,9 @@ struct Inner {
     /// Time of the last answered write.
     last_write: Cell<Duration>,
     gaps: RefCell<Vec<Gap>>,
+    /// Number of faults that hold at present, and the last time at which there were several.
+    active: Cell<i32>,
+    crowded_at: Cell<Duration>,
     /// Faults that hold at present, of each node. A node is whole again when the last one ends.
     down: RefCell<BTreeMap<ProcessId, u32>>,
 }
@@ -103,7 +123,9 @@ pub fn run(settings: &Settings) -> Report {
         violations.extend(verdict.violations.iter().cloned());
         (verdict, violations, cluster.0.gaps.take(), cluster.0.network.messages())
     });
-    let (verdict, violations, gaps, messages) = finished.output;
+    let (verdict, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
+        (oracle::Verdict::default(), vec![format!("a task panicked: {panicked}")], Vec::new(), 0)
+    });
     Report {
         settings: settings.clone(),
         violations,
@@ -129,6 +151,8 @@ impl Cluster {
             is_stopping: Cell::new(false),
             last_write: Cell::default(),
             gaps: RefCell::default(),
+            active: Cell::default(),
+            crowded_at: Cell::default(),
             down: RefCell::default(),
             settings,
         }))
@@ -246,8 +270,8 @@ impl Cluster {
     }
 
     async fn carry_out_script(&self) {
-        let Settings { seed, lasts, nodes, kinds, without, .. } = &self.0.settings;
-        for fault in script(*seed, *lasts, *nodes, kinds) {
+        let Settings { lasts, without, .. } = &self.0.settings;
+        for fault in self.0.settings.script() {
             if without.contains(&fault.number) {
                 continue;
             }
@@ -257,28 +281,49 @@ impl Cluster {
                 Victim::Node(number) => number + 1,
             };
             record(victim, fault.to_string());
+            self.note_faults(1);
             self.begin(&fault, victim);
-            self.measure_gap(fault.kind);
+            self.measure_gap(fault, victim);
             let cluster = self.clone();
             spawn(OUTSIDE, async move {
                 sleep(fault.lasts).await;
                 record(victim, format!("fault {} ends", fault.number));
                 cluster.end(&fault, victim).await;
+                cluster.note_faults(-1);
             });
         }
         sleep(lasts.saturating_sub(now())).await;
     }
 
-    /// Measures the time from now until the next answered write.
-    fn measure_gap(&self, kind: FaultKind) {
+    /// Counts a fault that begins or ends.
+    fn note_faults(&self, change: i32) {
+        let before = self.0.active.get();
+        self.0.active.set(before + change);
+        if before > 1 || before + change > 1 {
+            self.0.crowded_at.set(now());
+        }
+    }
+
+    /// Measures the time from now until the next answered write. A cluster with a majority of nodes that work must answer
+    /// within a bound, although the fault lasts.
+    fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
+        let leaves_majority =
+            !matches!(fault.kind, FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss) && self.0.settings.nodes > 2;
         spawn(OUTSIDE, async move {
             while cluster.0.last_write.get() <= begun && now() < begun + MAX_GAP && !cluster.is_stopping() {
                 sleep(Duration::from_millis(1)).await;
             }
-            if !cluster.is_stopping() {
-                cluster.0.gaps.borrow_mut().push(Gap { kind, lasted: now() - begun });
+            if cluster.is_stopping() {
+                return;
             }
+            let lasted = now() - begun;
+            let was_crowded = cluster.0.crowded_at.get() >= begun || cluster.0.active.get() > 1;
+            if lasted > ANSWER_WITHIN && leaves_majority && !was_crowded {
+                let text = format!("no write was answered for {} ms beside one fault: {fault}", lasted.as_millis());
+                cluster.0.truth.violation(victim, text);
+            }
+            cluster.0.gaps.borrow_mut().push(Gap { kind: fault.kind, lasted });
         });
     }
 
@@ -288,7 +333,15 @@ impl Cluster {
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault),
-            FaultKind::AllPowerLoss => self.ids().for_each(|id| self.crash(id, fault)),
+            FaultKind::AllPowerLoss => self.crash_all(fault),
+            FaultKind::SlowThenPowerLoss => {
+                self.slow_down(SLOW_MICROS);
+                let (cluster, fault) = (self.clone(), *fault);
+                spawn(OUTSIDE, async move {
+                    sleep(SLOW_BEFORE_LOSS).await;
+                    cluster.crash_all(&fault);
+                });
+            }
             FaultKind::Isolated => others().for_each(|other| {
                 network.cut(victim, other);
                 network.cut(other, victim);
@@ -301,7 +354,7 @@ impl Cluster {
                 network.cut(other, victim);
             }
             FaultKind::StuckSync => parts.faults.is_stuck.set(true),
-            FaultKind::SlowSync => parts.faults.slow_micros.set(20_000),
+            FaultKind::SlowSync => parts.faults.slow_micros.set(SLOW_MICROS),
             FaultKind::Stopped => stop(victim),
             FaultKind::ClockStep => {
                 let step = random(0..20_000_000) as i64 - 10_000_000;
@@ -317,7 +370,8 @@ impl Cluster {
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.restart(victim).await,
-            FaultKind::AllPowerLoss => {
+            FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss => {
+                self.slow_down(0);
                 for id in self.ids() {
                     self.restart(id).await;
                 }
@@ -335,6 +389,15 @@ impl Cluster {
             FaultKind::Loss => network.set_loss(0),
             FaultKind::Delay => network.set_delay(crate::network::USUAL_DELAY),
         }
+    }
+
+    fn crash_all(&self, fault: &Fault) {
+        self.ids().for_each(|id| self.crash(id, fault));
+    }
+
+    /// Makes each fsync of all nodes take longer.
+    fn slow_down(&self, micros: u64) {
+        self.0.nodes.values().for_each(|parts| parts.faults.slow_micros.set(micros));
     }
 
     /// Ends a node's process at once. After a power loss its disk has only what was synced, and some of the rest.

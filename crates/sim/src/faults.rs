@@ -35,11 +35,13 @@ pub enum FaultKind {
     Delay,
     /// All nodes lose power at once.
     AllPowerLoss,
+    /// All disks become slow, and soon afterwards all nodes lose power: much of what was written was not synced.
+    SlowThenPowerLoss,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PowerLoss,
         Self::Kill,
         Self::Isolated,
@@ -53,6 +55,7 @@ impl FaultKind {
         Self::Loss,
         Self::Delay,
         Self::AllPowerLoss,
+        Self::SlowThenPowerLoss,
     ];
 
     /// Name of the kind in reports.
@@ -72,6 +75,7 @@ impl FaultKind {
             Self::Loss => "loss",
             Self::Delay => "delay",
             Self::AllPowerLoss => "power loss of all",
+            Self::SlowThenPowerLoss => "slow, power loss",
         }
     }
 }
@@ -110,18 +114,30 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Returns the script of a seed: faults until `end`, of the given kinds, among `nodes` nodes. Some overlap.
+/// Whether faults of a script may hold at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// About half of the faults begin before the one before them ends.
+    Allowed,
+    /// Each fault begins after the one before it has ended, and the cluster has recovered.
+    Never,
+}
+
+/// Returns the script of a seed: faults until `end`, of the given kinds, among `nodes` nodes. One in five lasts long.
 #[must_use]
-pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind]) -> Vec<Fault> {
+pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind], overlap: Overlap) -> Vec<Fault> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5cf1_b9a3_77d2_e10f);
     let mut at = Duration::from_millis(2_500);
     let mut faults = Vec::new();
     while at < end && !kinds.is_empty() {
         let kind = kinds[rng.random_range(0..kinds.len())];
         let victim = if rng.random_bool(0.6) { Victim::Leader } else { Victim::Node(rng.random_range(0..nodes)) };
-        let lasts = Duration::from_millis(rng.random_range(200..2_500));
+        let millis = if rng.random_bool(0.2) { 3_000..7_000 } else { 200..2_500 };
+        let lasts = Duration::from_millis(rng.random_range(millis));
         faults.push(Fault { number: faults.len(), at, lasts, kind, victim });
-        at += Duration::from_millis(rng.random_range(300..3_000));
+        let is_apart = rng.random_bool(0.5) || overlap == Overlap::Never;
+        let pause = if is_apart { 2_000..4_000 } else { 300..2_000 };
+        at += Duration::from_millis(rng.random_range(pause)) + if is_apart { lasts } else { Duration::ZERO };
     }
     faults
 }

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use thalweg_sim::{
     Plant, Report, Settings,
-    faults::FaultKind,
+    faults::{FaultKind, Overlap},
     report::{Gap, percentile},
     run,
     shrink::shrink,
@@ -83,6 +83,9 @@ struct Simulation {
     /// Kinds of faults, by their names in the story; all by default
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     faults: Option<Vec<FaultKind>>,
+    /// Let each fault begin only after the one before it has ended
+    #[arg(long)]
+    apart: bool,
     /// Numbers of faults that are left out, as `shrink` prints them
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     without: Vec<usize>,
@@ -109,6 +112,7 @@ impl Simulation {
             rate: self.rate,
             lasts: Duration::from_secs(self.seconds),
             kinds: self.faults.clone().unwrap_or_else(|| FaultKind::ALL.to_vec()),
+            overlap: if self.apart { Overlap::Never } else { Overlap::Allowed },
             without: self.without.iter().copied().collect::<BTreeSet<_>>(),
             plant: self.plant,
         }

@@ -31,7 +31,8 @@ pub struct Verdict {
     pub violations: Vec<String>,
 }
 
-/// Positions in the order of a key's writes at which an operation may lie, and its moments.
+/// Positions at which an operation may lie, and its moments. The write of the entry with index `i` lies at `2 * i`; reads
+/// of its value lie behind it, from `2 * i + 1` on.
 struct Range {
     begin: u64,
     end: u64,
@@ -112,7 +113,7 @@ fn check_key(key: u64, operations: &[(&Operation, Option<u64>)], violations: &mu
             values.push((*index, after));
         }
         let end = write.end.map_or(u64::MAX, |(moment, _)| moment);
-        ranges.push(Range { begin: write.begin, end, low: *index, high: *index, text: format!("{write:?}") });
+        ranges.push(Range { begin: write.begin, end, low: 2 * index, high: 2 * index, text: format!("{write:?}") });
     }
     let reads = operations.iter().filter_map(|(operation, _)| match operation.end {
         Some((end, Answer::Value(value))) => Some((*operation, end, value)),
@@ -123,8 +124,8 @@ fn check_key(key: u64, operations: &[(&Operation, Option<u64>)], violations: &mu
             violations.push(format!("key {key} never had the value of {read:?}"));
             continue;
         };
-        let high = values.get(at + 1).map_or(u64::MAX, |(next, _)| next - 1);
-        ranges.push(Range { begin: read.begin, end, low: values[at].0, high, text: format!("{read:?}") });
+        let high = values.get(at + 1).map_or(u64::MAX, |(next, _)| 2 * next - 1);
+        ranges.push(Range { begin: read.begin, end, low: 2 * values[at].0 + 1, high, text: format!("{read:?}") });
     }
     check_real_time(key, &ranges, violations);
 }
@@ -167,18 +168,18 @@ mod tests {
 
     #[test]
     fn reads_lie_between_two_writes_and_agree_with_real_time() {
-        // Writes at 5 and 9, one after the other; reads of the first value end before the second write begins.
-        let writes = || vec![range(1, 2, 5, 5), range(5, 6, 9, 9)];
+        // Writes at indexes 5 and 9, one after the other.
+        let writes = || vec![range(1, 2, 10, 10), range(5, 6, 18, 18)];
         let with = |read: Range| violations(&writes().into_iter().chain([read]).collect::<Vec<_>>());
-        assert_eq!(with(range(3, 4, 5, 8)), 0);
-        assert_eq!(with(range(3, 10, 5, 8)), 0, "it overlaps the second write");
-        assert_eq!(with(range(7, 8, 5, 8)), 1, "stale: the second write had ended");
-        assert_eq!(with(range(3, 4, 9, u64::MAX)), 1, "from the future: the second write begins later");
+        assert_eq!(with(range(3, 4, 11, 17)), 0);
+        assert_eq!(with(range(3, 10, 11, 17)), 0, "it overlaps the second write");
+        assert_eq!(with(range(7, 8, 11, 17)), 1, "stale: the second write had ended");
+        assert_eq!(with(range(3, 4, 19, u64::MAX)), 1, "from the future: the second write begins later");
         // Two reads that see the values in the wrong order while both writes are under way.
-        let concurrent = [range(1, 20, 5, 5), range(2, 21, 9, 9), range(3, 4, 9, u64::MAX), range(6, 7, 5, 8)];
+        let concurrent = [range(1, 20, 10, 10), range(2, 21, 18, 18), range(3, 4, 19, u64::MAX), range(6, 7, 11, 17)];
         assert_eq!(violations(&concurrent), 1);
         // Writes that real time orders otherwise.
-        assert_eq!(violations(&[range(1, 2, 9, 9), range(3, 4, 5, 5)]), 1);
-        assert_eq!(violations(&[range(1, u64::MAX, 9, 9), range(3, 4, 5, 5)]), 0, "its end is unknown");
+        assert_eq!(violations(&[range(1, 2, 18, 18), range(3, 4, 10, 10)]), 1);
+        assert_eq!(violations(&[range(1, u64::MAX, 18, 18), range(3, 4, 10, 10)]), 0, "its end is unknown");
     }
 }

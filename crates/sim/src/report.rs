@@ -4,7 +4,11 @@ use std::{fmt, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{cluster::Settings, faults::FaultKind, runtime::Event};
+use crate::{
+    cluster::Settings,
+    faults::{FaultKind, Overlap},
+    runtime::Event,
+};
 
 /// Time from a fault until the next answered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +58,7 @@ impl Report {
     /// Returns the report as JSON, with all that is needed to run the simulation again.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Settings { seed, nodes, clients, rate, lasts, kinds, without, plant } = &self.settings;
+        let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, without, plant } = &self.settings;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "seed": seed,
@@ -63,6 +67,7 @@ impl Report {
             "rate_per_second": rate,
             "seconds": lasts.as_secs_f64(),
             "faults": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "apart": *overlap == Overlap::Never,
             "without": without,
             "plant": plant.map(|plant| format!("{plant:?}")),
             "violations": self.violations,

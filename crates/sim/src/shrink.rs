@@ -7,7 +7,6 @@
 
 use crate::{
     cluster::{Settings, run},
-    faults::script,
     report::Report,
 };
 
@@ -19,8 +18,7 @@ pub fn shrink(settings: &Settings, mut tried: impl FnMut(usize)) -> Option<Repor
         return None;
     }
     let kept = |settings: &Settings| -> Vec<usize> {
-        let faults = script(settings.seed, settings.lasts, settings.nodes, &settings.kinds);
-        faults.iter().map(|fault| fault.number).filter(|number| !settings.without.contains(number)).collect()
+        settings.script().iter().map(|fault| fault.number).filter(|number| !settings.without.contains(number)).collect()
     };
     let mut size = kept(settings).len().div_ceil(2);
     while size > 0 {

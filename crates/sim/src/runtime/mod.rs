@@ -17,10 +17,12 @@ mod time;
 mod watch;
 
 use std::{
+    any::Any,
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::Future,
     ops::Range,
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     rc::Rc,
     sync::{
@@ -118,8 +120,8 @@ fn scheduler<T>(with: impl FnOnce(&Scheduler) -> T) -> T {
 /// Result of a finished simulation.
 #[derive(Debug)]
 pub struct Finished<T> {
-    /// Output of the main task.
-    pub output: T,
+    /// Output of the main task; the message of the panic, if a task panicked or all tasks waited for one another.
+    pub output: Result<T, String>,
     /// Virtual time that passed.
     pub elapsed: Duration,
     /// Number of times that a task ran.
@@ -131,21 +133,22 @@ pub struct Finished<T> {
 }
 
 /// Runs a simulation until its main task ends, and drops all other tasks then.
-///
-/// # Panics
-/// If all tasks wait for one another, or if a task panics.
 pub fn simulate<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) -> Finished<T> {
     let scheduler = Rc::new(Scheduler::new(seed));
     let _current = Current::enter(&scheduler);
     let output = Rc::new(RefCell::new(None));
     let result = Rc::clone(&output);
     scheduler.spawn(OUTSIDE, Box::pin(async move { *result.borrow_mut() = Some(main.await) }));
-    let output = loop {
-        if let Some(output) = output.borrow_mut().take() {
-            break output;
+    let course = || {
+        loop {
+            if let Some(output) = output.borrow_mut().take() {
+                return output;
+            }
+            assert!(scheduler.step(), "all tasks wait at {:?}", scheduler.now.get());
         }
-        assert!(scheduler.step(), "all tasks wait at {:?}", scheduler.now.get());
     };
+    // Nothing of the simulation is used after a panic, except its log.
+    let output = panic::catch_unwind(AssertUnwindSafe(course)).map_err(|panicked| message_of(&*panicked));
     scheduler.drop_tasks(|_| true);
     Finished {
         output,
@@ -154,6 +157,11 @@ pub fn simulate<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) 
         fingerprint: scheduler.fingerprint.get(),
         events: scheduler.events.take(),
     }
+}
+
+fn message_of(panicked: &(dyn Any + Send)) -> String {
+    let text = panicked.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Runs a future to its end in a simulation of its own, which takes over the thread's present one for that time.
@@ -404,7 +412,7 @@ mod tests {
     #[test]
     fn a_seed_determines_the_course() {
         let (one, same, other) = (course(1), course(1), course(2));
-        assert_eq!(one.output.len(), 50);
+        assert_eq!(one.output.as_ref().unwrap().len(), 50);
         assert!(one.output == same.output && one.fingerprint == same.fingerprint && one.events == same.events);
         assert!(one.output != other.output && one.fingerprint != other.fingerprint);
         assert_eq!(one.elapsed, Duration::from_secs(1));
@@ -432,13 +440,22 @@ mod tests {
             sleep(Duration::from_millis(104)).await;
             (stopped, *counts.borrow())
         });
-        assert_eq!(finished.output.0, [0, 10, 10]);
-        assert_eq!(finished.output.1, [0, 10, 21], "the timer that ended in the stop, and ten more");
+        let (stopped, resumed) = finished.output.unwrap();
+        assert_eq!(stopped, [0, 10, 10]);
+        assert_eq!(resumed, [0, 10, 21], "the timer that ended in the stop, and ten more");
     }
 
     #[test]
-    #[should_panic(expected = "all tasks wait")]
-    fn tasks_that_wait_for_one_another_end_the_simulation() {
-        simulate(1, std::future::pending::<()>());
+    fn a_panic_and_a_deadlock_end_the_simulation_and_the_log_stays() {
+        let stuck = simulate(1, std::future::pending::<()>());
+        assert!(stuck.output.unwrap_err().starts_with("all tasks wait"));
+        let panicked = simulate(1, async {
+            record(OUTSIDE, "begins");
+            spawn(1, async { panic!("a bug") });
+            sleep(Duration::from_secs(1)).await;
+        });
+        assert_eq!(panicked.output.unwrap_err(), "a bug");
+        assert_eq!(panicked.events.len(), 1);
+        assert_eq!(course(1).output, course(1).output, "later simulations are not concerned");
     }
 }
