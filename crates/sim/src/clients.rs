@@ -31,7 +31,7 @@ const KEYS: u64 = 5;
 /// Time after which a client gives a request up.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// What a client learned from a request.
+/// Result of a request, as its client knows it.
 enum Reply {
     /// The request was answered; a write has the index of its entry.
     Answered(Answer, Option<u64>),

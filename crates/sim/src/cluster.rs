@@ -58,7 +58,7 @@ pub struct Settings {
     pub lasts: Duration,
     /// Kinds of faults.
     pub kinds: Vec<FaultKind>,
-    /// Whether faults may hold at the same time.
+    /// Rule for faults at the same time.
     pub overlap: Overlap,
     /// Numbers of the script's faults that are left out.
     pub without: BTreeSet<usize>,

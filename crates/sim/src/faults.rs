@@ -98,9 +98,9 @@ pub struct Fault {
     pub at: Duration,
     /// Time until it ends.
     pub lasts: Duration,
-    /// What happens.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// To whom.
+    /// Node that the fault hits.
     pub victim: Victim,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Whether faults of a script may hold at the same time.
+/// Rule for faults of a script at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// About half of the faults begin before the one before them ends.

@@ -42,7 +42,7 @@ pub enum Answer {
 pub struct Operation {
     /// Key of the operation. Appends have none.
     pub key: u64,
-    /// What the client asked.
+    /// Request of the client.
     pub action: Action,
     /// Moment of the request. Moments of a history are distinct and ascending.
     pub begin: u64,

@@ -6,7 +6,7 @@
 //! never answered.
 //!
 //! **Deaf leaders.** A leader whose messages arrive, but which receives none, keeps its followers quiet and commits
-//! nothing. Therefore a node ignores appends from a node that has not heard it for [`DEAF_AFTER`]. On real links, frames
+//! nothing. Therefore a node ignores appends from a node that has not heard it for 300 ms. On real links, frames
 //! carry the number of the last ping received; here the time since the cut serves.
 
 use std::{

@@ -189,6 +189,7 @@ impl NodeParts {
     }
 
     /// Starts the node from its disk. Runs in the node's process.
+    #[allow(clippy::arc_with_non_send_sync, reason = "the store takes any driver, and the simulation has one thread")]
     pub async fn start(&self, network: &Network, truth: &Truth, plant: Option<Plant>) -> io::Result<()> {
         let options = LogOptions {
             segment_bytes: 256 * 1024,

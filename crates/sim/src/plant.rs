@@ -19,7 +19,7 @@ pub enum Plant {
     UncheckedRead,
     /// A node applies entries with the time of its own clock.
     OwnClock,
-    /// What an entry changes depends on an option of the node.
+    /// An option of the node affects the changes that an entry makes.
     OptionInApply,
     /// A node that lost its disk comes back with the same id.
     ReusedId,

@@ -1,4 +1,4 @@
-//! What the nodes have applied, compared as they apply it.
+//! Entries that nodes have applied, compared as the nodes apply them.
 //!
 //! Owns: the one committed entry of each index, and the violations found so far. Invariant checked here: all nodes apply
 //! the same entry at an index, and have the same running hash after it, in each of their runs.

@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("state", &["types", "store", "redis"]),
     ("replica", &["types", "disk", "log", "store", "state", "redis"]),
     ("raft", &["types", "disk", "log", "state", "replica"]),
+    ("sim", &["types", "disk", "log", "store", "state", "replica", "raft"]),
     ("recipes", &["types"]),
     ("wire", &["types"]),
     ("broker", &["types"]),
