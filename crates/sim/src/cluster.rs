@@ -2,6 +2,8 @@
 //!
 //! Owns: the order of events. Does not own: the parts, each of which has a module.
 
+mod replace;
+
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -93,7 +95,12 @@ impl Settings {
 struct Inner {
     settings: Settings,
     network: Network,
-    nodes: BTreeMap<ProcessId, NodeParts>,
+    /// All nodes that ever were members, by their ids, which are never used again.
+    nodes: RefCell<BTreeMap<ProcessId, Rc<NodeParts>>>,
+    /// Ids of the nodes that have not been removed.
+    present: RefCell<Vec<ProcessId>>,
+    /// True while a node is being replaced.
+    is_replacing: Cell<bool>,
     truth: Truth,
     history: History,
     is_stopping: Cell<bool>,
@@ -142,10 +149,13 @@ pub fn run(settings: &Settings) -> Report {
 
 impl Cluster {
     fn new(settings: Settings) -> Self {
-        let nodes = (1..=settings.nodes).map(|id| (id, NodeParts::new(id, settings.seed * 100 + id))).collect();
+        let parts = |id| (id, Rc::new(NodeParts::new(id, settings.seed * 100 + id)));
+        let nodes: BTreeMap<_, _> = (1..=settings.nodes).map(parts).collect();
         Self(Rc::new(Inner {
             network: Network::new(settings.plant),
-            nodes,
+            present: RefCell::new(nodes.keys().copied().collect()),
+            nodes: RefCell::new(nodes),
+            is_replacing: Cell::default(),
             truth: Truth::default(),
             history: History::default(),
             is_stopping: Cell::new(false),
@@ -179,15 +189,16 @@ impl Cluster {
     }
 
     pub(crate) fn state(&self, node: ProcessId) -> Option<ReplicaState> {
-        self.0.nodes.get(&node)?.state.borrow().clone()
+        self.0.nodes.borrow().get(&node)?.state.borrow().clone()
     }
 
     pub(crate) fn clock(&self, node: ProcessId) -> NodeClock {
-        self.0.nodes[&node].clock()
+        self.parts(node).clock()
     }
 
     pub(crate) fn any_node(&self) -> ProcessId {
-        random(1..self.0.settings.nodes + 1)
+        let present = self.0.present.borrow();
+        present[random(0..present.len() as u64) as usize]
     }
 
     /// Notes that a client got an answer.
@@ -197,8 +208,13 @@ impl Cluster {
         }
     }
 
-    fn ids(&self) -> impl Iterator<Item = ProcessId> + use<> {
-        1..=self.0.settings.nodes
+    /// Returns the ids of the nodes that have not been removed.
+    fn ids(&self) -> Vec<ProcessId> {
+        self.0.present.borrow().clone()
+    }
+
+    fn parts(&self, id: ProcessId) -> Rc<NodeParts> {
+        Rc::clone(&self.0.nodes.borrow()[&id])
     }
 
     async fn run(&self) {
@@ -222,25 +238,32 @@ impl Cluster {
         self.check_equal().await;
     }
 
-    /// Starts a node in its process and waits until it runs.
+    /// Starts a node in its process, unless it is starting already, and waits until it runs.
     async fn start(&self, id: ProcessId) {
+        let parts = self.parts(id);
+        if parts.is_starting.replace(true) {
+            while parts.is_starting.get() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            return;
+        }
         let (cluster, (sender, receiver)) = (self.clone(), tokio::sync::oneshot::channel());
         spawn(id, async move {
-            let parts = &cluster.0.nodes[&id];
             let started = parts.start(&cluster.0.network, &cluster.0.truth, cluster.plant()).await;
             if let Err(error) = &started {
                 cluster.0.truth.violation(id, format!("the node does not start: {error}"));
             }
-            // The node may be killed while it starts.
+            parts.is_starting.set(false);
             let _ = sender.send(());
         });
-        let _ = receiver.await;
-        record(id, "runs");
+        // The node may be killed while it starts.
+        let is_running = receiver.await.is_ok();
+        record(id, if is_running { "runs" } else { "was killed while it started" });
     }
 
     /// Founds the group, and creates the keyspace and the stream.
     async fn found(&self) {
-        let members: BTreeMap<u64, NodeInfo> = self.ids().map(|id| (id, NodeInfo::default())).collect();
+        let members: BTreeMap<u64, NodeInfo> = self.ids().into_iter().map(|id| (id, NodeInfo::default())).collect();
         let raft = self.0.network.raft(1).expect("node 1 runs");
         raft.initialize(members).await.expect("a new group can be founded");
         let keyspace = payload(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
@@ -266,7 +289,7 @@ impl Cluster {
             let metrics = metrics.borrow_watched();
             (metrics.state == openraft::ServerState::Leader).then_some((metrics.current_term, id))
         };
-        self.ids().filter_map(leads).max().map(|(_, id)| id)
+        self.ids().into_iter().filter_map(leads).max().map(|(_, id)| id)
     }
 
     async fn carry_out_script(&self) {
@@ -278,7 +301,7 @@ impl Cluster {
             sleep(fault.at.saturating_sub(now())).await;
             let victim = match fault.victim {
                 Victim::Leader => self.leader().unwrap_or(1),
-                Victim::Node(number) => number + 1,
+                Victim::Node(number) => self.ids()[number as usize % self.ids().len()],
             };
             record(victim, fault.to_string());
             self.note_faults(1);
@@ -328,11 +351,11 @@ impl Cluster {
     }
 
     fn begin(&self, fault: &Fault, victim: ProcessId) {
-        let parts = &self.0.nodes[&victim];
-        let others = || self.ids().filter(move |id| *id != victim);
+        let parts = self.parts(victim);
+        let others = || self.ids().into_iter().filter(move |id| *id != victim);
         let network = &self.0.network;
         match fault.kind {
-            FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault),
+            FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
             FaultKind::AllPowerLoss => self.crash_all(fault),
             FaultKind::SlowThenPowerLoss => {
                 self.slow_down(SLOW_MICROS);
@@ -349,9 +372,10 @@ impl Cluster {
             FaultKind::Deaf => others().for_each(|other| network.cut(other, victim)),
             FaultKind::Mute => others().for_each(|other| network.cut(victim, other)),
             FaultKind::Partition => {
-                let other = victim % self.0.settings.nodes + 1;
-                network.cut(victim, other);
-                network.cut(other, victim);
+                if let Some(other) = others().find(|other| *other > victim).or_else(|| others().next()) {
+                    network.cut(victim, other);
+                    network.cut(other, victim);
+                }
             }
             FaultKind::StuckSync => parts.faults.is_stuck.set(true),
             FaultKind::SlowSync => parts.faults.slow_micros.set(SLOW_MICROS),
@@ -360,13 +384,14 @@ impl Cluster {
                 let step = random(0..20_000_000) as i64 - 10_000_000;
                 _ = parts.clock_error.fetch_add(step, Relaxed);
             }
+            FaultKind::Replaced => self.replace(victim),
             FaultKind::Loss => network.set_loss(200),
             FaultKind::Delay => network.set_delay(Duration::from_micros(50)..Duration::from_millis(50)),
         }
     }
 
     async fn end(&self, fault: &Fault, victim: ProcessId) {
-        let parts = &self.0.nodes[&victim];
+        let parts = self.parts(victim);
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.restart(victim).await,
@@ -377,7 +402,7 @@ impl Cluster {
                 }
             }
             FaultKind::Isolated | FaultKind::Deaf | FaultKind::Mute | FaultKind::Partition => {
-                self.ids().for_each(|other| {
+                self.0.nodes.borrow().keys().for_each(|&other| {
                     network.mend(victim, other);
                     network.mend(other, victim);
                 });
@@ -385,31 +410,32 @@ impl Cluster {
             FaultKind::StuckSync => parts.faults.is_stuck.set(false),
             FaultKind::SlowSync => parts.faults.slow_micros.set(0),
             FaultKind::Stopped => resume(victim),
-            FaultKind::ClockStep => {}
+            FaultKind::ClockStep | FaultKind::Replaced => {}
             FaultKind::Loss => network.set_loss(0),
             FaultKind::Delay => network.set_delay(crate::network::USUAL_DELAY),
         }
     }
 
     fn crash_all(&self, fault: &Fault) {
-        self.ids().for_each(|id| self.crash(id, fault));
+        self.ids().into_iter().for_each(|id| self.crash(id, fault.kind));
     }
 
     /// Makes each fsync of all nodes take longer.
     fn slow_down(&self, micros: u64) {
-        self.0.nodes.values().for_each(|parts| parts.faults.slow_micros.set(micros));
+        self.0.nodes.borrow().values().for_each(|parts| parts.faults.slow_micros.set(micros));
     }
 
     /// Ends a node's process at once. After a power loss its disk has only what was synced, and some of the rest.
-    fn crash(&self, id: ProcessId, fault: &Fault) {
+    fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
-        let parts = &self.0.nodes[&id];
+        let parts = self.parts(id);
         self.0.network.disconnect(id);
         kill(id);
+        parts.is_starting.set(false);
         drop(parts.state.take());
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
-        *parts.disk.borrow_mut() = match fault.kind {
+        *parts.disk.borrow_mut() = match kind {
             FaultKind::Kill => disk.kill_process(),
             _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
             _ => disk.power_loss(random(0..u64::MAX)),
@@ -423,7 +449,7 @@ impl Cluster {
             *faults = faults.saturating_sub(1);
             *faults == 0
         };
-        if is_whole && self.state(id).is_none() {
+        if is_whole && self.ids().contains(&id) && self.state(id).is_none() {
             self.start(id).await;
         }
     }
@@ -432,13 +458,14 @@ impl Cluster {
     async fn recover(&self) {
         record(OUTSIDE, "all faults end");
         self.0.network.heal();
-        for (id, parts) in &self.0.nodes {
+        for id in self.ids() {
+            let parts = self.parts(id);
             parts.faults.is_stuck.set(false);
             parts.faults.slow_micros.set(0);
-            resume(*id);
+            resume(id);
             if parts.state.borrow().is_none() {
-                self.0.down.borrow_mut().remove(id);
-                self.start(*id).await;
+                self.0.down.borrow_mut().remove(&id);
+                self.start(id).await;
             }
         }
         let begun = now();
@@ -457,7 +484,7 @@ impl Cluster {
         loop {
             let last = self.0.truth.last();
             let behind: Vec<ProcessId> =
-                self.ids().filter(|id| self.state(*id).and_then(|state| state.applied()) < last).collect();
+                self.ids().into_iter().filter(|id| self.state(*id).and_then(|state| state.applied()) < last).collect();
             if behind.is_empty() {
                 return;
             }

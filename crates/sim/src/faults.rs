@@ -33,6 +33,8 @@ pub enum FaultKind {
     Loss,
     /// Messages take up to 50 ms and overtake each other.
     Delay,
+    /// A new node takes the place of the node, which is removed for good. Other faults can begin meanwhile.
+    Replaced,
     /// All nodes lose power at once.
     AllPowerLoss,
     /// All disks become slow, and soon afterwards all nodes lose power: much of what was written was not synced.
@@ -41,7 +43,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::PowerLoss,
         Self::Kill,
         Self::Isolated,
@@ -54,6 +56,7 @@ impl FaultKind {
         Self::ClockStep,
         Self::Loss,
         Self::Delay,
+        Self::Replaced,
         Self::AllPowerLoss,
         Self::SlowThenPowerLoss,
     ];
@@ -74,6 +77,7 @@ impl FaultKind {
             Self::ClockStep => "clock step",
             Self::Loss => "loss",
             Self::Delay => "delay",
+            Self::Replaced => "replaced",
             Self::AllPowerLoss => "power loss of all",
             Self::SlowThenPowerLoss => "slow, power loss",
         }

@@ -165,6 +165,8 @@ pub struct NodeParts {
     pub faults: Rc<DiskFaults>,
     /// Error of the node's wall clock in microseconds.
     pub clock_error: Arc<AtomicI64>,
+    /// True while the node starts. A stopped process can be starting for long.
+    pub is_starting: Cell<bool>,
     /// State of the present run; `None` while the node is down.
     pub state: RefCell<Option<ReplicaState>>,
 }
@@ -178,6 +180,7 @@ impl NodeParts {
             disk: RefCell::new(SimDisk::new(seed)),
             faults: Rc::default(),
             clock_error: Arc::default(),
+            is_starting: Cell::default(),
             state: RefCell::default(),
         }
     }

@@ -1,0 +1,84 @@
+//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed.
+//!
+//! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
+//! of the membership, which are openraft's.
+
+use std::{collections::BTreeSet, future::Future, time::Duration};
+
+use thalweg_replica::NodeInfo;
+
+use super::Cluster;
+use crate::{
+    faults::FaultKind,
+    node::{NodeParts, SimRaft},
+    runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
+};
+
+/// Time after which a change of the membership is given up.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of one attempt.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+impl Cluster {
+    /// Begins to replace a node, unless another one is being replaced.
+    pub(super) fn replace(&self, old: ProcessId) {
+        if self.0.is_replacing.replace(true) {
+            return;
+        }
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            cluster.replace_node(old).await;
+            cluster.0.is_replacing.set(false);
+        });
+    }
+
+    async fn replace_node(&self, old: ProcessId) {
+        let new = self.0.nodes.borrow().keys().max().map_or(1, |last| last + 1);
+        let parts = NodeParts::new(new, self.0.settings.seed * 100 + new);
+        self.0.nodes.borrow_mut().insert(new, parts.into());
+        self.start(new).await;
+        record(new, format!("joins for node {old}"));
+        let joined = self.until_done(move |raft| async move { raft.add_learner(new, NodeInfo::default(), true).await });
+        if !joined.await {
+            return record(new, "did not become a learner in time");
+        }
+        // From here on the node may be a voter, so it must not disappear.
+        self.0.present.borrow_mut().push(new);
+        let voters: BTreeSet<ProcessId> = self.ids().into_iter().filter(|id| *id != old).collect();
+        let changed = self.until_done(move |raft| {
+            let voters = voters.clone();
+            async move { raft.change_membership(voters, false).await }
+        });
+        if !changed.await {
+            return record(new, "did not become a voter in time");
+        }
+        record(old, format!("is removed for node {new}"));
+        self.0.present.borrow_mut().retain(|id| *id != old);
+        self.crash(old, FaultKind::Kill);
+    }
+
+    /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if none does in
+    /// time. An attempt without an answer may have succeeded; repeating a change does no harm.
+    async fn until_done<F, T, E>(&self, change: impl Fn(SimRaft) -> F) -> bool
+    where
+        F: Future<Output = Result<T, E>> + 'static,
+    {
+        let end = now() + PATIENCE;
+        while now() < end && !self.is_stopping() {
+            if let Some((leader, raft)) = self.leader().and_then(|leader| Some((leader, self.0.network.raft(leader)?)))
+            {
+                let attempt = change(raft);
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                spawn(leader, async move {
+                    // The script may have given the attempt up.
+                    let _ = sender.send(attempt.await.is_ok());
+                });
+                if matches!(timeout(ATTEMPT, receiver).await, Ok(Ok(true))) {
+                    return true;
+                }
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        false
+    }
+}
