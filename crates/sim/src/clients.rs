@@ -8,24 +8,17 @@ use std::{cell::Cell, rc::Rc, time::Duration};
 use bytes::Bytes;
 use openraft::ReadPolicy;
 use thalweg_raft::Commands;
-use thalweg_types::{
-    Clock, KeyspaceId, SpaceTime, StreamId,
-    command::{CommandError, CommitBuilder, Expect, ExpectedOffset, Framed, Outcome},
-    record::RecordBatch,
-};
+use thalweg_types::{Clock, SpaceTime, command::Outcome};
 
 use crate::{
     cluster::Cluster,
+    commands::{KEYSPACE, commands, key_bytes},
     history::{Action, Answer},
     network::USUAL_DELAY,
     plant::Plant,
     runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
 };
 
-/// Keyspace of the registers.
-pub const KEYSPACE: KeyspaceId = KeyspaceId(1);
-/// Stream of the appends.
-pub const STREAM: StreamId = StreamId(1);
 /// Number of keys.
 const KEYS: u64 = 5;
 /// Time after which a client gives a request up.
@@ -39,48 +32,6 @@ enum Reply {
     Rejected(Option<ProcessId>),
     /// The answer is missing.
     Unknown,
-}
-
-/// Encodes a command as the payload of an entry.
-pub(crate) fn payload(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Bytes {
-    let mut framed = Framed::new();
-    framed.encode(encode).expect("the simulation's commands are valid");
-    Bytes::copy_from_slice(framed.bytes())
-}
-
-fn key_bytes(key: u64) -> Vec<u8> {
-    format!("key{key}").into_bytes()
-}
-
-fn encode_commit(build: impl FnOnce(&mut CommitBuilder) -> Result<(), CommandError>) -> Bytes {
-    let mut commit = CommitBuilder::new();
-    build(&mut commit).expect("the simulation's commits are valid");
-    payload(|out| {
-        commit.encode(out);
-        Ok(())
-    })
-}
-
-/// Returns the commands of a write; none for a read. `number` makes the payload of an append unique.
-fn commands(key: u64, action: Action, number: u64) -> Bytes {
-    match action {
-        Action::Get => Bytes::new(),
-        Action::Put(value) => {
-            encode_commit(|commit| commit.put(KEYSPACE, &key_bytes(key), &value.to_le_bytes()).map(drop))
-        }
-        Action::Swap { expect, put } => encode_commit(|commit| {
-            let expected = expect.map(u64::to_le_bytes);
-            let condition = expected.as_ref().map_or(Expect::Absent, |value| Expect::Value(value));
-            commit.expect(KEYSPACE, &key_bytes(key), condition)?.put(KEYSPACE, &key_bytes(key), &put.to_le_bytes())?;
-            Ok(())
-        }),
-        Action::Append => encode_commit(|commit| {
-            let mut batch = RecordBatch::new();
-            batch.push_payload(&number.to_le_bytes()).expect("a short record");
-            commit.append(STREAM, ExpectedOffset::Any, &batch)?;
-            Ok(())
-        }),
-    }
 }
 
 fn answer_of(outcome: Option<&Outcome>) -> Option<Answer> {
@@ -198,7 +149,7 @@ async fn write(cluster: &Cluster, node: ProcessId, payload: Bytes) -> Reply {
 
 /// Returns true if the error says that the proposal was not appended.
 fn is_rejection(
-    error: &openraft::errors::RaftError<crate::node::Types, openraft::errors::ClientWriteError<crate::node::Types>>,
+    error: &openraft::errors::RaftError<crate::types::Types, openraft::errors::ClientWriteError<crate::types::Types>>,
 ) -> bool {
     matches!(error.api_error(), Some(openraft::errors::ClientWriteError::ForwardToLeader(_)))
 }

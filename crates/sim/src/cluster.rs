@@ -1,12 +1,13 @@
-//! A simulation: a cluster, its clients, and the script of faults, from the first start to the verdict.
+//! A simulated cluster: its nodes, and the faults that befall them.
 //!
-//! Owns: the order of events. Does not own: the parts, each of which has a module.
+//! Owns: starting and crashing nodes, the beginning and the end of each fault, and the time until the next answered write.
+//! Does not own: which faults happen when (`simulation`), or what nodes consist of (`node`).
 
 mod replace;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     rc::Rc,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
@@ -21,21 +22,19 @@ use thalweg_types::{
 };
 
 use crate::{
-    clients::{Client, payload},
-    faults::{Fault, FaultKind, Overlap, Victim, script},
+    commands::payload,
+    faults::{Fault, FaultKind},
     history::{Action, History},
     network::Network,
     node::{NodeClock, NodeParts},
-    oracle,
     plant::Plant,
-    report::{Gap, Report},
-    runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, simulate, sleep, spawn, stop},
+    report::Gap,
+    runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, sleep, spawn, stop},
+    settings::Settings,
     state::ReplicaState,
     truth::Truth,
 };
 
-/// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
-const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
 /// Time in which a cluster with a majority of nodes that work must answer a write.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Additional time of an fsync on a slow disk, in microseconds.
@@ -44,53 +43,6 @@ const SLOW_MICROS: u64 = 20_000;
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
-
-/// Settings of a simulation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Seed from which everything follows.
-    pub seed: u64,
-    /// Number of nodes.
-    pub nodes: u64,
-    /// Number of clients.
-    pub clients: u64,
-    /// Requests of all clients together per virtual second.
-    pub rate: u64,
-    /// Virtual time in which faults happen.
-    pub lasts: Duration,
-    /// Kinds of faults.
-    pub kinds: Vec<FaultKind>,
-    /// Rule for faults at the same time.
-    pub overlap: Overlap,
-    /// Numbers of the script's faults that are left out.
-    pub without: BTreeSet<usize>,
-    /// Bug to plant.
-    pub plant: Option<Plant>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            seed: 1,
-            nodes: 3,
-            clients: 8,
-            rate: 200,
-            lasts: Duration::from_secs(20),
-            kinds: FaultKind::ALL.to_vec(),
-            overlap: Overlap::Allowed,
-            without: BTreeSet::new(),
-            plant: None,
-        }
-    }
-}
-
-impl Settings {
-    /// Returns the script of faults, with those that the settings leave out.
-    #[must_use]
-    pub fn script(&self) -> Vec<Fault> {
-        script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap)
-    }
-}
 
 struct Inner {
     settings: Settings,
@@ -118,37 +70,8 @@ struct Inner {
 #[derive(Clone)]
 pub struct Cluster(Rc<Inner>);
 
-/// Runs a simulation.
-#[must_use]
-pub fn run(settings: &Settings) -> Report {
-    let own = settings.clone();
-    let finished = simulate(settings.seed, async move {
-        let cluster = Cluster::new(own);
-        cluster.run().await;
-        let verdict = oracle::check(&cluster.0.history.operations(), &cluster.0.truth);
-        let mut violations = cluster.0.truth.violations();
-        violations.extend(verdict.violations.iter().cloned());
-        (verdict, violations, cluster.0.gaps.take(), cluster.0.network.messages())
-    });
-    let (verdict, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
-        (oracle::Verdict::default(), vec![format!("a task panicked: {panicked}")], Vec::new(), 0)
-    });
-    Report {
-        settings: settings.clone(),
-        violations,
-        checked: verdict.checked,
-        unknown: verdict.unknown,
-        gaps,
-        messages,
-        elapsed: finished.elapsed,
-        polls: finished.polls,
-        fingerprint: finished.fingerprint,
-        events: finished.events,
-    }
-}
-
 impl Cluster {
-    fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings) -> Self {
         let parts = |id| (id, Rc::new(NodeParts::new(id, settings.seed * 100 + id)));
         let nodes: BTreeMap<_, _> = (1..=settings.nodes).map(parts).collect();
         Self(Rc::new(Inner {
@@ -180,6 +103,31 @@ impl Cluster {
         &self.0.truth
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Returns the times until the next answered write that were measured so far.
+    pub(crate) fn gaps(&self) -> Vec<Gap> {
+        self.0.gaps.borrow().clone()
+    }
+
+    /// Returns the time of the last answered write.
+    pub(crate) fn last_write(&self) -> Duration {
+        self.0.last_write.get()
+    }
+
+    /// Makes the clients stop after their present request.
+    pub(crate) fn stop_clients(&self) {
+        self.0.is_stopping.set(true);
+    }
+
+    /// Starts a node that is down, whatever faults hold.
+    pub(crate) async fn revive(&self, id: ProcessId) {
+        self.0.down.borrow_mut().remove(&id);
+        self.start(id).await;
+    }
+
     pub(crate) fn plant(&self) -> Option<Plant> {
         self.0.settings.plant
     }
@@ -209,37 +157,16 @@ impl Cluster {
     }
 
     /// Returns the ids of the nodes that have not been removed.
-    fn ids(&self) -> Vec<ProcessId> {
+    pub(crate) fn ids(&self) -> Vec<ProcessId> {
         self.0.present.borrow().clone()
     }
 
-    fn parts(&self, id: ProcessId) -> Rc<NodeParts> {
+    pub(crate) fn parts(&self, id: ProcessId) -> Rc<NodeParts> {
         Rc::clone(&self.0.nodes.borrow()[&id])
     }
 
-    async fn run(&self) {
-        for id in self.ids() {
-            self.start(id).await;
-        }
-        self.found().await;
-        let numbers = Rc::new(Cell::new(1));
-        let Settings { clients, rate, .. } = self.0.settings;
-        for _ in 0..clients {
-            let (cluster, numbers) = (self.clone(), Rc::clone(&numbers));
-            let pause = Duration::from_micros(1_000_000 * clients / rate.max(1));
-            let client = Client { cluster, numbers, target: self.any_node(), seen: None, pause };
-            spawn(OUTSIDE, client.run());
-        }
-        self.carry_out_script().await;
-        self.recover().await;
-        self.0.is_stopping.set(true);
-        // Requests that are under way may still be answered.
-        sleep(Duration::from_secs(2)).await;
-        self.check_equal().await;
-    }
-
     /// Starts a node in its process, unless it is starting already, and waits until it runs.
-    async fn start(&self, id: ProcessId) {
+    pub(crate) async fn start(&self, id: ProcessId) {
         let parts = self.parts(id);
         if parts.is_starting.replace(true) {
             while parts.is_starting.get() {
@@ -262,7 +189,7 @@ impl Cluster {
     }
 
     /// Founds the group, and creates the keyspace and the stream.
-    async fn found(&self) {
+    pub(crate) async fn found(&self) {
         let members: BTreeMap<u64, NodeInfo> = self.ids().into_iter().map(|id| (id, NodeInfo::default())).collect();
         let raft = self.0.network.raft(1).expect("node 1 runs");
         raft.initialize(members).await.expect("a new group can be founded");
@@ -283,7 +210,7 @@ impl Cluster {
     }
 
     /// Returns the node that leads the highest term, as the nodes that run see it.
-    fn leader(&self) -> Option<ProcessId> {
+    pub(crate) fn leader(&self) -> Option<ProcessId> {
         let leads = |id: ProcessId| {
             let metrics = self.0.network.raft(id)?.metrics();
             let metrics = metrics.borrow_watched();
@@ -292,34 +219,8 @@ impl Cluster {
         self.ids().into_iter().filter_map(leads).max().map(|(_, id)| id)
     }
 
-    async fn carry_out_script(&self) {
-        let Settings { lasts, without, .. } = &self.0.settings;
-        for fault in self.0.settings.script() {
-            if without.contains(&fault.number) {
-                continue;
-            }
-            sleep(fault.at.saturating_sub(now())).await;
-            let victim = match fault.victim {
-                Victim::Leader => self.leader().unwrap_or(1),
-                Victim::Node(number) => self.ids()[number as usize % self.ids().len()],
-            };
-            record(victim, fault.to_string());
-            self.note_faults(1);
-            self.begin(&fault, victim);
-            self.measure_gap(fault, victim);
-            let cluster = self.clone();
-            spawn(OUTSIDE, async move {
-                sleep(fault.lasts).await;
-                record(victim, format!("fault {} ends", fault.number));
-                cluster.end(&fault, victim).await;
-                cluster.note_faults(-1);
-            });
-        }
-        sleep(lasts.saturating_sub(now())).await;
-    }
-
     /// Counts a fault that begins or ends.
-    fn note_faults(&self, change: i32) {
+    pub(crate) fn note_faults(&self, change: i32) {
         let before = self.0.active.get();
         self.0.active.set(before + change);
         if before > 1 || before + change > 1 {
@@ -329,7 +230,7 @@ impl Cluster {
 
     /// Measures the time from now until the next answered write. A cluster with a majority of nodes that work must answer
     /// within a bound, although the fault lasts.
-    fn measure_gap(&self, fault: Fault, victim: ProcessId) {
+    pub(crate) fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
         let leaves_majority =
             !matches!(fault.kind, FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss) && self.0.settings.nodes > 2;
@@ -350,7 +251,7 @@ impl Cluster {
         });
     }
 
-    fn begin(&self, fault: &Fault, victim: ProcessId) {
+    pub(crate) fn begin(&self, fault: &Fault, victim: ProcessId) {
         let parts = self.parts(victim);
         let others = || self.ids().into_iter().filter(move |id| *id != victim);
         let network = &self.0.network;
@@ -390,7 +291,7 @@ impl Cluster {
         }
     }
 
-    async fn end(&self, fault: &Fault, victim: ProcessId) {
+    pub(crate) async fn end(&self, fault: &Fault, victim: ProcessId) {
         let parts = self.parts(victim);
         let network = &self.0.network;
         match fault.kind {
@@ -451,47 +352,6 @@ impl Cluster {
         };
         if is_whole && self.ids().contains(&id) && self.state(id).is_none() {
             self.start(id).await;
-        }
-    }
-
-    /// Ends all faults and waits until the cluster answers writes.
-    async fn recover(&self) {
-        record(OUTSIDE, "all faults end");
-        self.0.network.heal();
-        for id in self.ids() {
-            let parts = self.parts(id);
-            parts.faults.is_stuck.set(false);
-            parts.faults.slow_micros.set(0);
-            resume(id);
-            if parts.state.borrow().is_none() {
-                self.0.down.borrow_mut().remove(&id);
-                self.start(id).await;
-            }
-        }
-        let begun = now();
-        while self.0.last_write.get() <= begun {
-            if now() > begun + PROGRESS_WITHIN {
-                let text = format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended");
-                return self.0.truth.violation(OUTSIDE, text);
-            }
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until all nodes have applied the last committed entry.
-    async fn check_equal(&self) {
-        let begun = now();
-        loop {
-            let last = self.0.truth.last();
-            let behind: Vec<ProcessId> =
-                self.ids().into_iter().filter(|id| self.state(*id).and_then(|state| state.applied()) < last).collect();
-            if behind.is_empty() {
-                return;
-            }
-            if now() > begun + PROGRESS_WITHIN {
-                return self.0.truth.violation(behind[0], format!("nodes {behind:?} do not reach entry {last:?}"));
-            }
-            sleep(Duration::from_millis(10)).await;
         }
     }
 }

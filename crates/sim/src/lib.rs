@@ -4,9 +4,9 @@
 //! code: the log (`log`), its use by openraft (`raft`), and the state machine (`state`).
 //!
 //! ```text
-//! faults ──┐                 ┌── history ──┐
-//!          ├─> cluster ──────┤             ├─> oracle ─> report
-//! clients ─┘   network, nodes└── truth ────┘
+//! simulation ── faults ──> cluster ── network, nodes, state ──> truth ────┐
+//!      │                      ^                                           ├─> oracle ─> report
+//!      └────── clients ───────┴──────────────────────────────> history ───┘
 //! ```
 //!
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.
@@ -20,12 +20,17 @@ pub mod oracle;
 pub mod plant;
 pub mod report;
 pub mod runtime;
+pub mod settings;
 pub mod shrink;
+pub mod simulation;
 pub mod state;
 pub mod truth;
+pub mod types;
 
 mod clients;
+mod commands;
 
-pub use cluster::{Settings, run};
 pub use plant::Plant;
 pub use report::Report;
+pub use settings::Settings;
+pub use simulation::run;

@@ -31,9 +31,10 @@ use thalweg_raft::RaftVote;
 use thalweg_replica::NodeInfo;
 
 use crate::{
-    node::{SimRaft, Snap, Types},
     plant::Plant,
     runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
+    state::SimRaft,
+    types::{Snap, Types},
 };
 
 /// Time after which a node ignores a node that does not hear it: about one lease.

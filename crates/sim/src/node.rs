@@ -16,33 +16,23 @@ use std::{
 };
 
 use openraft::{
-    Config, LogState, OptionalSend, Raft, SnapshotPolicy,
+    Config, LogState, OptionalSend, SnapshotPolicy,
     storage::{IOFlushed, RaftLogStorage},
-    vote::leader_id_std::CommittedLeaderId,
 };
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions};
 use thalweg_raft::{Base, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, StoreOptions, SyncDriver, SyncQueue};
-use thalweg_replica::NodeInfo;
-use thalweg_types::{Clock, SpaceId, SpaceTime};
+use thalweg_types::{Clock, SpaceTime};
 
 use crate::{
     network::Network,
     plant::Plant,
     runtime::{ProcessId, SimRuntime, now, random, sleep, spawn},
-    state::ReplicaState,
+    state::{ReplicaState, SimRaft},
     truth::Truth,
+    types::{SPACE, Types},
 };
 
-/// openraft's types in the simulation.
-pub type Types = thalweg_raft::Types<SimRuntime>;
-/// The handle of a node's Raft group.
-pub type SimRaft = Raft<Types, ReplicaState>;
-/// Snapshots, which no simulated node takes yet.
-pub type Snap = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, ()>;
-
-/// The space that the nodes replicate.
-pub const SPACE: SpaceId = SpaceId::ZERO;
 /// Wall clock at the start of a simulation, in microseconds since the Unix epoch.
 const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
@@ -222,7 +212,7 @@ impl NodeParts {
         });
         let state = ReplicaState::new(self.id, (log, reader), truth.clone(), plant, Arc::clone(&self.clock_error))?;
         let store = PlantedStore { store, plant };
-        let raft = Raft::new(self.id, config(), network.links_of(self.id), store, state.clone()).await;
+        let raft = SimRaft::new(self.id, config(), network.links_of(self.id), store, state.clone()).await;
         network.connect(self.id, raft.map_err(|error| io::Error::other(error.to_string()))?);
         *self.state.borrow_mut() = Some(state);
         Ok(())

@@ -5,9 +5,9 @@ use std::{fmt, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::Settings,
     faults::{FaultKind, Overlap},
     runtime::Event,
+    settings::Settings,
 };
 
 /// Time from a fault until the next answered write.

@@ -5,10 +5,7 @@
 //! without the tests of complements). Leaving a fault out changes the course of what follows, so the result may show
 //! another violation than the original.
 
-use crate::{
-    cluster::{Settings, run},
-    report::Report,
-};
+use crate::{report::Report, settings::Settings, simulation::run};
 
 /// Returns the report of the shortest script found, which is the given simulation if nothing can be left out. Calls
 /// `tried` after each simulation with the number of faults that remain. `None` if the simulation has no violation.

@@ -35,14 +35,17 @@ use thalweg_store::{
 use thalweg_types::{Index, KeyspaceId, Lsn, SpaceTime, command::Outcome};
 
 use crate::{
-    node::{SPACE, Snap, Types},
     plant::Plant,
     runtime::ProcessId,
     truth::Truth,
+    types::{SPACE, Snap, Types},
 };
 
 pub(crate) type Meta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
 type Stored = StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
+
+/// The handle of a node's Raft group.
+pub type SimRaft = openraft::Raft<Types, ReplicaState>;
 
 /// Barrier of a state that is never persisted.
 struct NeverPersisted;

@@ -10,8 +10,9 @@ use thalweg_replica::NodeInfo;
 use super::Cluster;
 use crate::{
     faults::FaultKind,
-    node::{NodeParts, SimRaft},
+    node::NodeParts,
     runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
+    state::SimRaft,
 };
 
 /// Time after which a change of the membership is given up.

@@ -1,0 +1,55 @@
+//! The settings of a simulation, from which its whole course follows.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    faults::{Fault, FaultKind, Overlap, script},
+    plant::Plant,
+};
+
+/// Settings of a simulation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed from which everything follows.
+    pub seed: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of clients.
+    pub clients: u64,
+    /// Requests of all clients together per virtual second.
+    pub rate: u64,
+    /// Virtual time in which faults happen.
+    pub lasts: Duration,
+    /// Kinds of faults.
+    pub kinds: Vec<FaultKind>,
+    /// Rule for faults at the same time.
+    pub overlap: Overlap,
+    /// Numbers of the script's faults that are left out.
+    pub without: BTreeSet<usize>,
+    /// Bug to plant.
+    pub plant: Option<Plant>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            nodes: 3,
+            clients: 8,
+            rate: 200,
+            lasts: Duration::from_secs(20),
+            kinds: FaultKind::ALL.to_vec(),
+            overlap: Overlap::Allowed,
+            without: BTreeSet::new(),
+            plant: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns the script of faults, with those that the settings leave out.
+    #[must_use]
+    pub fn script(&self) -> Vec<Fault> {
+        script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap)
+    }
+}

@@ -1,0 +1,139 @@
+//! A simulation: a cluster, its clients, and the script of faults, from the first start to the verdict.
+//!
+//! Owns: the order of events. Does not own: the parts, each of which has a module.
+
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use crate::{
+    clients::Client,
+    cluster::Cluster,
+    faults::Victim,
+    oracle,
+    report::Report,
+    runtime::{OUTSIDE, ProcessId, now, record, resume, simulate, sleep, spawn},
+    settings::Settings,
+};
+
+/// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Runs a simulation.
+#[must_use]
+pub fn run(settings: &Settings) -> Report {
+    let own = settings.clone();
+    let finished = simulate(settings.seed, async move {
+        let cluster = Cluster::new(own);
+        run_cluster(&cluster).await;
+        let verdict = oracle::check(&cluster.history().operations(), cluster.truth());
+        let mut violations = cluster.truth().violations();
+        violations.extend(verdict.violations.iter().cloned());
+        (verdict, violations, cluster.gaps(), cluster.network().messages())
+    });
+    let (verdict, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
+        (oracle::Verdict::default(), vec![format!("a task panicked: {panicked}")], Vec::new(), 0)
+    });
+    Report {
+        settings: settings.clone(),
+        violations,
+        checked: verdict.checked,
+        unknown: verdict.unknown,
+        gaps,
+        messages,
+        elapsed: finished.elapsed,
+        polls: finished.polls,
+        fingerprint: finished.fingerprint,
+        events: finished.events,
+    }
+}
+
+async fn run_cluster(cluster: &Cluster) {
+    for id in cluster.ids() {
+        cluster.start(id).await;
+    }
+    cluster.found().await;
+    start_clients(cluster);
+    carry_out_script(cluster).await;
+    recover(cluster).await;
+    cluster.stop_clients();
+    // Requests that are under way may still be answered.
+    sleep(Duration::from_secs(2)).await;
+    check_equal(cluster).await;
+}
+
+fn start_clients(cluster: &Cluster) {
+    let numbers = Rc::new(Cell::new(1));
+    let Settings { clients, rate, .. } = *cluster.settings();
+    let pause = Duration::from_micros(1_000_000 * clients / rate.max(1));
+    for _ in 0..clients {
+        let (numbers, target) = (Rc::clone(&numbers), cluster.any_node());
+        let client = Client { cluster: cluster.clone(), numbers, target, seen: None, pause };
+        spawn(OUTSIDE, client.run());
+    }
+}
+
+async fn carry_out_script(cluster: &Cluster) {
+    let Settings { lasts, without, .. } = cluster.settings();
+    for fault in cluster.settings().script() {
+        if without.contains(&fault.number) {
+            continue;
+        }
+        sleep(fault.at.saturating_sub(now())).await;
+        let victim = match fault.victim {
+            Victim::Leader => cluster.leader().unwrap_or_else(|| cluster.ids()[0]),
+            Victim::Node(number) => cluster.ids()[number as usize % cluster.ids().len()],
+        };
+        record(victim, fault.to_string());
+        cluster.note_faults(1);
+        cluster.begin(&fault, victim);
+        cluster.measure_gap(fault, victim);
+        let cluster = cluster.clone();
+        spawn(OUTSIDE, async move {
+            sleep(fault.lasts).await;
+            record(victim, format!("fault {} ends", fault.number));
+            cluster.end(&fault, victim).await;
+            cluster.note_faults(-1);
+        });
+    }
+    sleep(lasts.saturating_sub(now())).await;
+}
+
+/// Ends all faults and waits until the cluster answers writes.
+async fn recover(cluster: &Cluster) {
+    record(OUTSIDE, "all faults end");
+    cluster.network().heal();
+    for id in cluster.ids() {
+        let parts = cluster.parts(id);
+        parts.faults.is_stuck.set(false);
+        parts.faults.slow_micros.set(0);
+        resume(id);
+        if parts.state.borrow().is_none() {
+            cluster.revive(id).await;
+        }
+    }
+    let begun = now();
+    while cluster.last_write() <= begun {
+        if now() > begun + PROGRESS_WITHIN {
+            let text = format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended");
+            return cluster.truth().violation(OUTSIDE, text);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until all nodes have applied the last committed entry.
+async fn check_equal(cluster: &Cluster) {
+    let begun = now();
+    loop {
+        let last = cluster.truth().last();
+        let is_behind = |id: &ProcessId| cluster.state(*id).and_then(|state| state.applied()) < last;
+        let behind: Vec<ProcessId> = cluster.ids().into_iter().filter(is_behind).collect();
+        if behind.is_empty() {
+            return;
+        }
+        if now() > begun + PROGRESS_WITHIN {
+            let text = format!("nodes {behind:?} do not reach entry {last:?}");
+            return cluster.truth().violation(behind[0], text);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
