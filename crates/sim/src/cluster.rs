@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Time in which a cluster with a majority of nodes that work must answer a write.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 /// Additional time of an fsync on a slow disk, in microseconds.
 const SLOW_MICROS: u64 = 20_000;
 /// Time for which disks are slow before all nodes lose power; shorter than the shortest fault.

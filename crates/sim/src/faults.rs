@@ -121,7 +121,7 @@ impl fmt::Display for Fault {
 /// Rule for faults of a script at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// About half of the faults begin before the one before them ends.
+    /// In half of the seeds, about half of the faults begin before the one before them ends.
     Allowed,
     /// Each fault begins after the one before it has ended, and the cluster has recovered.
     Never,
@@ -131,6 +131,7 @@ pub enum Overlap {
 #[must_use]
 pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind], overlap: Overlap) -> Vec<Fault> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5cf1_b9a3_77d2_e10f);
+    let never = overlap == Overlap::Never || rng.random_bool(0.5);
     let mut at = Duration::from_millis(2_500);
     let mut faults = Vec::new();
     while at < end && !kinds.is_empty() {
@@ -139,7 +140,7 @@ pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind], overlap
         let millis = if rng.random_bool(0.2) { 3_000..7_000 } else { 200..2_500 };
         let lasts = Duration::from_millis(rng.random_range(millis));
         faults.push(Fault { number: faults.len(), at, lasts, kind, victim });
-        let is_apart = rng.random_bool(0.5) || overlap == Overlap::Never;
+        let is_apart = rng.random_bool(0.5) || never;
         let pause = if is_apart { 2_000..4_000 } else { 300..2_000 };
         at += Duration::from_millis(rng.random_range(pause)) + if is_apart { lasts } else { Duration::ZERO };
     }

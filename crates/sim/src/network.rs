@@ -6,7 +6,7 @@
 //! never answered.
 //!
 //! **Deaf leaders.** A leader whose messages arrive, but which receives none, keeps its followers quiet and commits
-//! nothing. Therefore a node ignores appends from a node that has not heard it for 300 ms. On real links, frames
+//! nothing. Therefore a node ignores appends from a node that has not heard it for 250 ms. On real links, frames
 //! carry the number of the last ping received; here the time since the cut serves.
 
 use std::{
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Time after which a node ignores a node that does not hear it: about one lease.
-const DEAF_AFTER: Duration = Duration::from_millis(300);
+const DEAF_AFTER: Duration = Duration::from_millis(250);
 /// Usual time of a message.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
