@@ -6,7 +6,7 @@
 use std::{
     cell::RefCell,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64},
     },
 };
@@ -49,6 +49,10 @@ pub(crate) struct Inner {
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) maintenance_error: Mutex<Option<String>>,
     pub(crate) digests: Digests,
+    /// Entry from which on a live follower needs the log; the highest number if none does.
+    pub(crate) follower_floor: AtomicU64,
+    /// Reason why this member has stopped serving.
+    pub(crate) stopped: OnceLock<String>,
     pub(crate) closed: AtomicBool,
 }
 
@@ -60,6 +64,15 @@ impl Inner {
     /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
     pub(crate) fn is_disk_full(&self) -> bool {
         self.open.log.short_bytes() > 0
+    }
+
+    /// Returns an error if this member has stopped serving.
+    #[inline]
+    pub(crate) fn check_serving(&self) -> Result<(), WriteError> {
+        match self.stopped.get() {
+            None => Ok(()),
+            Some(reason) => Err(WriteError::StoppedServing { reason: reason.clone() }),
+        }
     }
 
     /// Stores the error of a round of maintenance, or its success, for [`Stats`].
@@ -83,9 +96,10 @@ impl Inner {
     where
         WriteError: From<E>,
     {
+        self.check_serving()?;
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let committed = self.open.solo.propose(command, level, purpose);
+            let committed = self.open.replica.propose(command, level, purpose);
             command.shrink(MAX_KEPT_COMMAND_BYTES);
             Ok(committed?)
         })
@@ -102,10 +116,11 @@ impl Inner {
     where
         WriteError: From<E>,
     {
+        self.check_serving()?;
         let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let proposed = self.open.solo.propose_then(command, level, purpose, |durability, outcome| {
+            let proposed = self.open.replica.propose_then(command, level, purpose, |durability, outcome| {
                 ack.durability = durability;
                 ack.take(outcome)
             });
@@ -167,7 +182,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.open.solo.close();
+        self.open.replica.close();
         self.open.tails.close();
         self.open.watches.close();
     }

@@ -41,6 +41,7 @@ mod keyspace;
 mod keyspace_admin;
 mod leases;
 mod maintenance;
+mod member;
 pub mod migrate;
 mod mover;
 mod open;
@@ -53,6 +54,7 @@ mod redis_streams;
 mod runs;
 mod scan_range;
 mod scrub;
+mod shim;
 pub mod snapshot;
 mod state_digest;
 pub mod state_files;
@@ -77,6 +79,7 @@ pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
     HeldAttempt, MAX_LISTED_MEMBERS, Message, Push, PushRequest, PushWaits, Ready, Settled,
 };
+pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, ScanItem};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};

@@ -2,9 +2,12 @@
 //! flushing the state, moving live bytes, freeing log segments.
 //!
 //! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
-//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them. Changes that
-//! concern only this node (positions of bytes, index entries, the readable part of the log) are records of its own
-//! log.
+//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them; in a cluster only
+//! the leader proposes them. Changes that concern only this node (positions of bytes, index entries, the readable part
+//! of the log) are records of its own log.
+//!
+//! Reads of a cluster's members hide ended keys by the time of the last applied entry. The leader therefore looks at the
+//! next deadline more often than once in a round, and proposes an entry once the deadline has passed.
 //!
 //! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
@@ -14,7 +17,7 @@ mod done;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use thalweg_log::{Purpose, StateSpace};
@@ -38,6 +41,7 @@ use crate::{
     error::{WriteError, refusal},
     inner::Inner,
     mover::Mover,
+    shim::Shim as _,
 };
 
 pub use done::Maintenance;
@@ -81,6 +85,9 @@ const ROUNDS_PER_NOTE: u32 = 1800;
 /// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
 /// flushed deletes return space.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
+/// Interval in which the leader of a cluster looks for passed deadlines. Members show an ended key for at most this
+/// span and the time of a commit longer than its deadline says; a look reads one row.
+const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 
@@ -125,15 +132,13 @@ impl Inner {
     /// would keep log space from being freed. Returns the first error.
     fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
-        let mut done = Maintenance { expired_keys: first.default_on_error(self.expire()), ..Maintenance::default() };
-        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale));
-        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept));
+        let mut done = Maintenance::default();
+        first.default_on_error(self.note_joined());
+        if self.open.replica.leads() {
+            self.change_rows(rounds, &mut done, &mut first);
+        }
         done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
-        first.default_on_error(self.forget_producers());
         self.drop_old_digest_view(&mut rounds.digest);
-        done.swept_rows = first.default_on_error(self.sweep());
-        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned));
-        done.dead_letters = first.default_on_error(self.move_dead_letters());
         first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
@@ -145,6 +150,17 @@ impl Inner {
         }
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         first.0.map_or(Ok(done), Err)
+    }
+
+    /// Proposes the changes of replicated rows that are due.
+    fn change_rows(&self, rounds: &mut Rounds, done: &mut Maintenance, first: &mut FirstError) {
+        done.expired_keys = first.default_on_error(self.expire());
+        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale));
+        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept));
+        first.default_on_error(self.forget_producers());
+        done.swept_rows = first.default_on_error(self.sweep());
+        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned));
+        done.dead_letters = first.default_on_error(self.move_dead_letters());
     }
 
     /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry
@@ -172,6 +188,8 @@ impl Inner {
 
     /// Appends an entry whose time is after every deadline that has passed, if there is such a deadline. After a
     /// restart space time continues from the time of the last entry, so it cannot go back behind these deadlines.
+    ///
+    /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
     pub(crate) fn note_passed_deadlines(&self) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
             self.propose_expiry()?;
@@ -179,14 +197,32 @@ impl Inner {
         Ok(())
     }
 
+    /// Returns true if this node must propose an entry after each deadline, because reads use the time of the last
+    /// applied entry.
+    fn proposes_time(&self) -> bool {
+        let replica = &self.open.replica;
+        replica.member().is_some() && replica.leads() && self.open.machine.has_deadlines()
+    }
+
+    /// Proposes an entry whose time is after a deadline that has passed, if this node leads a cluster. Reads of all
+    /// members hide the ended key from then on.
+    pub(crate) fn propose_time(&self) -> Result<(), WriteError> {
+        if self.proposes_time() { self.note_passed_deadlines() } else { Ok(()) }
+    }
+
     /// Writes the present time of the space to the file that shows when the directory was last in use.
     pub(crate) fn note_last_use(&self) {
+        // Reads of a member use no time that is not in the log.
+        let time = match self.open.replica.member() {
+            Some(_) => self.open.machine.applied().time,
+            None => self.open.replica.now(),
+        };
         // The file is only compared with at the next open; a disk that cannot take it reports itself elsewhere.
-        let _ = self.open.clock_file.save(&self.open.disk, self.open.solo.now());
+        let _ = self.open.clock_file.save(&self.open.disk, time);
     }
 
     fn is_expiry_due(&self) -> Result<bool, WriteError> {
-        let due = self.open.machine.expiry_due(self.open.solo.now());
+        let due = self.open.machine.expiry_due(self.open.replica.now());
         due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })
     }
 
@@ -219,7 +255,7 @@ impl Inner {
     /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
     /// rounds, and at most once per round.
     fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
-        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.solo.now());
+        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.replica.now());
         let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
         *swept = last;
         for (stream, before) in &due {
@@ -248,7 +284,8 @@ impl Inner {
             for _ in 0..of_stream {
                 commands -= 1;
                 let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
-                let LocalOutcome::SegmentForgotten { rows, more } = self.open.solo.relocate(&reclaim.encode_alone())?
+                let LocalOutcome::SegmentForgotten { rows, more } =
+                    self.open.replica.relocate(&reclaim.encode_alone())?
                 else {
                     break;
                 };
@@ -291,7 +328,7 @@ impl Inner {
                 break;
             }
             let raise = MoveTarget::HistoryFloor { floor, max: RECLAIM_PER_COMMAND };
-            self.open.solo.relocate(&raise.encode_alone())?;
+            self.open.replica.relocate(&raise.encode_alone())?;
         }
         Ok(())
     }
@@ -333,7 +370,7 @@ impl Inner {
     fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
-            let due = self.open.machine.prune_due(*last, self.open.solo.now());
+            let due = self.open.machine.prune_due(*last, self.open.replica.now());
             let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
             let Some(keyspace) = due else { break };
             *last = Some(keyspace);
@@ -411,10 +448,20 @@ impl Background {
         let handle = (!interval.is_zero()).then(|| {
             let (signal, rounds) = (signal.clone(), rounds.clone());
             let run = move || {
-                while !wait(&signal, interval) {
+                let mut last_round = Instant::now();
+                let mut pause = interval;
+                while !wait(&signal, pause) {
                     let Some(inner) = inner.upgrade() else { return };
-                    let round = run_round(&inner, &rounds);
-                    inner.record_maintenance(round.as_ref().err());
+                    if last_round.elapsed() >= interval {
+                        let round = run_round(&inner, &rounds);
+                        inner.record_maintenance(round.as_ref().err());
+                        last_round = Instant::now();
+                    } else {
+                        // The next round reports an error.
+                        let _ = inner.propose_time();
+                    }
+                    let left = interval.saturating_sub(last_round.elapsed());
+                    pause = if inner.proposes_time() { left.min(DEADLINE_CHECK_INTERVAL) } else { left };
                 }
             };
             thread::Builder::new()

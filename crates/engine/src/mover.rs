@@ -99,7 +99,8 @@ impl Candidates {
     /// Collects the segments that may be freed. If the disk is short of `short_bytes` bytes, these include segments
     /// that are kept for history.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
-        let now = inner.open.solo.now();
+        let now = inner.open.replica.now();
+        inner.keep_for_followers();
         let past = inner.open.log.freeable(now);
         let kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
         Self { past, kept }
@@ -286,7 +287,7 @@ impl Mover {
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
             if let Some((term, index)) = last {
-                return Ok(inner.open.solo.note_purged(term, index)?);
+                return Ok(inner.open.replica.note_purged(term, index)?);
             }
         }
         Ok(())
@@ -384,7 +385,7 @@ fn copy_forward(
     }
     let mut copied = CopyResult::All;
     for live in &*live {
-        match inner.open.solo.relocate(&live.payload) {
+        match inner.open.replica.relocate(&live.payload) {
             Ok(LocalOutcome::Applied) => {
                 walks.copied = true;
                 done.moved_bytes += live.bytes;

@@ -63,7 +63,7 @@ impl Inner {
             |error: thalweg_state::machine::MachineError| WriteError::StateFailed { reason: error.to_string() };
         let mut moved = 0;
         for id in machine.groups_with_dead().map_err(failed)? {
-            let Some(info) = machine.group(id, self.open.solo.now()).map_err(failed)? else { continue };
+            let Some(info) = machine.group(id, self.open.replica.now()).map_err(failed)? else { continue };
             let burial = DeadLetterMove {
                 inner: self,
                 stream: info.stream,
