@@ -25,6 +25,7 @@ use thalweg_types::{
 
 use crate::{
     ack::{Ack, check_outcome_known},
+    blocking::block_on,
     digests::Digests,
     error::{OpenError, WriteError},
     identity::Part,
@@ -145,7 +146,7 @@ impl Database {
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
         // ignored.
-        let _ = inner.note_passed_deadlines();
+        let _ = block_on(inner.note_passed_deadlines());
         inner.open.replica.close();
         inner.open.tails.close();
         inner.open.watches.close();

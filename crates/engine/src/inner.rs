@@ -14,9 +14,9 @@ use std::{
 use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_replica::{Committed, ProposeError};
-use thalweg_state::keyspaces::StoredValue;
+use thalweg_state::{keyspaces::StoredValue, machine::LocalOutcome};
 use thalweg_types::{
-    BlobRef, Durability, KeyspaceId, Revision,
+    BlobRef, Durability, Index, KeyspaceId, Revision, Term,
     budget::{self, Spent},
     command::Framed,
     steps::read_bytes,
@@ -30,6 +30,7 @@ use crate::{
     open::Opened,
     options::Options,
     scrub::Scrub,
+    shim::Shim as _,
     snapshot::{Counters, Pins},
 };
 
@@ -103,6 +104,42 @@ impl Inner {
             command.shrink(MAX_KEPT_COMMAND_BYTES);
             Ok(committed?)
         })
+    }
+
+    /// Proposes a command of maintenance. On a node alone the command is committed before the future is ready for the
+    /// first time, as by [`propose`](Self::propose).
+    pub(crate) async fn propose_work<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Committed, WriteError>
+    where
+        WriteError: From<E>,
+    {
+        if self.open.replica.member().is_none() {
+            return self.propose(level, purpose, encode);
+        }
+        self.check_serving()?;
+        let mut command = Framed::new();
+        command.encode(encode)?;
+        Ok(self.open.replica.propose_async(command, level, purpose)?.await?)
+    }
+
+    /// Logs a move and applies it to the state.
+    pub(crate) async fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
+        match self.open.replica.member() {
+            Some(_member) => unreachable!(),
+            None => self.open.replica.relocate(payload),
+        }
+    }
+
+    /// Logs that entries up to `index` may be missing in the log.
+    pub(crate) async fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
+        match self.open.replica.member() {
+            Some(_member) => unreachable!(),
+            None => self.open.replica.note_purged(term, index),
+        }
     }
 
     /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].

@@ -24,6 +24,7 @@ mod ack;
 mod async_database;
 mod async_time;
 mod backends;
+mod blocking;
 mod clock_file;
 mod command;
 mod compactor;
@@ -72,7 +73,7 @@ pub use command::{CommandResult, PendingCommand};
 pub use coordination::{Coordination, CoordinationError, CoordinationWatch};
 pub use cursor::ScanCursor;
 pub use database::{Database, Health};
-pub use digests::DigestReport;
+pub use digests::{DigestReport, HashMark};
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{

@@ -31,6 +31,7 @@ use thalweg_types::{
 use crate::{
     backends,
     clock_file::{self, ClockFile},
+    digests::HashMarks,
     error::OpenError,
     group::WaitingFetches,
     identity::{Identity, MemberIdentity, Part},
@@ -81,6 +82,7 @@ pub(crate) struct Opened {
     pub(crate) replica: Solo,
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
+    pub(crate) hashes: Arc<HashMarks>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -226,6 +228,7 @@ pub(crate) fn on(
         forget_history(&solo, &log)?;
     }
     let tails = Arc::new(Tails::new(machine.clone()));
+    let hashes = Arc::<HashMarks>::default();
     let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
     solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
     let report = OpenReport {
@@ -249,6 +252,7 @@ pub(crate) fn on(
         replica: solo,
         clock_file,
         identity: Mutex::new(identity),
+        hashes,
         tails,
         watches,
         waits,
