@@ -1,7 +1,8 @@
 //! Errors of the layers below, as error replies.
 //!
 //! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
-//! states that an operator must fix (Redis uses it when it can't write to its disk).
+//! states that an operator must fix (Redis uses it when it can't write to its disk). `UNKNOWN` stands for a write that
+//! may or may not have been carried out: client libraries repeat no request after a word that they do not know.
 
 use std::borrow::Cow;
 
@@ -18,6 +19,7 @@ impl Failure {
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         let first = match error.action() {
+            _ if error.code() == "outcome_unknown" => "UNKNOWN",
             Action::Retry => "BUSY",
             Action::Fix => "ERR",
             Action::Stop => "MISCONF",

@@ -41,6 +41,7 @@ pub fn node_status(db: &Database) -> Value {
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
         Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
+        Health::StoppedServing { reason } => json!({ "status": "stopped_serving", "reason": reason }),
         Health::Failed { reason } => json!({ "status": "failed", "reason": reason }),
         Health::Closed => json!({ "status": "closed" }),
     };
