@@ -98,6 +98,15 @@ impl FrameSender {
     }
 }
 
+impl FrameSender {
+    /// Queues an encoded frame, unless the queue is full or the connection has ended.
+    pub fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
+        let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| Ended)?;
+        self.frames.try_send(Queued { bytes, _room: room }).map_err(|_| Ended)
+    }
+}
+
 /// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails.
 pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
