@@ -73,7 +73,8 @@ impl PeerLinks {
     }
 
     fn set_address(&self, address: &str) {
-        [&self.appends, &self.control, &self.snapshots, &self.proposals].map(|link| link.set_address(address));
+        let all = [&self.appends, &self.control, &self.snapshots, &self.proposals];
+        all.into_iter().for_each(|link| link.set_address(address));
     }
 }
 
