@@ -2,10 +2,7 @@
 
 use std::{
     future::ready,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Instant,
 };
 
@@ -16,6 +13,8 @@ use thalweg_server::cluster::{
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;
+
+use super::PATIENCE;
 
 /// Behaviour of the barriers of reads that are not `stale`.
 #[derive(Clone, Debug)]
@@ -35,7 +34,7 @@ pub struct FakeCluster {
     events: Arc<EventLog>,
     barriers: watch::Sender<Barriers>,
     /// Number of barriers that have begun.
-    pub begun: AtomicU64,
+    begun: watch::Sender<u64>,
     /// Names of the calls that stop the node, in order.
     pub stopped: Mutex<Vec<&'static str>>,
 }
@@ -86,7 +85,7 @@ impl FakeCluster {
             report: Mutex::new(report),
             events: Arc::default(),
             barriers: watch::Sender::new(Barriers::Open),
-            begun: AtomicU64::new(0),
+            begun: watch::Sender::new(0),
             stopped: Mutex::default(),
         });
         let cluster = Cluster { handle: fake.clone(), credentials: Arc::new(credentials) };
@@ -110,7 +109,14 @@ impl FakeCluster {
 
     /// Number of barriers that have begun.
     pub fn begun(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
+        *self.begun.borrow()
+    }
+
+    /// Waits until this number of barriers have begun.
+    pub async fn until_begun(&self, count: u64) {
+        let mut begun = self.begun.subscribe();
+        let waited = tokio::time::timeout(PATIENCE, begun.wait_for(|begun| *begun >= count)).await;
+        waited.expect("a barrier begins in time").unwrap();
     }
 
     fn lock(&self) -> MutexGuard<'_, ClusterReport> {
@@ -141,7 +147,7 @@ impl ClusterHandle for FakeCluster {
     }
 
     fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.begun.send_modify(|begun| *begun += 1);
         let (mut barriers, applied) = (self.barriers.subscribe(), self.lock().applied_revision);
         Box::pin(async move {
             let opened = barriers.wait_for(|barriers| !matches!(barriers, Barriers::Closed));
