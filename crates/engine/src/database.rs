@@ -9,7 +9,7 @@ use std::{
     ops::ControlFlow,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -25,8 +25,10 @@ use thalweg_types::{
 
 use crate::{
     ack::{Ack, check_outcome_known},
+    blocking::block_on,
     digests::Digests,
     error::{OpenError, WriteError},
+    identity::Part,
     inner::Inner,
     maintenance::{Background, Maintenance},
     open::{self, OpenReport, Opened},
@@ -44,6 +46,11 @@ pub enum Health {
     DiskFull {
         /// Number of bytes that are free on the disk.
         free_bytes: u64,
+    },
+    /// This member serves neither writes nor reads, because its data may differ from that of the other members.
+    StoppedServing {
+        /// Reason why the member has stopped serving.
+        reason: String,
     },
     /// The database accepts no writes until it is restarted or repaired. Reads go on.
     Failed {
@@ -83,14 +90,14 @@ impl Database {
         options: Options,
         progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
     ) -> Result<Self, OpenError> {
-        let opened = open::real(path.as_ref(), &options, progress)?;
+        let opened = open::real(path.as_ref(), &options, None, progress)?;
         Ok(Self::start(opened, options))
     }
 
     /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
     /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let opened = open::on(disk, &clock, seed, &options, &mut |_| ControlFlow::Continue(()))?;
+        let opened = open::on(disk, &clock, seed, &options, Part::Alone, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 
@@ -112,6 +119,8 @@ impl Database {
             redis_views: AtomicU64::new(0),
             maintenance_error: Mutex::default(),
             digests,
+            follower_floor: AtomicU64::new(u64::MAX),
+            stopped: OnceLock::new(),
             closed: AtomicBool::new(false),
         });
         inner.note_state_space();
@@ -137,8 +146,8 @@ impl Database {
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
         // ignored.
-        let _ = inner.note_passed_deadlines();
-        inner.open.solo.close();
+        let _ = block_on(inner.note_passed_deadlines());
+        inner.open.replica.close();
         inner.open.tails.close();
         inner.open.watches.close();
         // Do both: a state that cannot be flushed only makes the next open slower.
@@ -214,7 +223,10 @@ impl Database {
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = &self.inner;
-        if let Some(reason) = inner.open.log.failure().or_else(|| inner.open.solo.failure()) {
+        if let Some(reason) = inner.stopped.get() {
+            return Health::StoppedServing { reason: reason.clone() };
+        }
+        if let Some(reason) = inner.open.log.failure().or_else(|| inner.open.replica.failure()) {
             return Health::Failed { reason };
         }
         if inner.closed.load(Ordering::SeqCst) {

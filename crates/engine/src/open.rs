@@ -9,7 +9,7 @@ use std::{
     io,
     ops::ControlFlow,
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use thalweg_state::{
 };
 use thalweg_store::{Backend, BarrierFailed, LogBarrier};
 use thalweg_types::{
-    BlobRef, Clock, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
+    BlobRef, Clock, ClusterId, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
     command::{HistoryFloor, MoveTarget},
     limits::MIN_INLINE_VALUE_BYTES,
 };
@@ -31,9 +31,10 @@ use thalweg_types::{
 use crate::{
     backends,
     clock_file::{self, ClockFile},
+    digests::HashMarks,
     error::OpenError,
     group::WaitingFetches,
-    identity::Identity,
+    identity::{Identity, MemberIdentity, Part},
     options::{BackendKind, Create, Options, Repair},
     snapshot::unfinished::is_unfinished,
     tails::Tails,
@@ -52,6 +53,8 @@ pub struct OpenReport {
     pub created: bool,
     /// Id of the node, drawn when the directory was created.
     pub node: NodeId,
+    /// Cluster that the directory belongs to; `None` if it was never in one.
+    pub cluster: Option<ClusterId>,
     /// Backend that keeps the directory's state.
     pub backend: BackendKind,
     /// True if the database was closed cleanly the last time.
@@ -76,8 +79,10 @@ pub(crate) struct Opened {
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) machine: Arc<Machine>,
-    pub(crate) solo: Solo,
+    pub(crate) replica: Solo,
     pub(crate) clock_file: Arc<ClockFile>,
+    pub(crate) identity: Mutex<Identity>,
+    pub(crate) hashes: Arc<HashMarks>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -106,7 +111,12 @@ impl Blobs for LogBlobs {
 }
 
 /// Opens a data directory on the real disk, with the system's clocks and a random seed.
-pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) -> Result<Opened, OpenError> {
+pub(crate) fn real(
+    path: &Path,
+    options: &Options,
+    member: Option<MemberIdentity>,
+    progress: &mut Progress<'_>,
+) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
@@ -119,7 +129,9 @@ pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) 
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    on(Arc::new(disk), &clock, random_seed(), options, progress)
+    let drawn = ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()));
+    let part = member.map_or(Part::Alone, |member| Part::Member(member, drawn));
+    on(Arc::new(disk), &clock, random_seed(), options, part, progress)
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
@@ -159,15 +171,25 @@ pub(crate) fn on(
     clock: &Arc<dyn Clock>,
     seed: u64,
     options: &Options,
+    part: Part,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
-    let (identity, created) = identify(&disk, &path, seed, options)?;
+    let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let swept = backends::remove_all_but(&disk, identity.backend);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
+    let identity = match identity.check_log(&path, part, log.end() == Lsn::ZERO)? {
+        None => identity,
+        Some(changed) => {
+            // After a power loss the log must not be empty although the file says that it is not.
+            log.sync().map_err(thalweg_replica::OpenError::from)?;
+            changed.write(&disk).map_err(|error| io_error(&path, "writing the identity", &error))?;
+            changed
+        }
+    };
     let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
     let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
@@ -206,11 +228,13 @@ pub(crate) fn on(
         forget_history(&solo, &log)?;
     }
     let tails = Arc::new(Tails::new(machine.clone()));
+    let hashes = Arc::<HashMarks>::default();
     let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
     solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
     let report = OpenReport {
         created,
         node: identity.node,
+        cluster: identity.cluster.map(|cluster| cluster.id),
         backend: identity.backend,
         clean: recovery.clean,
         cut_bytes: recovery.cut_bytes,
@@ -220,7 +244,21 @@ pub(crate) fn on(
         repaired: repaired(recovery.repaired, bridged),
     };
     let waits = WaitingFetches::default();
-    Ok(Opened { disk, log, backend, machine, solo, clock_file, tails, watches, waits, report, _lock: lock })
+    Ok(Opened {
+        disk,
+        log,
+        backend,
+        machine,
+        replica: solo,
+        clock_file,
+        identity: Mutex::new(identity),
+        hashes,
+        tails,
+        watches,
+        waits,
+        report,
+        _lock: lock,
+    })
 }
 
 /// Describes the data that a repair gave up.
@@ -266,9 +304,16 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
     })
 }
 
-fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {
+fn identify(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    seed: u64,
+    options: &Options,
+    part: Part,
+) -> Result<(Identity, bool), OpenError> {
     let read = read_identity(disk, path)?;
     if let Some(identity) = read {
+        identity.check_part(path, part)?;
         return match options.backend {
             Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
                 path: path.to_owned(),
@@ -281,7 +326,8 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
     if is_unfinished(disk) {
         return Err(OpenError::Unfinished { path: path.to_owned() });
     }
-    if options.create == Create::Never {
+    let exists = matches!(part, Part::Member(MemberIdentity::Existing, _));
+    if options.create == Create::Never || exists {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
     if disk.list(LOG_DIR).is_ok_and(|files| !files.is_empty()) {
@@ -292,7 +338,7 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
     if !backend.is_built() {
         return Err(OpenError::NotBuilt { backend: backend.name() });
     }
-    let identity = Identity { node: NodeId(seed), backend };
+    let identity = Identity::new(NodeId(seed), backend, part);
     identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
     Ok((identity, true))
 }

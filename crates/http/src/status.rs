@@ -36,6 +36,7 @@ fn status_of(app: &App) -> Result<Value, ApiError> {
     match app.db.blocking().health() {
         Health::Good => Ok(json!({ "status": "good" })),
         Health::DiskFull { free_bytes } => Ok(json!({ "status": "disk_full", "free_bytes": free_bytes })),
+        Health::StoppedServing { reason } => Err(unavailable("stopped_serving", Action::Stop, reason)),
         Health::Failed { reason } => Err(unavailable("log_failed", Action::Stop, reason)),
         Health::Closed => Err(unavailable("closed", Action::Retry, "the database is closed".into())),
     }

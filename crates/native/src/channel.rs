@@ -34,8 +34,8 @@ use thalweg_serving::{
 use thalweg_transport::Channel;
 use thalweg_types::{Action, ReadLevel};
 use thalweg_wire::{
-    CancelMode, ClientFrame, Credit, Decoder, Fields, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES, Reason,
-    SharedFrame,
+    CancelMode, ClientFrame, Credit, Decoder, Fields, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES,
+    Reason, SharedFrame,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
 };
 

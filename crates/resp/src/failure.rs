@@ -3,7 +3,8 @@
 //! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
 //! states that an operator must fix (Redis uses it when it can't write to its disk). In a cluster, the words are those of
 //! Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes, `LOADING` while the node recovers. Clients
-//! of Redis retry after these by themselves.
+//! of Redis retry after these by themselves. `UNKNOWN` stands for a write that may or may not have been carried out: client
+//! libraries repeat no request after a word that they do not know.
 
 use std::borrow::Cow;
 
@@ -23,8 +24,7 @@ impl Failure {
             ("no_leader", _) => "CLUSTERDOWN",
             ("not_leader" | "read_timeout" | "revision_not_reached", _) => "TRYAGAIN",
             ("recovering", _) => "LOADING",
-            // Nobody but the client can find out, and a client that sees MISCONF would call its operator.
-            ("outcome_unknown", _) => "ERR",
+            ("outcome_unknown", _) => "UNKNOWN",
             (_, Action::Retry) => "BUSY",
             (_, Action::Fix) => "ERR",
             (_, Action::Stop) => "MISCONF",

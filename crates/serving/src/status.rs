@@ -35,7 +35,7 @@ pub fn server_status(app: &App) -> Value {
         let report = cluster.handle.report();
         let id = |node: NodeId| format!("{:016x}", node.0);
         object["cluster"] = json!({
-            "cluster": format!("{:032x}", report.cluster),
+            "cluster": report.cluster.to_string(),
             "leads": report.leader == Some(report.node),
             "leader": report.leader.map(id),
             "term": report.term.0,
@@ -56,6 +56,7 @@ pub fn node_status(db: &Database) -> Value {
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
         Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
+        Health::StoppedServing { reason } => json!({ "status": "stopped_serving", "reason": reason }),
         Health::Failed { reason } => json!({ "status": "failed", "reason": reason }),
         Health::Closed => json!({ "status": "closed" }),
     };

@@ -8,8 +8,8 @@ use crate::commands::bench;
 use crate::{
     args::Plain,
     commands::{
-        backup, cache, cluster, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log, migrate,
-        serve, state, status, stream, streams, subjects, time, watch,
+        backup, cache, cluster, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log,
+        migrate, serve, state, status, stream, streams, subjects, time, watch,
     },
     failure::Failure,
     help, man, render,

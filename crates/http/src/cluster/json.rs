@@ -50,7 +50,7 @@ impl ClusterStatus {
         let own = report.members.iter().find(|member| member.node == report.node);
         let voters = report.voters().count();
         Self {
-            cluster: format!("{:032x}", report.cluster),
+            cluster: report.cluster.to_string(),
             node: id_of(report.node),
             name: own.map_or_else(String::new, |own| own.name.clone()),
             role: own.map(|own| own.role.name()),

@@ -61,7 +61,8 @@ async fn changes_need_the_admin_token_on_loopback_too() {
         let target = format!("/v1/cluster/{path}");
         let body = br#"{"node":"n2"}"#;
         member.node.call("POST", &target, &[json], body).await.refused(401, "token_missing", "fix");
-        for (given, code) in [(wrong.as_str(), "token_wrong"), ("Bearer ", "token_missing"), (&basic, "token_missing")] {
+        for (given, code) in [(wrong.as_str(), "token_wrong"), ("Bearer ", "token_missing"), (&basic, "token_missing")]
+        {
             member.node.call("POST", &target, &[json, ("authorization", given)], body).await.refused(401, code, "fix");
         }
     }

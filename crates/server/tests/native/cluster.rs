@@ -33,12 +33,8 @@ impl Tested {
     }
 
     fn put_get(&mut self, id: u32, read: Option<ReadLevel>, timeout_micros: Option<u64>) {
-        let get = Get {
-            keyspace: self.keyspace,
-            revision: Revision(0),
-            values: Values::Include,
-            key: RemainingBytes(b"a"),
-        };
+        let get =
+            Get { keyspace: self.keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"a") };
         self.raw.put_with(id, &Fields { read, timeout_micros, ..Fields::default() }, &get);
     }
 
@@ -79,7 +75,7 @@ async fn each_request_may_state_its_level() {
     tested.put_get(3, Some(ReadLevel::AtLeast(Revision(8))), Some(1000));
     tested.raw.flush().await;
     let failed = expect!(tested.raw, 3, ServerFrame::Failed(failed) => {
-        assert_eq!((failed.details.0[0].name, failed.details.0[0].value), ("applied", 7));
+        assert_eq!(failed.detail("applied"), Some(7));
         failed.code.to_owned()
     });
     assert_eq!(failed, "revision_not_reached");

@@ -21,7 +21,7 @@ use aws_lc_rs::{
     digest::{SHA256, digest},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use thalweg_types::classified;
+use thalweg_types::{ClusterId, classified};
 
 /// File of the credentials in the data directory of a member.
 pub const CREDENTIALS_FILE: &str = "CLUSTER";
@@ -104,23 +104,26 @@ impl fmt::Debug for AdminToken {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Id of the cluster.
-    pub cluster: u128,
+    pub cluster: ClusterId,
     secret: [u8; SECRET_BYTES],
     admin_hash: [u8; 32],
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({:032x})", self.cluster)
+        write!(f, "Credentials({})", self.cluster)
     }
 }
 
 impl Credentials {
-    /// Creates the credentials of a new cluster, and the token of its administrators.
+    /// Creates the credentials of a new cluster with a random id, and the token of its administrators.
     pub fn random() -> Result<(Self, AdminToken), CredentialsError> {
+        Self::of_cluster(ClusterId(u128::from_le_bytes(random()?)))
+    }
+
+    /// Creates the credentials of a new cluster that has this id, and the token of its administrators.
+    pub fn of_cluster(cluster: ClusterId) -> Result<(Self, AdminToken), CredentialsError> {
         let admin = AdminToken::random()?;
-        // Id 0 means that a directory belongs to no cluster.
-        let cluster = u128::from_le_bytes(random()?).max(1);
         let credentials = Self { cluster, secret: random()?, admin_hash: hash_of(admin.0.as_bytes()) };
         Ok((credentials, admin))
     }
@@ -149,7 +152,7 @@ impl Credentials {
     pub fn join_token(&self) -> String {
         let mut bytes = Vec::with_capacity(ENCODED_BYTES);
         bytes.push(VERSION);
-        bytes.extend_from_slice(&self.cluster.to_le_bytes());
+        bytes.extend_from_slice(&self.cluster.0.to_le_bytes());
         bytes.extend_from_slice(&self.secret);
         bytes.extend_from_slice(&self.admin_hash);
         let check = hash_of(&bytes);
@@ -174,6 +177,7 @@ impl Credentials {
         let part = |from: usize| content[from..].first_chunk().copied().ok_or(CredentialsError::Malformed);
         let cluster =
             content[1..].first_chunk().copied().map(u128::from_le_bytes).ok_or(CredentialsError::Malformed)?;
+        let cluster = ClusterId(cluster);
         Ok(Self { cluster, secret: part(17)?, admin_hash: part(49)? })
     }
 

@@ -41,7 +41,7 @@ pub enum ClusterError {
         applied: Revision,
     },
     /// The change was sent and its outcome did not arrive before the deadline.
-    #[error("the outcome of the change is unknown: look at the members before you repeat it")]
+    #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
     #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
@@ -115,7 +115,7 @@ classified! {
         Self::Recovering => "recovering", Retry;
         Self::ReadTimeout => "read_timeout", Retry;
         Self::RevisionNotReached { .. } => "revision_not_reached", Retry;
-        Self::OutcomeUnknown => "outcome_unknown", Stop;
+        Self::OutcomeUnknown => "outcome_unknown", Retry;
         Self::NoSuchMember(_) => "no_such_member", Fix;
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
@@ -182,7 +182,7 @@ mod tests {
         let api = ApiError::from(ClusterError::NoLeader);
         assert_eq!((api.status.as_u16(), api.code, api.action), (503, "no_leader", Action::Retry));
         let api = ApiError::from(ClusterError::OutcomeUnknown);
-        assert_eq!((api.status.as_u16(), api.action), (504, Action::Stop));
+        assert_eq!((api.status.as_u16(), api.action), (504, Action::Retry));
         let api = ApiError::from(ClusterError::NotClustered);
         assert_eq!((api.status.as_u16(), api.code, api.action), (409, "not_clustered", Action::Fix));
         let behind = ClusterError::RevisionNotReached { wanted: Revision(9), applied: Revision(7) };

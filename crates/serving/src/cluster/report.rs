@@ -1,6 +1,6 @@
 //! Data of the cluster's answers: its members, their health and lag, and digests.
 
-use thalweg_types::{Index, NodeId, Revision, Term};
+use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
 /// Role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,7 +135,7 @@ impl MemberReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterReport {
     /// Id of the cluster.
-    pub cluster: u128,
+    pub cluster: ClusterId,
     /// Id of the reporting node.
     pub node: NodeId,
     /// Leader that the reporting node knows.
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_majority_counts_voters_that_are_not_down() {
         let report = |healths: &[NodeHealth]| ClusterReport {
-            cluster: 1,
+            cluster: ClusterId(1),
             node: NodeId(1),
             leader: None,
             term: Term(1),

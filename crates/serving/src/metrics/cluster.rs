@@ -11,6 +11,9 @@ use prometheus_client::{
 use super::encode::gauge;
 use crate::cluster::{ClusterHandle, MemberReport, NodeHealth, Role, Since};
 
+/// Figure of one member.
+type OfMember = fn(&MemberReport) -> Option<u64>;
+
 /// Collector of the metrics of the cluster.
 #[derive(Debug)]
 pub struct ClusterCollector(pub Arc<dyn ClusterHandle>);
@@ -33,7 +36,7 @@ impl Collector for ClusterCollector {
                 ConstGauge::new(count).encode(members.encode_family(&labels)?)?;
             }
         }
-        let of_members: [(&str, &str, fn(&MemberReport) -> Option<u64>); 3] = [
+        let of_members: [(&str, &str, OfMember); 3] = [
             ("cluster_lag_entries", "Entries that a replica lacks", |member| member.lag.map(|lag| lag.entries)),
             ("cluster_lag_bytes", "Bytes of the entries that a replica lacks", |member| {
                 member.lag.map(|lag| lag.bytes)

@@ -90,10 +90,12 @@ pub enum ClusterAction {
         place: ServerArgs,
     },
     /// Remove a member for good, such as one that has failed
-    #[command(after_help = "The node's id is never used again. To replace a failed node, remove it, and start a new one with an empty\n\
+    #[command(
+        after_help = "The node's id is never used again. To replace a failed node, remove it, and start a new one with an empty\n\
                             directory and --join. --force removes a member even if the remaining voters that are alive are no\n\
                             majority: the cluster then has no leader until more of them are back.\n\n\
-                            Example:\n  thalweg cluster remove db3")]
+                            Example:\n  thalweg cluster remove db3"
+    )]
     Remove {
         /// Name or id of the member
         node: String,
@@ -143,17 +145,21 @@ pub enum ClusterAction {
         place: ServerArgs,
     },
     /// Create the join token and the admin token of a new cluster, for nodes that found it together
-    #[command(after_help = "The admin token goes to stdout's second line, and is stored nowhere. Give the join token to each node as\n\
-                            THALWEG_JOIN_TOKEN.\n\nExample:\n  thalweg cluster create-token")]
+    #[command(
+        after_help = "The admin token goes to stdout's second line, and is stored nowhere. Give the join token to each node as\n\
+                            THALWEG_JOIN_TOKEN.\n\nExample:\n  thalweg cluster create-token"
+    )]
     CreateToken {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Replace the admin token in the directory of a stopped member
-    #[command(after_help = "For a lost token, or one that others may know. Each member checks tokens by the file CLUSTER of its own directory:\n\
+    #[command(
+        after_help = "For a lost token, or one that others may know. Each member checks tokens by the file CLUSTER of its own directory:\n\
                             copy the new one to the others while they are stopped.\n\n\
-                            Example:\n  thalweg cluster new-admin-token --data ./data")]
+                            Example:\n  thalweg cluster new-admin-token --data ./data"
+    )]
     NewAdminToken {
         /// Directory of the member; no server may use it
         #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
@@ -182,7 +188,9 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         }
         ClusterAction::Remove { node, force, token, place } => {
             change("remove", &json!({ "node": node, "force": force }), token, place)?;
-            done(&json!({ "removed": node }), place, || format!("{node} is no member any more; stop it if it still runs"))
+            done(&json!({ "removed": node }), place, || {
+                format!("{node} is no member any more; stop it if it still runs")
+            })
         }
         ClusterAction::Leave { force, token, place } => {
             change("leave", &json!({ "force": force }), token, place)?;
@@ -206,7 +214,8 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::NewAdminToken { data, json } => {
             let read = Credentials::of_directory(data).map_err(|error| Failure::of(&error))?;
             let mut credentials = read.ok_or_else(|| {
-                let message = format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
+                let message =
+                    format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
                 Failure::new(Exit::NotFound, "not_clustered", message)
             })?;
             let admin = credentials.replace_admin().map_err(|error| Failure::of(&error))?;
@@ -271,9 +280,9 @@ fn members_text(members: &[Value]) -> String {
             (Some(entries), None) => render::counted(entries, "entry", "entries"),
             _ => "-".to_owned(),
         };
-        let heard = member["heard_millis"].as_u64().map_or("never".to_owned(), |millis| {
-            format!("{} ago", show_span(Duration::from_millis(millis)))
-        });
+        let heard = member["heard_millis"]
+            .as_u64()
+            .map_or("never".to_owned(), |millis| format!("{} ago", show_span(Duration::from_millis(millis))));
         let mut cells = vec![text(&member["name"]), text(&member["node"]), role, text(&member["status"]), lag, heard];
         cells.extend(["address", "zone", "version"].map(|name| text(&member[name])));
         cells
@@ -384,7 +393,8 @@ mod tests {
     #[test]
     fn events_are_one_line_each() {
         let event = |value: Value| event_text(value.as_object().unwrap());
-        let leader = json!({ "sequence": 2, "unix_micros": 0, "event": "leader", "node": "01", "name": "db2", "term": 6 });
+        let leader =
+            json!({ "sequence": 2, "unix_micros": 0, "event": "leader", "node": "01", "name": "db2", "term": 6 });
         assert!(event(leader).ends_with("\tleader\tdb2\tterm 6"));
         assert!(event(json!({ "unix_micros": 0, "event": "leader", "node": null, "term": 6 })).contains("leader\t-"));
         assert_eq!(event(json!({ "gap": 3 })), "3 events missed");

@@ -119,7 +119,9 @@ fn health(found: &mut Findings, members: &[Value]) {
             "down" => found.problem(
                 "member_down",
                 format!("{name} is down"),
-                format!("start it again, or replace it: `thalweg cluster remove {name}`, then start a new node with --join"),
+                format!(
+                    "start it again, or replace it: `thalweg cluster remove {name}`, then start a new node with --join"
+                ),
             ),
             "suspect" => found.problem(
                 "member_suspect",

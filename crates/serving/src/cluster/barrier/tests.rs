@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_types::{Index, NodeId, Revision, Term};
+use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -52,7 +52,7 @@ impl ClusterHandle for Gated {
 
     fn report(&self) -> ClusterReport {
         ClusterReport {
-            cluster: 1,
+            cluster: ClusterId(1),
             node: NodeId(1),
             leader: None,
             term: Term(1),
