@@ -9,7 +9,7 @@ use axum::{
 use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::{Value, json};
 use thalweg_engine::Health;
-use thalweg_serving::{app::App, error::ApiError, status::server_status};
+use thalweg_serving::{app::App, cluster::ClusterError, error::ApiError, status::server_status};
 use thalweg_types::Action;
 
 use crate::{
@@ -42,7 +42,8 @@ fn status_of(app: &App) -> Result<Value, ApiError> {
     }
 }
 
-/// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests. With
+/// Handles `GET /ready`. Also returns 503 while the server stops or its cluster has no leader, so
+/// that load balancers send no more requests. With
 /// `verbose`, the reply has the warnings about the server's configuration.
 #[utoipa::path(
     get, path = "/ready", params(ReadyQuery),
@@ -54,6 +55,11 @@ pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
     }
     let mut status = status_of(app)?;
+    if let Some(cluster) = &app.cluster
+        && cluster.handle.report().leader.is_none()
+    {
+        return Err(ClusterError::NoLeader.into());
+    }
     if verbose {
         status["warnings"] = app.config.warnings().into();
     }

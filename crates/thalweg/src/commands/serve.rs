@@ -5,6 +5,7 @@
 //! generated), log output and reloading ([`reload`](super::reload)), and requests.
 
 mod headings;
+mod membership;
 
 use std::{
     io::{self, Write},
