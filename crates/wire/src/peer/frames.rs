@@ -7,7 +7,7 @@
 //! request gets one reply: the kind after its own, or [`Failed`].
 
 use thalweg_types::{
-    Action, Durability, Index, NodeId, SpaceTime, Term,
+    Action, Index, NodeId, SpaceTime, Term,
     codec::{List, Malformed, RemainingBytes, Structure, choices, structure},
 };
 
@@ -111,6 +111,14 @@ kinds! {
     ReadBarrier = 26,
     /// Reply to `ReadBarrier`.
     Barrier = 27,
+    /// Question about a node.
+    Describe = 28,
+    /// Reply to `Describe`.
+    Description<'a> = 29,
+    /// Question for the hash of a state.
+    AskHash = 30,
+    /// Reply to `AskHash`.
+    Hash = 31,
     /// Begins a snapshot.
     BeginSnapshot<'a> = 32,
     /// Reply to `BeginSnapshot`.
@@ -127,10 +135,10 @@ kinds! {
     Propose<'a> = 40,
     /// Reply to `Propose`.
     Proposed = 41,
-    /// Change of the cluster, or question about it, that a node forwards to the leader.
+    /// Change of the members that a node forwards to the leader.
     Manage<'a> = 42,
     /// Reply to `Manage`.
-    Managed<'a> = 43,
+    Managed = 43,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -147,7 +155,6 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<LogEntry<'_>>(),
         of::<EntryKind>(),
         of::<AppendResult>(),
-        of::<Lease>(),
         of::<ManageKind>(),
         of::<super::handshake::Channel>(),
     ]
@@ -336,21 +343,9 @@ structure! {
     }
 }
 
-choices! {
-    /// Proof that the leader must have for a read barrier.
-    Lease as "lease" {
-        /// A majority confirms that the node still leads.
-        Confirmed = 0 "confirmed",
-        /// The leader's lease suffices.
-        Lease = 1 "lease",
-    }
-}
-
 structure! {
     /// Question of a follower for its gathered reads.
     ReadBarrier as "read barrier" {
-        /// Proof that the leader must have.
-        lease: Lease,
         /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,
     }
@@ -359,8 +354,8 @@ structure! {
 structure! {
     /// Reply to [`ReadBarrier`].
     Barrier as "barrier" {
-        /// Entry up to which the follower must have applied the log; `None` if the log is empty.
-        entry: Option<EntryId>,
+        /// Entry up to which the follower must have applied the log.
+        index: Index,
     }
 }
 
@@ -447,35 +442,35 @@ structure! {
 structure! {
     /// Reply to [`Propose`]: the entry is committed.
     Proposed as "proposed" {
-        /// Term and index of the entry. The follower finds the outcomes of the commands when it applies the entry.
-        entry: EntryId,
-        /// Durability of the entry.
-        durability: Durability,
+        /// Index of the entry. The follower finds the outcomes of the commands when it applies the entry.
+        index: Index,
     }
 }
 
 choices! {
-    /// Kind of a request about the cluster.
+    /// Kind of a change of the members.
     ManageKind as "manage kind" {
-        /// State of the cluster, as JSON.
-        Status = 0 "status",
         /// Adds the node as a learner.
-        Join = 1 "join",
+        Join = 0 "join",
         /// Makes a learner a voter.
-        Promote = 2 "promote",
+        Promote = 1 "promote",
         /// Removes a node.
-        Remove = 3 "remove",
-        /// Hands the leadership to the node.
+        Remove = 2 "remove",
+        /// Removes a node, whether or not the others are a majority of the voters that answer.
+        ForceRemove = 3 "force remove",
+        /// Hands the leadership to the node, or to the one that lacks least if the node is 0.
         Transfer = 4 "transfer",
+        /// Adds the node as a learner, which the leader does not make a voter by itself.
+        JoinAsLearner = 5 "join as learner",
     }
 }
 
 structure! {
-    /// Request about the cluster.
+    /// Change of the members that a node forwards to the leader.
     Manage<'a> as "manage" {
-        /// Kind of the request.
+        /// Kind of the change.
         kind: ManageKind,
-        /// Node that the request is about; 0 if it is about none.
+        /// Node that the change is about.
         node: NodeId,
         /// Name of a node that joins.
         name: &'a str,
@@ -487,10 +482,53 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Manage`].
-    Managed<'a> as "managed" {
-        /// Answer as JSON; empty if there is nothing to tell.
-        json: &'a [u8],
+    /// Reply to [`Manage`]: the change is committed.
+    Managed as "managed" {
+        /// Node that the change was about; for a transfer, the new leader.
+        node: NodeId,
+    }
+}
+
+structure! {
+    /// Question about a node that the others show to people.
+    Describe as "describe" {}
+}
+
+structure! {
+    /// Reply to [`Describe`].
+    Description<'a> as "description" {
+        /// Name of the node.
+        name: &'a str,
+        /// Zone of the node; empty if it has none.
+        zone: &'a str,
+        /// Version of the node's software.
+        software: &'a str,
+        /// Address of HTTP; empty if it is not known.
+        http: &'a str,
+        /// Address of the native protocol; empty if it is not served.
+        native: &'a str,
+        /// Address for Redis clients; empty if they are not served.
+        resp: &'a str,
+    }
+}
+
+structure! {
+    /// Question for the running hash after an entry, by which the states of nodes are compared.
+    AskHash as "ask hash" {
+        /// Index of the entry.
+        index: Index,
+        /// Longest time for which the node may wait until it has applied the entry, in milliseconds.
+        timeout_millis: u32,
+    }
+}
+
+structure! {
+    /// Reply to [`AskHash`].
+    Hash as "hash" {
+        /// Index of the entry after which the hash was computed; the one of the question, or a later one.
+        index: Index,
+        /// Hash over the outcomes and writes of all entries up to it.
+        hash: u64,
     }
 }
 
