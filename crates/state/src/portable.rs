@@ -25,7 +25,7 @@ use crate::{
     },
     keys,
     keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
-    membership::LogId,
+    membership::{AppliedMembership, LogId},
     row_kinds::{RowKind, SnapshotForm},
     segments::{
         inline_floor,
@@ -173,9 +173,27 @@ impl RelocatedBytes {
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
+    begin_log(batch, applied);
+}
+
+/// Adds the history floor and the inline floor of a log in which no entry up to the `applied` position can be read.
+fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
     inline_floor::write_none_left(batch);
+}
+
+/// Adds the rows of a node that continues with the state of another node of its group, after the `applied` position: the
+/// group's membership as of this position, the node's own last `vote`, the entry after which its log continues (entries
+/// up to it may be missing), a history floor after it, and an inline floor as in [`begin`].
+pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {
+    let last = LogId { term: applied.term, index: applied.index };
+    batch.put(&[&keys::MEMBERSHIP], &[&membership.id.encode(), &membership.payload]);
+    begin_log(batch, applied);
+    batch.put(&[&keys::PURGED], &[&last.encode()]);
+    if let Some(vote) = vote {
+        batch.put(&[&keys::VOTE], &[vote]);
+    }
 }
 
 #[cfg(test)]
