@@ -48,6 +48,7 @@ use crate::{
     open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
     options::{BackendKind, Options},
     snapshot::unfinished::{MARKER, is_unfinished},
+    state_dir::StateDir,
 };
 
 const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";
@@ -172,7 +173,7 @@ fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
 /// Removes the remains of an unfinished restore from a directory, except for the marker file.
 fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     backends::remove_dir(disk, LOG_DIR)?;
-    BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
+    BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &StateDir::FIRST.path(kind)))
 }
 
 /// Creates the log and the state of the new directory from the snapshots of the plan. Both are on disk when this
@@ -193,7 +194,13 @@ fn fill(
     let log_options = LogOptions { first_lsn, ..options.log() };
     let opened = Log::open(disk.clone(), LOG_DIR, log_options, clock.clone(), node.0);
     let (log, _) = opened.map_err(crate::error::OpenError::from)?;
-    let backend = backends::open(disk, options.backend.unwrap_or_default(), Arc::new(Barrier(log.clone())), options)?;
+    let backend = backends::open(
+        disk,
+        options.backend.unwrap_or_default(),
+        StateDir::FIRST,
+        Arc::new(Barrier(log.clone())),
+        options,
+    )?;
     let mut totals = Totals::default();
     let mut tell = |parts, totals| progress(RestoreProgress { parts, of: plan.len(), totals });
     let mut loader = Loader::new(&log, &*backend, info.applied.time, options);
