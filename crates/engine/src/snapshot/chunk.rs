@@ -183,12 +183,19 @@ impl<R: Read> ChunkReader<R> {
         self.from = from;
         let before = (self.link, self.version, self.whole_bytes, self.ended);
         let chunk = self.next()?;
-        if read_up_to(&mut self.from, &mut [0])? > 0 {
+        self.check_nothing_follows().inspect_err(|_| {
             (self.link, self.version, self.whole_bytes, self.ended) = before;
             self.contents = Unread::default();
-            return Err(self.corrupt("other bytes follow it"));
-        }
+        })?;
         Ok(chunk)
+    }
+
+    /// Checks that no bytes follow the last chunk that was read.
+    pub(crate) fn check_nothing_follows(&mut self) -> Result<(), SnapshotReadError> {
+        match read_up_to(&mut self.from, &mut [0])? {
+            0 => Ok(()),
+            _ => Err(self.corrupt("other bytes follow it")),
+        }
     }
 
     /// Returns the offset in bytes at which the last complete chunk ends.

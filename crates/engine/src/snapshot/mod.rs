@@ -1,7 +1,7 @@
 //! Snapshots: all of the state, or all changes since an LSN, as bytes from which a new directory can be created.
 //!
-//! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), and creating a
-//! directory from them ([`restore`]). Does not own: files, directories of backups, or sockets; the caller writes the
+//! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), creating a
+//! directory from them ([`restore`]), and installing them into a running database ([`Install`]). Does not own: files, directories of backups, or sockets; the caller writes the
 //! chunks of a snapshot to a destination of its choice.
 //!
 //! ```text
@@ -23,6 +23,8 @@ mod error;
 mod file;
 mod format;
 mod gather;
+pub(crate) mod install;
+mod loader;
 mod pace;
 mod pins;
 mod pipeline;
@@ -60,6 +62,7 @@ use crate::{database::Database, inner::Inner, priority::Priority};
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use file::SnapshotFile;
 pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
+pub use install::{Install, InstallError, InstallProgress, Installed};
 pub(crate) use pins::Pins;
 pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};

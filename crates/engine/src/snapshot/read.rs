@@ -57,6 +57,13 @@ impl<R: Read> Contents<R> {
         Ok(Self { chunks, info, membership, totals: Totals::default(), order: Order::default() })
     }
 
+    /// Opens a snapshot whose first chunk is all that `from` contains.
+    pub(crate) fn open_whole(from: R) -> Result<Self, SnapshotReadError> {
+        let mut contents = Self::open(from)?;
+        contents.chunks.check_nothing_follows()?;
+        Ok(contents)
+    }
+
     /// Description of the snapshot.
     pub(crate) fn info(&self) -> &SnapshotInfo {
         &self.info
