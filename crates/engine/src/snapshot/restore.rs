@@ -30,7 +30,7 @@ use thalweg_state::{
     membership::LogId,
     portable,
 };
-use thalweg_store::{Applied, WriteBatch};
+use thalweg_store::Applied;
 use thalweg_types::{
     Clock, Durability, Index, Lsn, NodeId, Revision, SpaceId, SpaceTime, SystemClock, Term,
     limits::MIN_INLINE_VALUE_BYTES,
@@ -211,8 +211,8 @@ fn fill(
         Ok(())
     })?;
     let membership = Membership::of_one(node).encode();
-    let first_rows = |batch: &mut WriteBatch| portable::begin(batch, &info.applied, &membership);
-    loader.finish(Applied { lsn: log.end(), ..info.applied }, first_rows)?;
+    let applied = Applied { lsn: log.end(), ..info.applied };
+    loader.finish(applied, |batch| portable::begin(batch, &applied, &membership))?;
     let inline_value_bytes = options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
     let machine = Machine::open(backend.clone(), MachineOptions { inline_value_bytes })?;
     let machine = machine.with_blobs(Arc::new(LogBlobs(log.clone())));
