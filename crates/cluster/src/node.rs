@@ -94,6 +94,7 @@ impl Classified for NodeError {
 /// State of a node that its thread and the handles share.
 pub(crate) struct Shared {
     pub member: Member,
+    pub db: Database,
     pub report: Mutex<ClusterReport>,
     pub events: Arc<EventLog>,
     pub calls: mpsc::UnboundedSender<Call>,
@@ -145,6 +146,7 @@ impl Node {
         let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
         let shared = Arc::new(Shared {
             member: parts.member.clone(),
+            db: db.clone(),
             report: Mutex::new(report),
             events: Arc::clone(&events),
             calls,

@@ -20,6 +20,9 @@ pub struct NodeOptions {
     pub zone: String,
     /// Secret of the cluster.
     pub secret: Secret,
+    /// True if links may leave this machine although they are not encrypted. Whoever can read or change the packets can
+    /// then read and change the data.
+    pub allow_plain: bool,
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,
     /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the cluster
@@ -51,6 +54,7 @@ impl NodeOptions {
             name: String::new(),
             zone: String::new(),
             secret,
+            allow_plain: false,
             join: Vec::new(),
             expect: 0,
             consensus: ConsensusOptions::DEFAULTS,
