@@ -103,6 +103,7 @@ impl Tasks {
             if !report.members.is_empty() {
                 self.ears.watch(&others);
                 self.peers.keep(&others);
+                self.network.keep(&others);
             }
             if leader != Some((report.leader, report.term)) {
                 if !is_first || report.leader.is_some() {
