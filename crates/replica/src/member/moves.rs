@@ -73,12 +73,17 @@ impl Member {
         if is_purged()?.is_some() {
             return Ok(());
         }
-        shared.purge.fetch_max(index.0, Ordering::SeqCst);
-        shared.notify();
+        self.want_purge(index);
         shared.cursor().waiting += 1;
         let noted = shared.wait_until(|_| is_purged());
         shared.cursor().end_wait();
         noted
+    }
+
+    /// Asks consensus to purge entries up to `index`, without waiting for it.
+    pub fn want_purge(&self, index: Index) {
+        self.shared.purge.fetch_max(index.0, Ordering::SeqCst);
+        self.shared.notify();
     }
 
     /// Returns the index through which this node's maintenance wants entries to be purged; 0 if none.

@@ -7,4 +7,5 @@ mod samples;
 mod commands;
 mod document;
 mod golden;
+mod peer;
 mod robustness;
