@@ -93,7 +93,7 @@ enum StepResult {
 impl Compactor {
     /// Compacts streams in one maintenance round: continues with the stream in progress and begins others, until the
     /// bytes that a round may read are used up.
-    pub(crate) async fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
+    pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
         let mut budget = COMPACTION_ROUND_BYTES;
         while budget > 0 {
             if self.pass.is_none() {
@@ -101,7 +101,7 @@ impl Compactor {
             }
             let Some(mut pass) = self.pass.take() else { return Ok(()) };
             // Any failure abandons the pass: the next pass begins where the last complete one ended.
-            match pass.step(inner, &mut budget, done).await? {
+            match pass.step(inner, &mut budget, done)? {
                 StepResult::Continue => self.pass = Some(pass),
                 StepResult::Done => {
                     budget = budget.saturating_sub(STEP_COST);
@@ -209,19 +209,14 @@ impl Pass {
         }
     }
 
-    async fn step(
-        &mut self,
-        inner: &Inner,
-        budget: &mut u64,
-        done: &mut Maintenance,
-    ) -> Result<StepResult, WriteError> {
+    fn step(&mut self, inner: &Inner, budget: &mut u64, done: &mut Maintenance) -> Result<StepResult, WriteError> {
         // The stream may have been trimmed, deleted or configured differently in the meantime.
         let Some(now) = inner.open.machine.compaction_candidate(self.stream) else { return Ok(StepResult::Done) };
         let at = match self.step {
             Step::Scanning(at) | Step::Rewriting(at) => at.max(now.start_batch),
         };
         if at >= self.end {
-            return self.next_phase(inner, &now).await;
+            return self.next_phase(inner, &now);
         }
         // The remains of many batches fit into a segment, even if each remaining record needs a run of its own.
         let most = COMPACTION_BYTES.min(u64::from(inner.options.segment_bytes) / 4);
@@ -236,7 +231,7 @@ impl Pass {
                 self.step = Step::Scanning(last.end());
             }
             Step::Rewriting(_) => {
-                if self.rewrite(inner, &stretch, &now, done).await? == LocalOutcome::Void {
+                if self.rewrite(inner, &stretch, &now, done)? == LocalOutcome::Void {
                     return Ok(StepResult::Done);
                 }
                 self.step = Step::Rewriting(last.end());
@@ -246,7 +241,7 @@ impl Pass {
     }
 
     /// Switches from noting keys to rewriting batches, or ends the compaction of the stream.
-    async fn next_phase(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<StepResult, WriteError> {
+    fn next_phase(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<StepResult, WriteError> {
         match self.step {
             Step::Scanning(_) => {
                 self.step = Step::Rewriting(now.start_batch);
@@ -256,7 +251,7 @@ impl Pass {
             Step::Rewriting(_) => {
                 let nothing = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: crc_of(&[]) };
                 let target = MoveTarget::Cleaned { stream: self.stream, before: self.end };
-                relocate(inner, &nothing, &target, &[]).await?;
+                relocate(inner, &nothing, &target, &[])?;
                 Ok(StepResult::Done)
             }
         }
@@ -282,7 +277,7 @@ impl Pass {
         Ok(())
     }
 
-    async fn rewrite(
+    fn rewrite(
         &mut self,
         inner: &Inner,
         stretch: &BatchRange,
@@ -319,7 +314,7 @@ impl Pass {
         });
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let copy = BlobRef { generation: Generation(0), offset: 0, len, crc: crc_of(&bytes) };
-        match relocate(inner, &copy, &target, &bytes).await {
+        match relocate(inner, &copy, &target, &bytes) {
             Ok(LocalOutcome::Applied) => done.compacted_records += dropped,
             Err(ProposeError::Append(AppendError::TooLarge { .. })) => self.skipped = true,
             other => return Ok(other?),
@@ -335,7 +330,7 @@ impl Pass {
     }
 }
 
-async fn relocate(
+fn relocate(
     inner: &Inner,
     from: &BlobRef,
     target: &MoveTarget<'_>,
@@ -343,7 +338,7 @@ async fn relocate(
 ) -> Result<LocalOutcome, ProposeError> {
     let mut payload = Vec::with_capacity(bytes.len() + 64);
     Move::encode(&mut payload, from, target, bytes);
-    inner.relocate(&payload).await
+    inner.open.replica.relocate(&payload)
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {

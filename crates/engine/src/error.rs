@@ -143,6 +143,21 @@ pub enum OpenError {
         /// Cluster that the directory belongs to.
         cluster: ClusterId,
     },
+    /// A member's log is repaired by its peers, not by cutting it off.
+    #[error(
+        "{path} is a member of a cluster, so its log must not be cut: votes and acknowledged entries would be lost. Open \
+        it without the repair; if that fails, remove the member from the cluster and join with a new directory"
+    )]
+    CannotRepairMember {
+        /// Path of the data directory.
+        path: PathBuf,
+    },
+    /// The directory could not be prepared for founding a cluster.
+    #[error("the directory could not be made a member: {reason}; open it again")]
+    Founding {
+        /// Description of what failed.
+        reason: String,
+    },
     /// The identity file has contents that this version of the program does not write.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
@@ -210,6 +225,8 @@ impl Classified for OpenError {
             Self::OtherCluster { .. } => "other_cluster",
             Self::NothingReceived { .. } => "nothing_received",
             Self::LogLost { .. } => "log_lost",
+            Self::CannotRepairMember { .. } => "cannot_repair_member",
+            Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
             Self::Repair { .. } => "repair_failed",
@@ -234,8 +251,13 @@ impl Classified for OpenError {
             | Self::AlreadyMember { .. }
             | Self::OtherCluster { .. }
             | Self::NothingReceived { .. }
+            | Self::CannotRepairMember { .. }
             | Self::NotBuilt { .. } => Action::Fix,
-            Self::LogLost { .. } | Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,
+            Self::LogLost { .. }
+            | Self::Founding { .. }
+            | Self::Identity { .. }
+            | Self::Io { .. }
+            | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),
             Self::Backend(error) => error.action(),
             Self::Machine(error) => error.action(),
@@ -421,6 +443,9 @@ pub enum WriteError {
         /// Reason why the outcome is unknown.
         reason: String,
     },
+    /// A record of this member alone, such as a move of bytes within its log, waits for entries before it.
+    #[error("entries before this change of the node wait for a quorum: retry later")]
+    Behind,
     /// This member has stopped serving. Nothing happened.
     #[error("this node has stopped serving: {reason}")]
     StoppedServing {
@@ -524,6 +549,7 @@ impl Classified for WriteError {
             Self::NotLeader { .. } => "not_leader",
             Self::NoLeader => "no_leader",
             Self::OutcomeUnknown { .. } => "outcome_unknown",
+            Self::Behind => "entries_uncommitted",
             Self::StoppedServing { .. } => "stopped_serving",
             Self::DiskFull { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
@@ -540,6 +566,7 @@ impl Classified for WriteError {
             | Self::NotLeader { .. }
             | Self::NoLeader
             | Self::OutcomeUnknown { .. }
+            | Self::Behind
             | Self::DiskFull { .. }
             | Self::NoSegment { .. } => Action::Retry,
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::StoppedServing { .. } | Self::Closed => {
@@ -596,8 +623,10 @@ impl From<ProposeError> for WriteError {
             ProposeError::Append(error) => error.into(),
             ProposeError::State(reason) => Self::StateFailed { reason },
             ProposeError::Closed => Self::Closed,
-            // No database is a member of a group yet.
-            other => Self::StateFailed { reason: other.to_string() },
+            ProposeError::NotLeader { leader } => Self::NotLeader { leader },
+            ProposeError::NoLeader => Self::NoLeader,
+            ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
+            ProposeError::Behind => Self::Behind,
         }
     }
 }

@@ -14,9 +14,9 @@ use std::{
 use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_replica::{Committed, ProposeError};
-use thalweg_state::{keyspaces::StoredValue, machine::LocalOutcome};
+use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
-    BlobRef, Durability, Index, KeyspaceId, Revision, Term,
+    BlobRef, Durability, KeyspaceId, Revision,
     budget::{self, Spent},
     command::Framed,
     steps::read_bytes,
@@ -30,7 +30,6 @@ use crate::{
     open::Opened,
     options::Options,
     scrub::Scrub,
-    shim::Shim as _,
     snapshot::{Counters, Pins},
 };
 
@@ -124,22 +123,6 @@ impl Inner {
         let mut command = Framed::new();
         command.encode(encode)?;
         Ok(self.open.replica.propose_async(command, level, purpose)?.await?)
-    }
-
-    /// Logs a move and applies it to the state.
-    pub(crate) async fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
-        match self.open.replica.member() {
-            Some(_member) => unreachable!(),
-            None => self.open.replica.relocate(payload),
-        }
-    }
-
-    /// Logs that entries up to `index` may be missing in the log.
-    pub(crate) async fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
-        match self.open.replica.member() {
-            Some(_member) => unreachable!(),
-            None => self.open.replica.note_purged(term, index),
-        }
     }
 
     /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].

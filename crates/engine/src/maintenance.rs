@@ -45,7 +45,6 @@ use crate::{
     error::{WriteError, refusal},
     inner::Inner,
     mover::Mover,
-    shim::Shim as _,
 };
 
 pub use done::Maintenance;
@@ -143,13 +142,13 @@ impl Inner {
         if self.open.replica.leads() {
             self.change_rows(rounds, &mut done, &mut first).await;
         }
-        done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed).await);
+        done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
         first.default_on_error(self.use_old_digest_view(&mut rounds.digest));
-        first.default_on_error(rounds.compactor.round(self, &mut done).await);
+        first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
-        first.default_on_error(rounds.mover.round(self, &mut done).await);
-        first.default_on_error(self.raise_history_floor().await);
+        first.default_on_error(rounds.mover.round(self, &mut done));
+        first.default_on_error(self.raise_history_floor());
         rounds.count = rounds.count.wrapping_add(1);
         if rounds.count.is_multiple_of(ROUNDS_PER_NOTE) {
             self.note_last_use();
@@ -278,7 +277,7 @@ impl Inner {
 
     /// Removes index entries of trimmed and deleted batches, one stream after the other. The next round continues
     /// where this one ends, so that every stream gets its turn.
-    async fn reclaim(&self, last: &mut Option<StreamId>) -> Result<u64, WriteError> {
+    fn reclaim(&self, last: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let (mut reclaimed, mut commands) = (0, ALL_RECLAIMS_PER_ROUND);
         let (machine, most) = (&self.open.machine, commands as usize);
         let mut due = machine.reclaim_due_after(*last, most);
@@ -293,7 +292,8 @@ impl Inner {
             for _ in 0..of_stream {
                 commands -= 1;
                 let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
-                let LocalOutcome::SegmentForgotten { rows, more } = self.relocate(&reclaim.encode_alone()).await?
+                let LocalOutcome::SegmentForgotten { rows, more } =
+                    self.open.replica.relocate(&reclaim.encode_alone())?
                 else {
                     break;
                 };
@@ -327,7 +327,7 @@ impl Inner {
 
     /// Raises the history floor (the oldest position from which watches can read changes) to the start of the log, and
     /// deletes rows that served only to read the freed part of the log.
-    async fn raise_history_floor(&self) -> Result<(), WriteError> {
+    fn raise_history_floor(&self) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
         let begin = machine.history_begin(self.open.log.start()).map_err(failed)?;
@@ -338,7 +338,7 @@ impl Inner {
                 break;
             }
             let raise = MoveTarget::HistoryFloor { floor, max: RECLAIM_PER_COMMAND };
-            self.relocate(&raise.encode_alone()).await?;
+            self.open.replica.relocate(&raise.encode_alone())?;
         }
         Ok(())
     }
@@ -457,7 +457,8 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Background {
     signal: Arc<(Mutex<bool>, Condvar)>,
-    rounds: Arc<Mutex<Rounds>>,
+    /// State between rounds; `None` while a round that is a future has it.
+    rounds: Arc<Mutex<Option<Rounds>>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -465,7 +466,7 @@ impl Background {
     /// Starts the maintenance thread. With an interval of zero there is no thread, and rounds run only on request.
     pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
-        let rounds = Arc::<Mutex<Rounds>>::default();
+        let rounds = Arc::new(Mutex::new(Some(Rounds::default())));
         let handle = (!interval.is_zero()).then(|| {
             let (signal, rounds) = (signal.clone(), rounds.clone());
             let run = move || {
@@ -498,6 +499,12 @@ impl Background {
         run_round(inner, &self.rounds)
     }
 
+    /// Runs a maintenance round as a future. Does nothing while another round is in progress.
+    pub(crate) async fn run_round_async(&self, inner: &Arc<Inner>) -> Result<Maintenance, WriteError> {
+        let Some(mut taken) = TakenRounds::take(&self.rounds) else { return Ok(Maintenance::default()) };
+        inner.maintain(&mut taken.rounds).await
+    }
+
     /// Ends the maintenance thread after its present round, and waits for the thread.
     pub(crate) fn stop(&self) {
         *self.signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -510,8 +517,31 @@ impl Background {
     }
 }
 
-fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Rounds>) -> Result<Maintenance, WriteError> {
-    block_on(inner.maintain(&mut rounds.lock().unwrap_or_else(PoisonError::into_inner)))
+/// State between rounds, taken out of its lock for a round that is a future. Returned when the future ends or is
+/// dropped.
+struct TakenRounds<'a> {
+    slot: &'a Mutex<Option<Rounds>>,
+    rounds: Rounds,
+}
+
+impl<'a> TakenRounds<'a> {
+    /// Takes the state; `None` if another round is in progress.
+    fn take(slot: &'a Mutex<Option<Rounds>>) -> Option<Self> {
+        let rounds = slot.try_lock().ok()?.take()?;
+        Some(Self { slot, rounds })
+    }
+}
+
+impl Drop for TakenRounds<'_> {
+    fn drop(&mut self) {
+        let rounds = std::mem::take(&mut self.rounds);
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(rounds);
+    }
+}
+
+fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Option<Rounds>>) -> Result<Maintenance, WriteError> {
+    let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+    block_on(inner.maintain(rounds.get_or_insert_default()))
 }
 
 impl Drop for Background {

@@ -177,7 +177,7 @@ enum CopyResult {
 }
 
 impl Mover {
-    pub(crate) async fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
+    pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
         let short_bytes = inner.open.log.short_bytes();
         let mut candidates = Candidates::of(inner, short_bytes);
         let generations = candidates.generations();
@@ -187,15 +187,15 @@ impl Mover {
         }
         let mut round = Round::new(inner, short_bytes);
         // Free segments before the walks, because copying needs room.
-        self.free_dead_segments(&mut round, &mut candidates, done).await?;
-        self.walk_segments(&mut round, &candidates, done).await;
-        let freed = self.free_dead_segments(&mut round, &mut candidates, done).await;
+        self.free_dead_segments(&mut round, &mut candidates, done)?;
+        self.walk_segments(&mut round, &candidates, done);
+        let freed = self.free_dead_segments(&mut round, &mut candidates, done);
         round.failure.map_or(freed, Err)
     }
 
     /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
     /// others as many as the disk is short of.
-    async fn free_dead_segments(
+    fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,
         candidates: &mut Candidates,
@@ -211,17 +211,17 @@ impl Mover {
         });
         let free: Vec<_> = free.into_iter().chain(of_history).collect();
         if !free.is_empty() && inner.snapshots.may_free(inner.is_disk_full()).is_some() {
-            self.free(inner, &free, done).await?;
+            self.free(inner, &free, done)?;
         }
         Ok(())
     }
 
     /// Walks segments (reads them record by record) within the bounds of a round: first those that are not needed for
     /// history, then the others, the oldest first, until the freed bytes would be sufficient for the disk.
-    async fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
+    fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in walk_order(round, &candidates.past, self.last_counted) {
-            if self.walk_segment(round, segment, done).await && round.is_counted(segment) {
+            if self.walk_segment(round, segment, done) && round.is_counted(segment) {
                 self.last_counted = Some(segment.generation);
             }
             free += usize::from(self.is_free(round.inner, segment));
@@ -234,7 +234,7 @@ impl Mover {
             if bytes_of(round.inner, free) >= round.short_bytes {
                 break;
             }
-            if self.walk_segment(round, segment, done).await && round.is_counted(segment) {
+            if self.walk_segment(round, segment, done) && round.is_counted(segment) {
                 self.last_of_history = Some(segment.generation);
             }
             free += usize::from(self.is_free(round.inner, segment));
@@ -242,12 +242,12 @@ impl Mover {
     }
 
     /// Walks a segment if that may bring the segment closer to being freed. Returns true if the segment was walked.
-    async fn walk_segment(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
+    fn walk_segment(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
         let walks = round.has_walk_budget(segment) && self.is_walk_worthwhile(round.log, segment, live);
         if walks {
             round.counted += usize::from(round.is_counted(segment));
-            self.walk(round, segment, done).await;
+            self.walk(round, segment, done);
         }
         if let Some(walks) = self.segments.get_mut(&segment.generation) {
             walks.last = live;
@@ -257,13 +257,8 @@ impl Mover {
 
     /// Frees segments. Before that, makes durable all changes that made them free, and a log record with the last
     /// entry that the log loses. If a snapshot begins in the meantime, the segments stay for now.
-    async fn free(
-        &mut self,
-        inner: &Inner,
-        segments: &[SegmentInfo],
-        done: &mut Maintenance,
-    ) -> Result<(), WriteError> {
-        self.note_purged(inner, segments).await?;
+    fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
+        self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
         let Some(_held) = inner.snapshots.may_free(inner.is_disk_full()) else { return Ok(()) };
         for segment in segments {
@@ -278,7 +273,7 @@ impl Mover {
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
     /// freed, as a Raft group would. This is the last entry below the position from which the log can then be read in
     /// order. Segments below that position that stay because of live bytes are not read in order either.
-    async fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
+    fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
         let start = log_start_after_freeing(&segments, &going);
@@ -291,7 +286,7 @@ impl Mover {
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
             if let Some((term, index)) = last {
-                return Ok(inner.note_purged(term, index).await?);
+                return Ok(inner.open.replica.note_purged(term, index)?);
             }
         }
         Ok(())
@@ -318,11 +313,11 @@ impl Mover {
     }
 
     /// Walks a segment, copies its live bytes forward if they are few, and stores the result for later rounds.
-    async fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
+    fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
         let mut walks = self.segments.remove(&segment.generation).unwrap_or_default();
         walks.begin(row.unwrap_or_default(), round.log);
-        match clear(round, segment, &mut walks, done).await {
+        match clear(round, segment, &mut walks, done) {
             Ok(Some(walked)) => walks.set_free(round.inner.open.machine.applied().lsn, row, &walked),
             Ok(None) => walks.keep(),
             Err(WalkStop::Walk(WalkError::Unreadable)) => {
@@ -345,7 +340,7 @@ impl Mover {
 
 /// Walks a segment until all its live bytes are copied forward. Returns the result of the last walk, or `None` if the
 /// segment must stay.
-async fn clear(
+fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
     walks: &mut SegmentHistory,
@@ -367,7 +362,7 @@ async fn clear(
         if round.failure.is_some() {
             return Err(WalkStop::Copy(None));
         }
-        match copy_forward(round.inner, live, walks, done).await.map_err(|error| WalkStop::Copy(Some(error)))? {
+        match copy_forward(round.inner, live, walks, done).map_err(|error| WalkStop::Copy(Some(error)))? {
             CopyResult::All => return Ok(Some(walked)),
             CopyResult::TooLarge => return Ok(None),
             CopyResult::Partly => {}
@@ -378,7 +373,7 @@ async fn clear(
 
 /// Copies live bytes forward, the largest copy first: if it is too large for a log record, no other copy is made in
 /// vain.
-async fn copy_forward(
+fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],
     walks: &mut SegmentHistory,
@@ -389,7 +384,7 @@ async fn copy_forward(
     }
     let mut copied = CopyResult::All;
     for live in &*live {
-        match inner.relocate(&live.payload).await {
+        match inner.open.replica.relocate(&live.payload) {
             Ok(LocalOutcome::Applied) => {
                 walks.copied = true;
                 done.moved_bytes += live.bytes;

@@ -16,35 +16,30 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{NOTE_AHEAD, ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
+use thalweg_replica::{ReplayProgress, Replica};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
-    machine::{Machine, MachineOptions},
+    machine::Machine,
 };
-use thalweg_store::{Backend, BarrierFailed, LogBarrier};
-use thalweg_types::{
-    BlobRef, Clock, ClusterId, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
-    command::{HistoryFloor, MoveTarget},
-    limits::MIN_INLINE_VALUE_BYTES,
-};
+use thalweg_store::{Backend, Background, BarrierFailed, LogBarrier};
+use thalweg_types::{BlobRef, Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
 
 use crate::{
     backends,
-    clock_file::{self, ClockFile},
+    clock_file::ClockFile,
     digests::HashMarks,
     error::OpenError,
     group::WaitingFetches,
     identity::{Identity, MemberIdentity, Part},
-    options::{BackendKind, Create, Options, Repair},
+    open_replica::{OpenedSpace, SpaceParts},
+    options::{BackendKind, Create, Options},
     snapshot::unfinished::is_unfinished,
     tails::Tails,
-    watch::{Hub, Observers, Source},
+    watch::{Hub, MemberObservers, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
 pub(crate) const LOG_DIR: &str = "log";
-/// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
-const HISTORY_ROWS: u32 = 1000;
 
 /// Report of opening a data directory.
 #[derive(Clone, Debug)]
@@ -79,10 +74,11 @@ pub(crate) struct Opened {
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) machine: Arc<Machine>,
-    pub(crate) replica: Solo,
+    pub(crate) replica: Replica,
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
+    pub(crate) mode: Mode,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -131,7 +127,9 @@ pub(crate) fn real(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let drawn = ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()));
     let part = member.map_or(Part::Alone, |member| Part::Member(member, drawn));
-    on(Arc::new(disk), &clock, random_seed(), options, part, progress)
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
+    on(surroundings, options, part, progress)
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
@@ -166,21 +164,44 @@ pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// Way in which the background work of a database is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Threads of the database do it.
+    Threaded,
+    /// The caller does it in steps; the database has no threads of its own. For simulations.
+    Stepped,
+}
+
+/// Surroundings in which a directory is opened.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) seed: u64,
+    pub(crate) mode: Mode,
+    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    pub(crate) os_dir: Option<&'a Path>,
+}
+
+/// Opens a data directory on any disk.
 pub(crate) fn on(
-    disk: Arc<dyn Disk>,
-    clock: &Arc<dyn Clock>,
-    seed: u64,
+    surroundings: Surroundings<'_>,
     options: &Options,
     part: Part,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
+    let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let swept = backends::remove_all_but(&disk, identity.backend);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
-    let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
+    let open_log = match mode {
+        Mode::Threaded => Log::open,
+        Mode::Stepped => Log::open_stepped,
+    };
+    let (log, recovery) = open_log(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
     let identity = match identity.check_log(&path, part, log.end() == Lsn::ZERO)? {
         None => identity,
         Some(changed) => {
@@ -190,47 +211,22 @@ pub(crate) fn on(
             changed
         }
     };
-    let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
-    let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
-    let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
-    let machine = Arc::new(machine);
-    let space = SpaceId::ZERO;
-    let bridged = match (options.repair, backend.applied()) {
-        (Repair::CutAtCorruption, Some(applied)) => bridge(&log, space, applied)?,
-        _ => 0,
-    };
-    let replayed = replay_while(&log, &machine, space, progress)?;
-    let clock_file = ClockFile::open(&disk).map_err(|error| io_error(&path, "opening the file CLOCK", &error))?;
-    let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
-    // A directory of an earlier version, and one that was just created or restored, has no file to compare with.
-    if clock_file.found().is_some()
-        && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
-    {
-        return Err(OpenError::ClockJump { path, jump, max: options.max_clock_jump });
-    }
-    let clock_file = Arc::new(clock_file);
-    // Only a wall clock that was set back is behind by more than the notes are ahead.
-    let went_back = clock.wall().plus(NOTE_AHEAD) < last;
-    let anchor = if went_back { last } else { machine.applied().time };
-    let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
-    match clock_file.save(&disk, space_clock.now()) {
-        // A directory on a full disk must open, so that data can be deleted.
-        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
-            return Err(io_error(&path, "writing the file CLOCK", &error));
-        }
-        _ => {}
-    }
-    let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
-    let solo = Solo::open_with(log.clone(), machine.clone(), space_clock, &solo_options)?;
-    // Also when the previous open bridged the gap and ended before this step.
-    let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
-    if purged > machine.history_floor()?.index {
-        forget_history(&solo, &log)?;
-    }
+    let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
+    let backend = backends::open_in(place, identity.backend, Arc::new(Barrier(log.clone())), options)?;
+    let parts =
+        SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
+    let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
     let tails = Arc::new(Tails::new(machine.clone()));
     let hashes = Arc::<HashMarks>::default();
-    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
-    solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
+    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO }, mode);
+    let observers = Observers { tails: tails.clone(), watches: watches.clone() };
+    match replica.member() {
+        None => replica.observe(Arc::new(observers)),
+        Some(_) => {
+            let (machine, hashes) = (machine.clone(), hashes.clone());
+            replica.observe(Arc::new(MemberObservers { observers, machine, hashes }));
+        }
+    }
     let report = OpenReport {
         created,
         node: identity.node,
@@ -243,22 +239,31 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: repaired(recovery.repaired, bridged),
     };
-    let waits = WaitingFetches::default();
     Ok(Opened {
         disk,
         log,
         backend,
         machine,
-        replica: solo,
+        replica,
         clock_file,
         identity: Mutex::new(identity),
         hashes,
+        mode,
         tails,
         watches,
-        waits,
+        waits: WaitingFetches::default(),
         report,
         _lock: lock,
     })
+}
+
+impl Mode {
+    const fn background(self) -> Background {
+        match self {
+            Self::Threaded => Background::Threads,
+            Self::Stepped => Background::Stepped,
+        }
+    }
 }
 
 /// Describes the data that a repair gave up.
@@ -273,17 +278,6 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
         (Some(cut), Some(bridged)) => Some(format!("{cut}; {bridged}")),
         (cut, bridged) => cut.or(bridged),
     }
-}
-
-/// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
-/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
-/// from there. The floor rises at most to the applied position, which is above the gap.
-fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
-    let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
-    let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
-    let raised = solo.relocate(&raise.encode_alone()).map_err(|error| error.to_string());
-    let synced = raised.and_then(|_| log.sync().map_err(|error| error.to_string()));
-    synced.map(drop).map_err(|reason| OpenError::Repair { reason })
 }
 
 /// Locks the data directory for this process.

@@ -33,6 +33,7 @@ use crate::{
     digests::{DigestReport, HashMark},
     error::{ReadError, WriteError, refusal},
     inner::Inner,
+    open::Mode,
     priority::Priority,
 };
 
@@ -212,6 +213,10 @@ impl Inner {
             return Ok(());
         };
         let view = StateView { inner: Arc::clone(self), id: Some(id), view };
+        if self.open.mode == Mode::Stepped {
+            done(view.digest(&mut |_| {}));
+            return Ok(());
+        }
         let started = view.digest_in_background(done);
         if started.is_err() {
             self.digests.is_computing.store(false, Ordering::Release);
