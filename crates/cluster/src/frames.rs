@@ -35,10 +35,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 
 /// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for the body as its
 /// bytes arrive, at most `max_body`.
-pub(crate) async fn read_frame(
-    stream: &mut (impl AsyncRead + Unpin),
-    max_body: usize,
-) -> io::Result<Option<Frame>> {
+pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
     let mut header = [0; HEADER_BYTES];
     match stream.read(&mut header).await? {
         0 => return Ok(None),
@@ -139,7 +136,8 @@ mod tests {
 
     #[tokio::test]
     async fn frames_come_back_and_cut_ones_end_the_connection() {
-        let bytes = [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
+        let bytes =
+            [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
         let all = bytes.concat();
         let mut stream = &all[..];
         let first = read_frame(&mut stream, 16).await.unwrap().unwrap();

@@ -5,15 +5,7 @@
 //! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
 //! Heartbeats have no entries and travel on the control connection, so they never wait behind entries.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fmt,
-    future::Future,
-    pin::pin,
-    rc::Rc,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, pin::pin, rc::Rc, time::Duration};
 
 use futures_util::{FutureExt, Stream, StreamExt, future::Either};
 use openraft::{
@@ -36,9 +28,7 @@ use thalweg_wire::peer::{
 use tokio::time::Instant;
 
 use crate::{
-    convert::{
-        Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response,
-    },
+    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
     link::{CallError, Connection, Link, Owned, PendingReply},

@@ -11,7 +11,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Log;
-use thalweg_replica::{Member, Replica, ReplayProgress};
+use thalweg_replica::{Member, ReplayProgress, Replica};
 use thalweg_state::machine::Machine;
 use thalweg_types::{Clock, ClusterId, Durability, Index, Lsn};
 

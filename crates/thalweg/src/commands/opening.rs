@@ -50,9 +50,7 @@ pub(super) fn open_unless_stopped(
         };
         match member {
             None => Database::open_while(&path, options, &mut progress),
-            Some((identity, cluster)) => {
-                Database::open_member_while(&path, options, identity, cluster, &mut progress)
-            }
+            Some((identity, cluster)) => Database::open_member_while(&path, options, identity, cluster, &mut progress),
         }
     });
     runtime.block_on(async {

@@ -52,8 +52,7 @@ impl Cluster {
     fn start(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
-        let mut cluster =
-            Self { _dir: dir, root, tokens: Tokens::create(), addresses: Vec::new(), nodes: Vec::new() };
+        let mut cluster = Self { _dir: dir, root, tokens: Tokens::create(), addresses: Vec::new(), nodes: Vec::new() };
         for _ in 0..count {
             cluster.add();
         }
@@ -196,4 +195,3 @@ fn put(url: &str, value: &str) -> Option<(u16, Option<u64>)> {
     let revision = reply.headers().get("thalweg-revision").and_then(|text| text.to_str().ok()?.parse().ok());
     Some((reply.status().as_u16(), revision))
 }
-
