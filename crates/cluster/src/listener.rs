@@ -48,9 +48,12 @@ pub(crate) trait Service: 'static {
     /// Checks that this node talks to a node. Returns the reason if not.
     fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>>;
 
+    /// Notes a connection whose handshake has succeeded.
+    fn connected(&self, peer: &Peer);
+
     /// Serves a request, and returns the encoded reply. Requests of one connection are begun in their order, and each is
     /// polled once before the next is begun.
-    fn serve(&self, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
+    fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 
 struct Shared<S> {
@@ -129,6 +132,7 @@ impl<S: Service> Shared<S> {
             return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
         }
         self.connections.set(self.connections.get() + 1);
+        self.service.connected(&peer);
         let served = self.serve(&peer, stream).await;
         self.connections.set(self.connections.get() - 1);
         Ok(served?)
@@ -161,7 +165,7 @@ impl<S: Service> Shared<S> {
                     next = Box::pin(read_next(&mut reading));
                     match request {
                         Some(request) => {
-                            let mut serving = self.service.serve(peer, request);
+                            let mut serving = Rc::clone(&self.service).serve(peer, request);
                             // Polled once here, so that requests reach consensus in their order.
                             match futures_util::poll!(&mut serving) {
                                 std::task::Poll::Ready(reply) => {

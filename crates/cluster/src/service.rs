@@ -6,7 +6,7 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     future::{Future, ready},
     rc::Rc,
@@ -16,27 +16,30 @@ use std::{
 use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, ChangeError, Consensus, RaftVote, SnapshotId, SnapshotPosition, SnapshotWriter};
+use thalweg_raft::{BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter};
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
 use thalweg_types::{
-    Action, Classified, Durability, Index, NodeId, Term,
-    codec::{EncodeError, Malformed},
+    Action, Classified, Index, NodeId,
+    codec::{EncodeError, List, Malformed},
 };
 use thalweg_wire::peer::{
-    Append, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, EndSnapshot, EntryId, Failed, Lease,
-    Manage, ManageKind, Managed, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun,
-    SnapshotChunk, SnapshotInstalled, Transfer, Transferred,
+    Append, AskDigest, AskMarks, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, Describe,
+    Description, Digest, EndSnapshot, EntryId, Failed, HashMark, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind,
+    Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer, Transferred,
 };
 
 use crate::{
+    about::AboutNode,
     convert::{
         append_request, appended, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote, vote_request, voted,
     },
+    data::Data,
     events::Events,
     frames::{Frame, encoded},
     handshake::Peer,
     hearing::Ears,
+    link::UNKNOWN,
     listener::Service,
     network::Network,
     types::Rt,
@@ -139,6 +142,10 @@ pub(crate) struct Requests {
     pub ears: Ears,
     pub events: Events,
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
+    pub data: Data,
+    pub about: RefCell<AboutNode>,
+    /// Nodes that have joined as learners and stay it until they are promoted. Known to the leader that added them only.
+    pub learners: RefCell<BTreeSet<NodeId>>,
     receiving: RefCell<BTreeMap<NodeId, Receiving>>,
 }
 
@@ -151,12 +158,13 @@ impl fmt::Debug for Requests {
 impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
-        network: Network,
-        ears: Ears,
-        events: Events,
+        (network, ears, events): (Network, Ears, Events),
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
+        data: Data,
+        about: AboutNode,
     ) -> Self {
-        Self { consensus, network, ears, events, snapshots, receiving: RefCell::default() }
+        let (about, learners, receiving) = (RefCell::new(about), RefCell::default(), RefCell::default());
+        Self { consensus, network, ears, events, snapshots, data, about, learners, receiving }
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -218,9 +226,8 @@ impl Requests {
 
     async fn read_barrier(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
-            let ReadBarrier { lease: _, timeout_millis } = ReadBarrier::decode_body(&body)?;
-            let index = self.consensus.serve_read_index(within(timeout_millis)).await?;
-            Ok(Barrier { entry: Some(EntryId { term: Term::ZERO, index }) })
+            let ReadBarrier { timeout_millis } = ReadBarrier::decode_body(&body)?;
+            Ok(Barrier { index: self.consensus.serve_read_index(within(timeout_millis)).await? })
         };
         reply(id, result.await)
     }
@@ -234,39 +241,91 @@ impl Requests {
                 tracing::debug!(request = frame.request, bytes = payload.len(), "forwarded commands");
             }
             let index = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await?;
-            let entry = EntryId { term: self.consensus.member().leadership().term(), index };
-            Ok(Proposed { entry, durability: Durability::Quorum })
+            Ok(Proposed { index })
         };
         reply(id, result.await)
+    }
+
+    /// Changes the members of the group, which this node leads. Returns the node that the change was about, or the new
+    /// leader. A node that asks to join again changes its name and address.
+    pub async fn change_members(
+        &self,
+        kind: ManageKind,
+        node: NodeId,
+        info: NodeInfo,
+        within: Duration,
+    ) -> Result<NodeId, ChangeError> {
+        let consensus = &self.consensus;
+        let change = async {
+            match kind {
+                ManageKind::Join | ManageKind::JoinAsLearner => {
+                    match consensus.add_learner(node, info.clone()).await {
+                        Err(ChangeError::AlreadyMember(_)) => consensus.set_info(node, info).await?,
+                        added => added?,
+                    }
+                    if kind == ManageKind::JoinAsLearner {
+                        self.learners.borrow_mut().insert(node);
+                    }
+                }
+                ManageKind::Promote => {
+                    self.learners.borrow_mut().remove(&node);
+                    consensus.promote(node).await?;
+                }
+                ManageKind::Remove => consensus.remove(node, Removal::Safe).await?,
+                ManageKind::ForceRemove => consensus.remove(node, Removal::Forced).await?,
+                ManageKind::Transfer => return consensus.transfer((node != UNKNOWN).then_some(node)).await,
+            }
+            Ok(node)
+        };
+        let in_time = tokio::time::timeout(within, change).await;
+        in_time.unwrap_or_else(|_| {
+            Err(ChangeError::OutcomeUnknown { reason: "it took longer than the request allows".to_owned() })
+        })
     }
 
     async fn manage(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let Manage { kind, node, name, address, timeout_millis } = Manage::decode_body(&body)?;
             let info = NodeInfo { name: name.to_owned(), address: address.to_owned() };
-            let change = async {
-                match kind {
-                    ManageKind::Status => Ok(()),
-                    ManageKind::Join => self.consensus.add_learner(node, info).await,
-                    ManageKind::Promote => self.consensus.promote(node).await,
-                    ManageKind::Remove => self.consensus.remove(node).await,
-                    ManageKind::Transfer => {
-                        let to = (node != NodeId(0)).then_some(node);
-                        self.consensus.transfer(to, within(timeout_millis)).await.map(drop)
-                    }
-                }
-            };
-            match tokio::time::timeout(within(timeout_millis), change).await {
-                Ok(changed) => changed?,
-                Err(_) => {
-                    let reason = "it took longer than the request allows".to_owned();
-                    return Err(ChangeError::OutcomeUnknown { reason }.into());
-                }
-            }
-            Ok(())
+            let node = self.change_members(kind, node, info, within(timeout_millis)).await?;
+            Ok(Managed { node })
         };
-        let result: Result<(), Refusal> = result.await;
-        reply(id, result.map(|()| Managed { json: b"" }))
+        reply(id, result.await)
+    }
+
+    fn describe(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let described = self.about.borrow();
+        let text = |address: &Option<String>| address.clone().unwrap_or_default();
+        let (http, native, resp) =
+            (text(&described.serves.http), text(&described.serves.native), text(&described.serves.resp));
+        let result = Describe::decode_body(body).map_err(Refusal::from).map(|Describe {}| Description {
+            name: &described.name,
+            zone: &described.zone,
+            software: env!("CARGO_PKG_VERSION"),
+            http: &http,
+            native: &native,
+            resp: &resp,
+        });
+        reply(id, result)
+    }
+
+    async fn ask_digest(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let asked = AskDigest::decode_body(&body);
+        let digest = match &asked {
+            Ok(AskDigest { index, timeout_millis }) => self.data.digest(*index, within(*timeout_millis)).await,
+            Err(_) => None,
+        };
+        let result = asked.map_err(Refusal::from).and_then(|_| match &digest {
+            Some(hex) => Ok(Digest { hex }),
+            None => Err(Refusal::new(Action::Retry, "no_digest", "this node has no digest of its state at this entry")),
+        });
+        reply(id, result)
+    }
+
+    fn ask_marks(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let marks: Vec<_> = self.data.marks().map(|(index, hash)| HashMark { index, hash }).collect();
+        let asked = AskMarks::decode_body(body).map_err(Refusal::from);
+        reply(id, asked.map(|AskMarks {}| Marks { marks: List::Items(&marks) }))
     }
 
     async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -371,6 +430,9 @@ impl Service for Requests {
             Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
             Some(PeerKind::Propose) => boxed(self.propose(id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),
+            Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
+            Some(PeerKind::AskDigest) => boxed(self.ask_digest(id, body)),
+            Some(PeerKind::AskMarks) => boxed(ready(self.ask_marks(id, &body))),
             Some(PeerKind::BeginSnapshot) => boxed(self.begin_snapshot(from, id, body)),
             Some(PeerKind::SnapshotChunk) => boxed(self.snapshot_chunk(from, id, body)),
             Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
@@ -381,6 +443,3 @@ impl Service for Requests {
         }
     }
 }
-
-/// Proof that a read barrier needs, as the frame names it.
-pub(crate) const CONFIRMED: Lease = Lease::Confirmed;

@@ -49,7 +49,7 @@ pub use error::{BarrierError, ChangeError, StartError, StoreError};
 pub use forward::Forwarder;
 pub use group::StoreStats;
 pub use hearing::Hearing;
-pub use members::{ConsensusStatus, MemberStatus};
+pub use members::{ConsensusStatus, MemberStatus, Removal};
 pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use recovery::Base;

@@ -51,6 +51,15 @@ pub struct MemberStatus {
     pub last_answer: Option<Duration>,
 }
 
+/// Condition under which a member is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The voters that have answered recently are a majority afterwards.
+    Safe,
+    /// The check of the voters is left out.
+    Forced,
+}
+
 /// State of a group, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsensusStatus {
@@ -186,7 +195,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Removes a member for good.
-    pub async fn remove(&self, node: NodeId) -> Result<(), ChangeError> {
+    pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
         let status = self.led()?;
         let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
         if member.votes {
@@ -198,13 +207,21 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if node == self.0.member.node() {
                 return Err(ChangeError::Leads(node));
             }
-            self.check_majority(&status, &after)?;
+            if removal == Removal::Safe {
+                self.check_majority(&status, &after)?;
+            }
             self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await?;
         } else {
             self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await?;
         }
         self.0.removed.borrow_mut().insert(node);
         Ok(())
+    }
+
+    /// Returns true if this node knows that a node was removed, so that its id is never used again.
+    #[must_use]
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.0.removed.borrow().contains(&node)
     }
 
     /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after

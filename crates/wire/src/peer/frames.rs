@@ -115,10 +115,10 @@ kinds! {
     Describe = 28,
     /// Reply to `Describe`.
     Description<'a> = 29,
-    /// Question for the hash of a state.
-    AskHash = 30,
-    /// Reply to `AskHash`.
-    Hash = 31,
+    /// Question for the digest of a state.
+    AskDigest = 30,
+    /// Reply to `AskDigest`.
+    Digest<'a> = 31,
     /// Begins a snapshot.
     BeginSnapshot<'a> = 32,
     /// Reply to `BeginSnapshot`.
@@ -139,6 +139,10 @@ kinds! {
     Manage<'a> = 42,
     /// Reply to `Manage`.
     Managed = 43,
+    /// Question for running hashes.
+    AskMarks = 44,
+    /// Reply to `AskMarks`.
+    Marks<'a> = 45,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -156,6 +160,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<EntryKind>(),
         of::<AppendResult>(),
         of::<ManageKind>(),
+        of::<HashMark>(),
         of::<super::handshake::Channel>(),
     ]
 }
@@ -513,22 +518,43 @@ structure! {
 }
 
 structure! {
-    /// Question for the running hash after an entry, by which the states of nodes are compared.
-    AskHash as "ask hash" {
+    /// Question for the digest of the state after an entry that requests one.
+    AskDigest as "ask digest" {
         /// Index of the entry.
         index: Index,
-        /// Longest time for which the node may wait until it has applied the entry, in milliseconds.
+        /// Longest time for which the node may wait until the digest is computed, in milliseconds.
         timeout_millis: u32,
     }
 }
 
 structure! {
-    /// Reply to [`AskHash`].
-    Hash as "hash" {
-        /// Index of the entry after which the hash was computed; the one of the question, or a later one.
+    /// Reply to [`AskDigest`].
+    Digest<'a> as "digest" {
+        /// Digest in hexadecimal.
+        hex: &'a str,
+    }
+}
+
+structure! {
+    /// Running hash of the state after an entry.
+    HashMark as "hash mark" {
+        /// Index of the entry.
         index: Index,
         /// Hash over the outcomes and writes of all entries up to it.
         hash: u64,
+    }
+}
+
+structure! {
+    /// Question for the running hashes that the node keeps.
+    AskMarks as "ask marks" {}
+}
+
+structure! {
+    /// Reply to [`AskMarks`].
+    Marks<'a> as "marks" {
+        /// Hashes, with rising indexes.
+        marks: List<'a, HashMark>,
     }
 }
 
