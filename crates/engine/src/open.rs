@@ -109,11 +109,17 @@ impl Blobs for LogBlobs {
     }
 }
 
-/// Opens a data directory on the real disk, with the system's clocks and a random seed.
+/// Returns a random id for a new cluster.
+pub(crate) fn random_cluster() -> ClusterId {
+    ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
+}
+
+/// Opens a data directory on the real disk, with the system's clocks and a random seed. A member has the way in which it
+/// is opened, and the id of the cluster if it founds one.
 pub(crate) fn real(
     path: &Path,
     options: &Options,
-    member: Option<MemberIdentity>,
+    member: Option<(MemberIdentity, ClusterId)>,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
@@ -128,8 +134,7 @@ pub(crate) fn real(
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let drawn = ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()));
-    let part = member.map_or(Part::Alone, |member| Part::Member(member, drawn));
+    let part = member.map_or(Part::Alone, |(member, founded)| Part::Member(member, founded));
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
     on(surroundings, options, part, progress)
@@ -137,9 +142,11 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 11] = [
+const KNOWN_FILES: [&str; 13] = [
     LOCK,
     "CLOCK",
+    "CLUSTER",
+    "CLUSTER.new",
     "IDENTITY.tmp",
     state_dir::FILE,
     "INSTALLED.tmp",

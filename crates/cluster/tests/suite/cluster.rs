@@ -49,7 +49,7 @@ pub fn node_options(name: &str) -> NodeOptions {
 impl TestNode {
     pub fn start(path: PathBuf, identity: MemberIdentity, options: NodeOptions, id: Option<ClusterId>) -> Self {
         let db = Database::open_member(&path, database_options(), identity).unwrap();
-        let cluster = id.or(db.cluster()).unwrap();
+        let cluster = id.or(db.report().cluster).unwrap();
         let node = Node::start(&db, cluster, options.clone()).unwrap();
         // The next run of this node has the address that the others know.
         let options = NodeOptions { listen: node.address(), ..options };
@@ -76,7 +76,7 @@ impl TestCluster {
     pub fn start(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let first = TestNode::start(dir.path().join("n1"), MemberIdentity::Found, node_options("n1"), None);
-        let id = first.db.cluster().unwrap();
+        let id = first.db.report().cluster.unwrap();
         let mut cluster = Self { dir, id, nodes: vec![first] };
         for number in 2..=count {
             cluster.add(&format!("n{number}"));
