@@ -23,6 +23,7 @@ use thalweg_types::{
 use crate::{
     commands::{KEYSPACE, create},
     network::{Consensus, Network},
+    snapshots::Copies,
 };
 
 /// Bound of every wait; no test needs a tenth of it.
@@ -75,16 +76,17 @@ impl Node {
         let queue: Arc<SyncQueue<TokioRuntime>> = Arc::new(SyncQueue::new(log.clone()));
         let driver = Arc::new(SyncThread::start(Arc::clone(&queue)).unwrap());
         let links = network.links_of(id);
+        let snapshots = Copies::of(&member);
         let parts = ConsensusParts {
             member: member.clone(),
             queue,
             driver,
             network: links.clone(),
-            snapshots: None,
+            snapshots: Some(Rc::clone(&snapshots)),
             forwarder: Some(Rc::new(links)),
         };
         let consensus = Consensus::start(parts, crate::node::options()).await.unwrap();
-        network.connect(id, consensus.clone());
+        network.connect(id, consensus.clone(), snapshots);
         Self { id, log, machine, member, consensus }
     }
 
