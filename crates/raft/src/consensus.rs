@@ -34,19 +34,19 @@ use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     applied::AppliedWatch,
-    applier::Applier,
+    applier::{Applier, Raft},
+    barriers::Barriers,
     bell::Bell,
     convert::snapshot_meta,
     error::StartError,
     forward::Forwarder,
     options::ConsensusOptions,
     reader::LogReader,
-    reads::Barriers,
     recovery::Base,
     snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
     store::LogStore,
     sync_queue::{SyncDriver, SyncQueue},
-    types::{Raft, RaftSnapshot, RaftVote, Types, detach},
+    types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
 /// Parts of a node that consensus works with.
