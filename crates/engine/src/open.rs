@@ -8,7 +8,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -34,6 +34,7 @@ use crate::{
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
     snapshot::unfinished::is_unfinished,
+    state_dir::{self, StateDir},
     tails::Tails,
     watch::{Hub, MemberObservers, Observers, Source},
 };
@@ -73,12 +74,16 @@ pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
+    /// Directory that held the state when the database was opened.
+    pub(crate) state_dir: StateDir,
     pub(crate) machine: Arc<Machine>,
     pub(crate) replica: Replica,
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
     pub(crate) mode: Mode,
+    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -134,10 +139,12 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 9] = [
+const KNOWN_FILES: [&str; 11] = [
     LOCK,
     "CLOCK",
     "IDENTITY.tmp",
+    state_dir::FILE,
+    "INSTALLED.tmp",
     LOG_DIR,
     "state",
     "native-certificate.pem",
@@ -195,8 +202,9 @@ pub(crate) fn on(
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
-    let swept = backends::remove_all_but(&disk, identity.backend);
-    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
+    let state_dir = read_state_dir(&disk, &path)?;
+    let swept = backends::remove_all_but(&disk, identity.backend, state_dir);
+    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let open_log = match mode {
         Mode::Threaded => Log::open,
         Mode::Stepped => Log::open_stepped,
@@ -212,7 +220,7 @@ pub(crate) fn on(
         }
     };
     let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
-    let backend = backends::open_in(place, identity.backend, Arc::new(Barrier(log.clone())), options)?;
+    let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
     let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
@@ -243,6 +251,8 @@ pub(crate) fn on(
         disk,
         log,
         backend,
+        state_dir,
+        os_dir: os_dir.map(Path::to_owned),
         machine,
         replica,
         clock_file,
@@ -255,6 +265,13 @@ pub(crate) fn on(
         report,
         _lock: lock,
     })
+}
+
+impl Opened {
+    /// Place in which backends of the database keep the state.
+    pub(crate) fn place(&self) -> backends::Place<'_> {
+        backends::Place { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
+    }
 }
 
 impl Mode {
@@ -295,6 +312,16 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
             OpenError::Identity { path: path.to_owned(), message: error.to_string() }
         }
         _ => io_error(path, "reading the identity", &error),
+    })
+}
+
+/// Reads which state directory is the current one.
+pub(crate) fn read_state_dir(disk: &Arc<dyn Disk>, path: &Path) -> Result<StateDir, OpenError> {
+    StateDir::read(disk).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            OpenError::Identity { path: path.to_owned(), message: error.to_string() }
+        }
+        _ => io_error(path, "reading the file INSTALLED", &error),
     })
 }
 

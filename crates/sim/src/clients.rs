@@ -132,7 +132,7 @@ async fn write(cluster: &Cluster, node: ProcessId, payload: Bytes) -> Reply {
     };
     let time = leader_time(cluster, node, state.time());
     match raft.client_write(Commands { time, bytes: payload }).await {
-        Ok(written) => match answer_of(written.data.first()) {
+        Ok(written) => match answer_of(written.data.outcomes.first()) {
             Some(answer) => Reply::Answered(answer, Some(written.log_id.index)),
             None => {
                 cluster.truth().violation(node, format!("an entry has the outcome {:?}", written.data));

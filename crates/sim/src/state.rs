@@ -21,7 +21,7 @@ use openraft::{
 };
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_raft::{LogReader, RaftLogId};
+use thalweg_raft::{LogReader, RaftLogId, Response};
 use thalweg_replica::NodeInfo;
 use thalweg_state::{
     keyspaces::StoredValue,
@@ -183,7 +183,7 @@ impl RaftStateMachine<Types> for ReplicaState {
             }
             self.0.truth.applied(self.0.node, &record, self.0.machine.applied().running_hash);
             if let Some(responder) = responder {
-                responder.send(outcomes);
+                responder.send(Response { outcomes, steps: 0 });
             }
         }
         Ok(())

@@ -10,12 +10,16 @@
 //! LSN    10   11    12        13    14        15
 //!        e5   move  e6 void   vote  truncate  e6    apply(e6): applies 11, 13, 14 and 15
 //! ```
-//! The usual entry follows the applied position directly, and is applied without reading the log. Otherwise the records
-//! from the applied position on are read.
+//! The usual entry follows the applied position directly and is in memory, so it is applied without reading the log.
+//! Otherwise the log is read from the applied position on. The reader is kept until an entry needs no reading again.
 //!
 //! Invariant: no record is applied before an entry of a lower LSN is applied, or void.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Condvar, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use thalweg_log::{Log, LogRecord, Records};
 use thalweg_state::machine::{LocalOutcome, Machine};
@@ -40,6 +44,22 @@ pub(crate) struct Cursor {
     pub(crate) waiting: usize,
     /// Outcomes of the moves that were applied while callers waited.
     moved: BTreeMap<Lsn, LocalOutcome>,
+    ahead: Ahead,
+}
+
+/// Callers that wait until the cursor has moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Condvar);
+
+impl Moves {
+    pub(crate) fn wake_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits until the cursor has moved, at most for `limit`.
+    pub(crate) fn wait<'a>(&self, cursor: MutexGuard<'a, Cursor>, limit: Duration) -> MutexGuard<'a, Cursor> {
+        self.0.wait_timeout(cursor, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
 }
 
 /// Log and state on which the cursor works.
@@ -51,27 +71,31 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Cursor {
-    /// Applies a committed entry, after all records before it. Appends the outcomes of the entry's commands to
-    /// `outcomes`, and calls `each` for every entry with commands that was applied.
+    /// Applies the committed entry `index`, after all records before it. `cached` is its record, if that is in memory.
+    /// Appends the outcomes of the entry's commands to `outcomes`, and calls `each` for every entry with commands that
+    /// was applied.
     pub(crate) fn apply(
         &mut self,
         parts: Parts<'_>,
-        record: &LogRecord,
+        index: Index,
+        cached: Option<&LogRecord>,
         outcomes: &mut Vec<Outcome>,
         each: &mut dyn FnMut(&[Outcome]),
     ) -> Result<AppliedEntry, OpenError> {
-        self.committed = self.committed.max(record.index);
+        self.committed = self.committed.max(index);
         self.has_committed = true;
         let machine = parts.machine;
         let (from, mut steps) = (outcomes.len(), 0);
-        let mut ahead = Ahead::default();
-        while machine.applied().lsn <= record.lsn {
+        while !has_applied(machine, index)? {
             outcomes.truncate(from);
             let before = machine.steps()?;
-            if machine.applied().lsn == record.lsn {
-                apply_record(machine, record, outcomes)?;
-            } else if !self.advance(parts, &mut ahead, outcomes)? {
-                return Err(OpenError::Gap { last: machine.applied().index, found: record.index });
+            match cached.filter(|record| record.lsn == machine.applied().lsn) {
+                Some(record) => {
+                    self.ahead = Ahead::default();
+                    apply_record(machine, record, outcomes)?;
+                }
+                None if self.advance(parts, outcomes)? => {}
+                None => return Err(OpenError::Gap { last: machine.applied().index, found: index }),
             }
             steps = machine.steps()? - before;
             if outcomes.len() > from {
@@ -83,13 +107,14 @@ impl Cursor {
 
     /// Applies the records after the applied position that need no further commit.
     pub(crate) fn apply_local(&mut self, parts: Parts<'_>, each: &mut dyn FnMut(&[Outcome])) -> Result<(), OpenError> {
-        let (mut ahead, mut outcomes) = (Ahead::default(), Vec::new());
-        while self.advance(parts, &mut ahead, &mut outcomes)? {
+        let mut outcomes = Vec::new();
+        while self.advance(parts, &mut outcomes)? {
             if !outcomes.is_empty() {
                 each(&outcomes);
                 outcomes.clear();
             }
         }
+        self.ahead = Ahead::default();
         Ok(())
     }
 
@@ -108,8 +133,8 @@ impl Cursor {
 
     /// Applies the next record of the log. Returns false if there is none, or if it is an entry that is not known to be
     /// committed.
-    fn advance(&mut self, parts: Parts<'_>, ahead: &mut Ahead, outcomes: &mut Vec<Outcome>) -> Result<bool, OpenError> {
-        let Some(next) = ahead.peek(parts)? else { return Ok(false) };
+    fn advance(&mut self, parts: Parts<'_>, outcomes: &mut Vec<Outcome>) -> Result<bool, OpenError> {
+        let Some(next) = self.ahead.peek(parts)? else { return Ok(false) };
         let is_committed = self.has_committed && next.index <= self.committed;
         if next.kind.has_index() && !is_committed {
             return Ok(false);
@@ -124,7 +149,14 @@ impl Cursor {
     }
 }
 
-/// Reads the records after the applied position.
+/// Returns true if the state has applied an entry.
+fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
+    let applied = machine.applied().index;
+    // A state without entries counts as if it had applied index 0, which is that of the first membership.
+    Ok(if index == Index::ZERO && applied == index { machine.membership()?.is_some() } else { applied >= index })
+}
+
+/// Reads the records after the applied position. While it exists, it keeps the segments that it will read.
 #[derive(Debug, Default)]
 struct Ahead {
     records: Option<Records>,
@@ -136,21 +168,28 @@ impl Ahead {
     fn peek(&mut self, parts: Parts<'_>) -> Result<Option<&LogRecord>, OpenError> {
         let Parts { log, machine, space } = parts;
         let (applied, valid) = (machine.applied().lsn, Valid::of(log, space));
+        let is_next = |record: &LogRecord| record.lsn >= applied && record.space == space && !valid.is_void(record);
+        if self.next.as_ref().is_some_and(is_next) {
+            return Ok(self.next.as_ref());
+        }
+        self.next = None;
         let records = match &mut self.records {
             Some(records) => records,
             none => none.insert(log.records_from(applied)?),
         };
-        let is_next = |record: &LogRecord| record.lsn >= applied && record.space == space && !valid.is_void(record);
-        if !self.next.as_ref().is_some_and(is_next) {
-            self.next = None;
-            for record in records {
+        // What the reader knows of the log may end before the log does.
+        for extends in [false, true] {
+            if extends {
+                log.extend_records(records)?;
+            }
+            for record in records.by_ref() {
                 let record = record?;
                 if is_next(&record) {
-                    self.next = Some(record);
-                    break;
+                    return Ok(Some(self.next.insert(record)));
                 }
             }
         }
-        Ok(self.next.as_ref())
+        self.records = None;
+        Ok(None)
     }
 }

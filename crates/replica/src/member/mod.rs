@@ -20,6 +20,7 @@ mod clock;
 mod cursor;
 mod moves;
 mod open;
+mod options;
 
 use std::{
     collections::VecDeque,
@@ -35,14 +36,14 @@ use std::{
 use thalweg_log::{Log, LogRecord, Purpose};
 use thalweg_state::machine::Machine;
 use thalweg_types::{
-    Durability, NodeId, SpaceId, SpaceTime, Term,
+    Durability, Index, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},
 };
 
-pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, open::MemberOptions};
+pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, options::MemberOptions};
 use self::{
     batch::fail_all,
-    cursor::{Cursor, Parts},
+    cursor::{Cursor, Moves, Parts},
 };
 use crate::{
     client::Client,
@@ -131,7 +132,7 @@ struct Shared {
     driver: OnceLock<Arc<dyn ProposalDriver>>,
     observer: OnceLock<Arc<dyn Observer>>,
     cursor: Mutex<Cursor>,
-    moves: moves::Moves,
+    moves: Moves,
     /// Index through which entries may be purged.
     purge: AtomicU64,
     failure: OnceLock<String>,
@@ -350,6 +351,18 @@ impl Member {
         }
     }
 
+    /// Returns the time until the first proposer of a batch gives up.
+    #[must_use]
+    pub fn time_left(&self, batch: &Batch) -> Duration {
+        batch.expires().saturating_sub(self.shared.clock.monotonic())
+    }
+
+    /// Returns the maximum time that a proposer waits for its answer.
+    #[must_use]
+    pub fn max_wait(&self) -> Duration {
+        self.shared.options.max_wait
+    }
+
     /// Returns true if commands wait to be taken.
     #[must_use]
     pub fn has_queued(&self) -> bool {
@@ -368,14 +381,20 @@ impl Member {
         fail_all(late, &ProposeError::Overloaded { queued_bytes: shared.queue.bytes_and_len().0 });
     }
 
-    /// Applies a committed entry, which must be in this node's log, and everything before it. Appends the outcomes of its
-    /// commands to `outcomes`. An entry that is already applied changes nothing.
+    /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record, if
+    /// that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied changes
+    /// nothing.
     ///
     /// An error is final: the space accepts no further proposals.
-    pub fn apply(&self, record: &LogRecord, outcomes: &mut Vec<Outcome>) -> Result<AppliedEntry, OpenError> {
+    pub fn apply(
+        &self,
+        index: Index,
+        cached: Option<&LogRecord>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<AppliedEntry, OpenError> {
         let shared = &*self.shared;
         let mut cursor = shared.cursor();
-        let applied = cursor.apply(shared.parts(), record, outcomes, &mut |outcomes| shared.count(outcomes));
+        let applied = cursor.apply(shared.parts(), index, cached, outcomes, &mut |outcomes| shared.count(outcomes));
         let is_awaited = cursor.waiting > 0;
         drop(cursor);
         if let Err(error) = &applied {
