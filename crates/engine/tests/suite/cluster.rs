@@ -63,7 +63,7 @@ impl Node {
     /// Applies all entries of the node's log.
     pub fn apply_all(&self) {
         for record in self.entries(self.parts.machine.applied().index) {
-            self.parts.member.apply(&record, &mut Vec::new()).unwrap();
+            self.parts.member.apply(record.index, Some(&record), &mut Vec::new()).unwrap();
         }
     }
 
@@ -98,7 +98,7 @@ impl Group {
         let node = Node::open(&SimDisk::new(seed), &self.clock, seed, options, identity);
         for record in self.nodes[0].entries(Index::ZERO) {
             let received = node.receive(&record);
-            node.parts.member.apply(&received, &mut Vec::new()).unwrap();
+            node.parts.member.apply(received.index, Some(&received), &mut Vec::new()).unwrap();
         }
         self.nodes.push(node);
     }
@@ -124,10 +124,10 @@ impl Group {
         while let Some(batch) = leader.parts.member.take_batch() {
             let record = self.write(batch.payload());
             let mut outcomes = Vec::new();
-            leader.parts.member.apply(&record, &mut outcomes).unwrap();
+            leader.parts.member.apply(record.index, Some(&record), &mut outcomes).unwrap();
             for node in &self.nodes[1..] {
                 let received = node.receive(&record);
-                node.parts.member.apply(&received, &mut Vec::new()).unwrap();
+                node.parts.member.apply(received.index, Some(&received), &mut Vec::new()).unwrap();
             }
             batch.complete(outcomes, None);
             entries += 1;
@@ -138,8 +138,8 @@ impl Group {
     /// Writes an entry to the leader's log only.
     pub fn write(&self, payload: &[u8]) -> LogRecord {
         let leader = self.leader();
-        let (last, time) = (leader.entries(Index::ZERO).len() as u64, leader.parts.member.clock().stamp());
-        let lsn = leader.append(RecordKind::Entry, (TERM, Index(last)), time, payload);
+        let (next, time) = (leader.applied().next(), leader.parts.member.clock().stamp());
+        let lsn = leader.append(RecordKind::Entry, (TERM, next), time, payload);
         leader.record(lsn)
     }
 

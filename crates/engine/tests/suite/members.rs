@@ -131,7 +131,7 @@ fn entries_are_shown_once_they_are_applied_and_void_ones_never() {
     node.append(RecordKind::Truncate, (Term::ZERO, next), time, b"");
     let record = node.append(RecordKind::Entry, (Term(2), next), time, &put(node, b"valid", b"3"));
     assert_eq!((seen(&mut behind), seen(&mut live)), (Vec::new(), Vec::new()));
-    node.parts.member.apply(&node.record(record), &mut Vec::new()).unwrap();
+    node.parts.member.apply(node.record(record).index, Some(&node.record(record)), &mut Vec::new()).unwrap();
     assert_eq!((seen(&mut behind), seen(&mut live)), (vec![b"valid".to_vec()], vec![b"valid".to_vec()]));
     assert_eq!(increment(&node.db), (true, false, true));
     assert!(uncommitted < record && keyspace.get(b"void").unwrap().is_none());
@@ -163,22 +163,22 @@ fn maintained(group: &Group, node: &Node) -> u64 {
 
 #[test]
 fn log_is_kept_for_a_live_follower_within_history_bytes() {
-    let options = Options { history_bytes: 400_000, ..small(thalweg_engine::BackendKind::Memory) };
+    let options = Options { history_bytes: 700_000, ..small(thalweg_engine::BackendKind::Memory) };
     let group = group(1, &options);
     let leader = group.leader();
-    puts(&group, 0..400, &[7; 250]);
-    let floor = Index(200);
+    puts(&group, 0..1500, &[7; 250]);
+    let floor = Index(1000);
     leader.db.set_follower_floor(Some(floor));
     assert!(maintained(&group, leader) > 0, "the follower does not need the first entries");
     let first = leader.entries(Index::ZERO)[0].index;
     assert!(first > Index(1) && first <= floor, "{first}");
     // The follower falls behind for good: the log is kept within `history_bytes` only.
-    puts(&group, 0..2500, &[8; 250]);
+    puts(&group, 0..3000, &[8; 250]);
     assert!(maintained(&group, leader) > 0);
     let first = leader.entries(Index::ZERO)[0].index;
     assert!(first > floor, "{first}");
     let kept = leader.parts.log.segments().iter().map(|segment| u64::from(segment.bytes)).sum::<u64>();
-    assert!(kept >= 400_000, "{kept}");
+    assert!(kept >= 700_000, "{kept}");
     leader.db.set_follower_floor(None);
     assert!(maintained(&group, leader) > 0, "no follower is left");
 }
@@ -215,7 +215,7 @@ fn members_compare_their_states_and_one_that_differs_stops_serving() {
     let payload = put(odd, &3_u32.to_be_bytes(), b"same");
     for (node, payload) in group.nodes.iter().zip([&payload, &payload, &put(odd, &3_u32.to_be_bytes(), b"else")]) {
         let lsn = node.append(RecordKind::Entry, (TERM, index), time, payload);
-        node.parts.member.apply(&node.record(lsn), &mut Vec::new()).unwrap();
+        node.parts.member.apply(index, Some(&node.record(lsn)), &mut Vec::new()).unwrap();
     }
     let leader = &group.leader().db;
     group.run(leader.to_async().request_digest()).unwrap();
