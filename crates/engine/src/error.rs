@@ -132,6 +132,17 @@ pub enum OpenError {
         /// Cluster that the directory belongs to.
         cluster: ClusterId,
     },
+    /// Other nodes of the cluster vote, or may vote, so this node must not decide alone.
+    #[error(
+        "{path} is a member of cluster {cluster}, and not known to be its only voter: open it as a member, and remove \
+        the other members first"
+    )]
+    NotAlone {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        cluster: ClusterId,
+    },
     /// The log of a member is missing.
     #[error(
         "the log in {path} is missing, and with it votes and entries of cluster {cluster}: remove this member from the \
@@ -224,6 +235,7 @@ impl Classified for OpenError {
             Self::AlreadyMember { .. } => "already_member",
             Self::OtherCluster { .. } => "other_cluster",
             Self::NothingReceived { .. } => "nothing_received",
+            Self::NotAlone { .. } => "not_alone",
             Self::LogLost { .. } => "log_lost",
             Self::CannotRepairMember { .. } => "cannot_repair_member",
             Self::Founding { .. } => "founding_failed",
@@ -251,6 +263,7 @@ impl Classified for OpenError {
             | Self::AlreadyMember { .. }
             | Self::OtherCluster { .. }
             | Self::NothingReceived { .. }
+            | Self::NotAlone { .. }
             | Self::CannotRepairMember { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::LogLost { .. }

@@ -8,7 +8,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -82,6 +82,8 @@ pub(crate) struct Opened {
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
     pub(crate) mode: Mode,
+    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -257,6 +259,7 @@ pub(crate) fn on(
         log,
         backend,
         state_dir,
+        os_dir: os_dir.map(Path::to_owned),
         machine,
         replica,
         clock_file,
@@ -269,6 +272,13 @@ pub(crate) fn on(
         report,
         _lock: lock,
     })
+}
+
+impl Opened {
+    /// Place in which backends of the database keep the state.
+    pub(crate) fn place(&self) -> backends::Place<'_> {
+        backends::Place { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
+    }
 }
 
 impl Mode {

@@ -92,6 +92,7 @@ impl SpaceParts<'_> {
 
     fn alone(&self, progress: &mut Progress<'_>) -> Result<OpenedSpace, OpenError> {
         let (machine, options, clock) = (self.machine()?, self.options, self.clock);
+        self.check_sole_voter(&machine)?;
         let bridged = match (options.repair, self.backend.applied()) {
             (Repair::CutAtCorruption, Some(applied)) => bridge(&self.log, SpaceId::ZERO, applied)?,
             _ => 0,
@@ -134,10 +135,7 @@ impl SpaceParts<'_> {
         }
         let founds = self.identity.cluster.is_none();
         debug_assert!(!founds || member == MemberIdentity::Found, "checked with the identity");
-        let mut anchor = None;
-        if founds || self.was_alone()? {
-            anchor = Some(self.begin_alone(progress)?);
-        }
+        let anchor = if founds || self.may_have_been_alone()? { self.begin_alone(progress)? } else { None };
         if founds {
             self.identity = self.identity.with_cluster(drawn, Origin::Founded);
             let written = self.identity.write(self.disk);
@@ -158,23 +156,38 @@ impl SpaceParts<'_> {
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
     }
 
-    /// Returns true if this node decides alone, and was opened alone since its last entry: then readers may have seen a
-    /// later time than that of the entry.
-    fn was_alone(&self) -> Result<bool, OpenError> {
-        let machine = self.machine()?;
-        let is_later = self.clock_file()?.found().is_some_and(|found| found > machine.applied().time);
-        let membership = machine.membership()?.and_then(|membership| Membership::decode(&membership.payload));
-        let is_sole_voter = membership.is_some_and(|found| found.sole_voter() == Some(self.identity.node));
-        Ok(is_later && is_sole_voter)
+    /// Checks that no other node decided about the entries that this node is about to apply. Of a directory that was
+    /// never in a cluster, or has founded its cluster, the first membership in the log names this node, and replay ends
+    /// at one that names others too.
+    fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
+        let Some(cluster) = self.identity.cluster else { return Ok(()) };
+        let is_sole_voter = match machine.membership()? {
+            None => cluster.origin == Origin::Founded,
+            Some(membership) => {
+                let membership = Membership::decode(&membership.payload);
+                membership.is_some_and(|membership| membership.sole_voter() == Some(self.identity.node))
+            }
+        };
+        let not_alone = || OpenError::NotAlone { path: self.path.clone(), cluster: cluster.id };
+        is_sole_voter.then_some(()).ok_or_else(not_alone)
+    }
+
+    /// Returns true if this node may have been opened alone since its last entry: then readers may have seen a later time
+    /// than that of the entry.
+    fn may_have_been_alone(&self) -> Result<bool, OpenError> {
+        let is_founder = self.identity.cluster.is_some_and(|cluster| cluster.origin == Origin::Founded);
+        let applied = self.machine()?.applied().time;
+        Ok(is_founder && self.clock_file()?.found().is_some_and(|found| found > applied))
     }
 
     /// Opens the space alone and closes it again. Appends an entry after the deadlines that have passed. Returns the
-    /// time that the space has reached.
-    fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<SpaceTime, OpenError> {
+    /// time that the space has reached; `None` if other nodes vote too.
+    fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
         let opened = match self.alone(progress) {
             Ok(opened) => opened,
-            // Other nodes vote by an entry that is not applied yet, and decide.
-            Err(OpenError::Replica(thalweg_replica::OpenError::NotAlone { .. })) => return Ok(SpaceTime::default()),
+            Err(OpenError::NotAlone { .. } | OpenError::Replica(thalweg_replica::OpenError::NotAlone { .. })) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let OpenedSpace { machine, replica, .. } = opened;
@@ -195,7 +208,7 @@ impl SpaceParts<'_> {
         let reached = replica.now();
         replica.close();
         self.log.sync().map_err(thalweg_replica::OpenError::from)?;
-        Ok(reached)
+        Ok(Some(reached))
     }
 }
 

@@ -142,15 +142,6 @@ impl Database {
         self.inner.digests.last()
     }
 
-    /// Writes a digest command to the log, without computing a digest on this thread. Every member of the cluster
-    /// computes the digest of its state as of this command in the background; see [`digest_at`](Self::digest_at).
-    pub fn request_digest(&self) -> Result<(), WriteError> {
-        let id = self.next_digest_id();
-        let committed =
-            self.inner.propose(self.durability().max(Durability::Os), Purpose::Reclaim, |out| ask(out, id))?;
-        committed.outcome.map(refusal).transpose().map(drop)
-    }
-
     /// Returns the digest of the state after the entry with this index, if it is one of the last few that were
     /// computed since the database was opened. Members whose states are equal have equal digests at an index.
     #[must_use]
@@ -187,6 +178,14 @@ impl Database {
 }
 
 impl AsyncDatabase {
+    /// Writes a digest command to the log, without computing a digest for the caller. Every member of the cluster
+    /// computes the digest of its state as of this command in the background; see [`Database::digest_at`].
+    pub fn request_digest(&self) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
+        let id = self.blocking().next_digest_id();
+        let proposed = self.propose(Durability::Os, Purpose::Reclaim, |out| ask(out, id));
+        async move { proposed?.await?.outcome.map(refusal).transpose().map(drop) }
+    }
+
     /// Writes a digest command to the log, and returns a view of the state as of this command. Compute its digest on a
     /// thread that may block.
     pub fn state_view(&self, level: Durability) -> impl Future<Output = Result<StateView, DigestError>> + Send + use<> {

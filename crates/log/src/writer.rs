@@ -41,6 +41,7 @@ impl Log {
     /// the records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         let shared = self.shared();
+        self.prepare_if_stepped();
         let measure = self.admit(drafts, purpose)?;
         let through = WritePath::of(level, measure.total());
         let (mut core, appended) = shared.write_drafts(drafts, &measure, through, |core| shared.roll(core, purpose))?;

@@ -62,6 +62,13 @@ fn a_removed_voter_does_not_come_back() {
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
         let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
+        // The other nodes know it as well.
+        let to = (1..=3).find(|id| *id != leader.id && *id != gone).map(NodeId);
+        let begun = std::time::Instant::now();
+        while leader.consensus.transfer(to).await.is_err() && begun.elapsed() < crate::node::PATIENCE {}
+        let leader = cluster.leader_except(&[leader.id]).await;
+        let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
         cluster.write(&put("without it", b"v")).await;
         cluster.wait_equal(Index(1)).await;
         let other = (1..=3).find(|id| *id != leader.id && *id != gone).unwrap();
