@@ -19,6 +19,8 @@ mod link;
 mod listener;
 mod network;
 mod secret;
+#[cfg(test)]
+mod testing;
 mod types;
 
 pub use handshake::{Credentials, HandshakeError};

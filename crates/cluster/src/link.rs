@@ -422,3 +422,6 @@ impl Link {
         sent.map_err(|_| connection.lost("the time is over"))??.wait::<R, T>(deadline).await
     }
 }
+
+#[cfg(test)]
+mod tests;

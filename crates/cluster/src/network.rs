@@ -345,3 +345,6 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
