@@ -71,11 +71,7 @@ impl Parts {
 }
 
 /// Returns the frame of an append request.
-pub(crate) fn append<'a>(
-    request: &AppendEntriesRequest<Types>,
-    heard: u64,
-    entries: &'a [LogEntry<'a>],
-) -> Append<'a> {
+pub(crate) fn append<'a>(request: &AppendEntriesRequest<Types>, heard: u64, entries: &'a [LogEntry<'a>]) -> Append<'a> {
     Append {
         vote: peer_vote(&request.vote),
         heard,

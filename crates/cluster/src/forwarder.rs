@@ -45,7 +45,7 @@ fn propose_error(error: CallError) -> ProposeError {
             "not_leader" => ProposeError::NotLeader { leader },
             "no_leader" => ProposeError::NoLeader,
             "overloaded" => ProposeError::Overloaded { queued_bytes: 0 },
-            "disk_full" => ProposeError::LeaderRefused { code: "disk_full", reason: text },
+            "disk_full" | "too_large" => ProposeError::LeaderRefused { reason: text },
             _ => ProposeError::OutcomeUnknown { reason: text },
         },
         CallError::Lost { reason, .. } => {

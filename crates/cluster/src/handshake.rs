@@ -226,10 +226,9 @@ mod tests {
     ) -> (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>) {
         let (mut near, mut far) = tokio::io::duplex(4096);
         let expected = Some(acceptor.node);
-        tokio::join!(
-            async move { dial(&mut near, &dialler, Channel::Control, expected).await },
-            async move { accept(&mut far, &acceptor, |_| admits.clone()).await },
-        )
+        tokio::join!(async move { dial(&mut near, &dialler, Channel::Control, expected).await }, async move {
+            accept(&mut far, &acceptor, |_| admits.clone()).await
+        },)
     }
 
     #[tokio::test]

@@ -10,19 +10,33 @@
 //! Everything of a node's consensus runs on one thread, with a runtime of its own: the sockets between nodes, openraft, and
 //! the application of entries. So a heartbeat never waits for a thread of the server.
 
+mod about;
+mod calls;
 mod convert;
+mod data;
 pub mod detector;
+mod events;
+mod forwarder;
 mod frames;
 mod handshake;
 mod hearing;
 mod link;
 mod listener;
 mod network;
+mod node;
+mod options;
+mod peers;
+mod report;
 mod secret;
+mod service;
+mod snapshots;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod types;
 
 pub use handshake::{Credentials, HandshakeError};
 pub use link::CallError;
+pub use node::{Node, NodeError};
+pub use options::NodeOptions;
 pub use secret::Secret;

@@ -30,8 +30,9 @@ use futures_util::{
     FutureExt,
     future::{LocalBoxFuture, Shared},
 };
-use thalweg_types::{Action, NodeId, codec::EncodeError};
-use thalweg_wire::peer::{Channel, Failed, MAX_BODY_BYTES, PeerFrame, PeerKind};
+use thalweg_serving::cluster::NodeAddresses;
+use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
+use thalweg_wire::peer::{Channel, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
 use tokio::{
     io::BufReader,
     net::{TcpStream, tcp::OwnedReadHalf},
@@ -41,9 +42,13 @@ use tokio::{
 };
 
 use crate::{
+    about::AboutNode,
     frames::{FrameSender, encoded_elsewhere, frame_queue, keep_alive, read_frame},
     handshake::{Credentials, HandshakeError, dial},
 };
+
+/// Id of a node that is known by its address only. No node has it.
+pub(crate) const UNKNOWN: NodeId = NodeId(0);
 
 /// Pause before the first attempt to dial again after a failure. It doubles up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -268,6 +273,41 @@ impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
     }
 }
 
+/// A digest in hexadecimal.
+pub(crate) struct DigestText;
+
+impl<'a> ReadReply<'a, String> for DigestText {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<String, CallError> {
+        Ok(reply.read::<Digest<'a>>(node)?.hex.to_owned())
+    }
+}
+
+/// Running hashes, with the indexes of their entries.
+pub(crate) struct MarkList;
+
+impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<Vec<(Index, u64)>, CallError> {
+        Ok(reply.read::<Marks<'a>>(node)?.marks.iter().map(|mark| (mark.index, mark.hash)).collect())
+    }
+}
+
+impl<'a> ReadReply<'a, AboutNode> for AboutNode {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<AboutNode, CallError> {
+        let described = reply.read::<Description<'a>>(node)?;
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Ok(AboutNode {
+            name: described.name.to_owned(),
+            zone: described.zone.to_owned(),
+            version: described.software.to_owned(),
+            serves: NodeAddresses {
+                http: text(described.http),
+                native: text(described.native),
+                resp: text(described.resp),
+            },
+        })
+    }
+}
+
 async fn read_replies(reading: OwnedReadHalf, waiting: &Waiting, traffic: &Traffic) -> std::io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
@@ -316,11 +356,6 @@ impl Link {
     ) -> Self {
         let (address, connection, dialling) = (RefCell::new(address), RefCell::default(), RefCell::default());
         Self(Rc::new(Inner { credentials, node, address, channel, path, connection, dialling }))
-    }
-
-    /// Node at the other end.
-    pub(crate) fn node(&self) -> NodeId {
-        self.0.node
     }
 
     /// Sets the address of the node, which the next dialling uses.
@@ -399,7 +434,8 @@ impl Link {
         let connected = connecting.await.map_err(|_| format!("no connection to {address} within {CONNECT_LIMIT:?}"))?;
         let mut stream = connected.map_err(|error| format!("{address}: {error}"))?;
         stream.set_nodelay(true).and_then(|()| keep_alive(&stream)).map_err(|error| error.to_string())?;
-        let dialled = dial(&mut stream, &self.0.credentials, self.0.channel, Some(self.0.node)).await;
+        let expected = (self.0.node != UNKNOWN).then_some(self.0.node);
+        let dialled = dial(&mut stream, &self.0.credentials, self.0.channel, expected).await;
         match dialled {
             Ok(node) => Ok(Connection::begin(node, self.0.channel, &self.0.path, stream)),
             Err(error) => {

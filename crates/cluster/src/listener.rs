@@ -205,9 +205,7 @@ impl<S: Service> Shared<S> {
     }
 }
 
-async fn read_next(
-    reading: &mut BufReader<tokio::net::tcp::OwnedReadHalf>,
-) -> io::Result<Option<Frame>> {
+async fn read_next(reading: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> io::Result<Option<Frame>> {
     read_frame(reading, MAX_BODY_BYTES).await
 }
 

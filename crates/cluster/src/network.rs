@@ -122,6 +122,11 @@ impl Network {
         links.clone()
     }
 
+    /// Returns a link of its own to an address, for a node whose membership is not known here.
+    pub fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
+        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
+    }
+
     /// Drops the links to all nodes but these.
     pub fn keep(&self, nodes: &[NodeId]) {
         self.0.peers.borrow_mut().retain(|node, _| nodes.contains(node));

@@ -6,7 +6,7 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     future::{Future, ready},
     rc::Rc,
@@ -39,6 +39,7 @@ use crate::{
     frames::{Frame, encoded},
     handshake::Peer,
     hearing::Ears,
+    link::UNKNOWN,
     listener::Service,
     network::Network,
     types::Rt,
@@ -129,31 +130,6 @@ fn within(millis: u32) -> Duration {
     Duration::from_millis(millis.into())
 }
 
-/// Changes the members of the group, which this node leads. Returns the node that the change was about, or the new
-/// leader.
-pub(crate) async fn change_members(
-    consensus: &Consensus<Rt>,
-    kind: ManageKind,
-    node: NodeId,
-    info: NodeInfo,
-    within: Duration,
-) -> Result<NodeId, ChangeError> {
-    let change = async {
-        match kind {
-            ManageKind::Join | ManageKind::JoinAsLearner => consensus.add_learner(node, info).await?,
-            ManageKind::Promote => consensus.promote(node).await?,
-            ManageKind::Remove => consensus.remove(node, Removal::Safe).await?,
-            ManageKind::ForceRemove => consensus.remove(node, Removal::Forced).await?,
-            ManageKind::Transfer => return consensus.transfer((node != NodeId(0)).then_some(node)).await,
-        }
-        Ok(node)
-    };
-    let in_time = tokio::time::timeout(within, change).await;
-    in_time.unwrap_or_else(|_| {
-        Err(ChangeError::OutcomeUnknown { reason: "it took longer than the request allows".to_owned() })
-    })
-}
-
 /// A snapshot that is being received from a node.
 struct Receiving {
     number: u64,
@@ -168,6 +144,8 @@ pub(crate) struct Requests {
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
+    /// Nodes that have joined as learners and stay it until they are promoted. Known to the leader that added them only.
+    pub learners: RefCell<BTreeSet<NodeId>>,
     receiving: RefCell<BTreeMap<NodeId, Receiving>>,
 }
 
@@ -185,8 +163,8 @@ impl Requests {
         data: Data,
         about: AboutNode,
     ) -> Self {
-        let (about, receiving) = (RefCell::new(about), RefCell::default());
-        Self { consensus, network, ears, events, snapshots, data, about, receiving }
+        let (about, learners, receiving) = (RefCell::new(about), RefCell::default(), RefCell::default());
+        Self { consensus, network, ears, events, snapshots, data, about, learners, receiving }
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -268,11 +246,48 @@ impl Requests {
         reply(id, result.await)
     }
 
+    /// Changes the members of the group, which this node leads. Returns the node that the change was about, or the new
+    /// leader. A node that asks to join again changes its name and address.
+    pub async fn change_members(
+        &self,
+        kind: ManageKind,
+        node: NodeId,
+        info: NodeInfo,
+        within: Duration,
+    ) -> Result<NodeId, ChangeError> {
+        let consensus = &self.consensus;
+        let change = async {
+            match kind {
+                ManageKind::Join | ManageKind::JoinAsLearner => {
+                    match consensus.add_learner(node, info.clone()).await {
+                        Err(ChangeError::AlreadyMember(_)) => consensus.set_info(node, info).await?,
+                        added => added?,
+                    }
+                    if kind == ManageKind::JoinAsLearner {
+                        self.learners.borrow_mut().insert(node);
+                    }
+                }
+                ManageKind::Promote => {
+                    self.learners.borrow_mut().remove(&node);
+                    consensus.promote(node).await?;
+                }
+                ManageKind::Remove => consensus.remove(node, Removal::Safe).await?,
+                ManageKind::ForceRemove => consensus.remove(node, Removal::Forced).await?,
+                ManageKind::Transfer => return consensus.transfer((node != UNKNOWN).then_some(node)).await,
+            }
+            Ok(node)
+        };
+        let in_time = tokio::time::timeout(within, change).await;
+        in_time.unwrap_or_else(|_| {
+            Err(ChangeError::OutcomeUnknown { reason: "it took longer than the request allows".to_owned() })
+        })
+    }
+
     async fn manage(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let Manage { kind, node, name, address, timeout_millis } = Manage::decode_body(&body)?;
             let info = NodeInfo { name: name.to_owned(), address: address.to_owned() };
-            let node = change_members(&self.consensus, kind, node, info, within(timeout_millis)).await?;
+            let node = self.change_members(kind, node, info, within(timeout_millis)).await?;
             Ok(Managed { node })
         };
         reply(id, result.await)

@@ -435,6 +435,12 @@ pub enum WriteError {
     /// The cluster has no leader, or this node does not know it. Nothing happened.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
+    /// The leader of the cluster has refused the command, for example because its disk is full. Nothing happened.
+    #[error("the leader of the cluster has refused the write: {reason}")]
+    LeaderRefused {
+        /// Reason of the leader.
+        reason: String,
+    },
     /// The command may or may not have been carried out, and may still be.
     #[error(
         "the write may or may not have happened: {reason}; read before you repeat it, or repeat it if it may happen twice"
@@ -548,6 +554,7 @@ impl Classified for WriteError {
             Self::Overloaded { .. } | Self::AddressOverloaded { .. } => "overloaded",
             Self::NotLeader { .. } => "not_leader",
             Self::NoLeader => "no_leader",
+            Self::LeaderRefused { .. } => "leader_refused",
             Self::OutcomeUnknown { .. } => "outcome_unknown",
             Self::Behind => "entries_uncommitted",
             Self::StoppedServing { .. } => "stopped_serving",
@@ -565,6 +572,7 @@ impl Classified for WriteError {
             | Self::AddressOverloaded { .. }
             | Self::NotLeader { .. }
             | Self::NoLeader
+            | Self::LeaderRefused { .. }
             | Self::OutcomeUnknown { .. }
             | Self::Behind
             | Self::DiskFull { .. }
@@ -625,6 +633,7 @@ impl From<ProposeError> for WriteError {
             ProposeError::Closed => Self::Closed,
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::NoLeader => Self::NoLeader,
+            ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
             ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
             ProposeError::Behind => Self::Behind,
         }

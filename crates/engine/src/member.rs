@@ -11,7 +11,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Log;
-use thalweg_replica::{Member, Replica};
+use thalweg_replica::{Member, ReplayProgress, Replica};
 use thalweg_state::machine::Machine;
 use thalweg_types::{Clock, ClusterId, Durability, Index, Lsn};
 
@@ -56,7 +56,22 @@ impl Database {
     /// # Errors
     /// The directory cannot be opened, or may not take this part in the cluster.
     pub fn open_member(path: impl AsRef<Path>, options: Options, identity: MemberIdentity) -> Result<Self, OpenError> {
-        let opened = open::real(path.as_ref(), &options, Some(identity), &mut |_| ControlFlow::Continue(()))?;
+        Self::open_member_while(path, options, identity, open::random_cluster(), &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Opens a data directory like [`open_member`](Self::open_member). `founded` is the id of the cluster if the directory
+    /// founds one. Calls `progress` after each log record that is replayed; if it returns `Break`, the open ends.
+    ///
+    /// # Errors
+    /// Those of [`open_member`](Self::open_member), and an error if `progress` ends the open.
+    pub fn open_member_while(
+        path: impl AsRef<Path>,
+        options: Options,
+        identity: MemberIdentity,
+        founded: ClusterId,
+        progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<Self, OpenError> {
+        let opened = open::real(path.as_ref(), &options, Some((identity, founded)), progress)?;
         Ok(Self::start(opened, options))
     }
 

@@ -34,6 +34,7 @@ use crate::{
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
     snapshot::unfinished::is_unfinished,
+    state_dir::{self, StateDir},
     tails::Tails,
     watch::{Hub, MemberObservers, Observers, Source},
 };
@@ -73,6 +74,8 @@ pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
+    /// Directory that held the state when the database was opened.
+    pub(crate) state_dir: StateDir,
     pub(crate) machine: Arc<Machine>,
     pub(crate) replica: Replica,
     pub(crate) clock_file: Arc<ClockFile>,
@@ -106,11 +109,17 @@ impl Blobs for LogBlobs {
     }
 }
 
-/// Opens a data directory on the real disk, with the system's clocks and a random seed.
+/// Returns a random id for a new cluster.
+pub(crate) fn random_cluster() -> ClusterId {
+    ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
+}
+
+/// Opens a data directory on the real disk, with the system's clocks and a random seed. A member has the way in which it
+/// is opened, and the id of the cluster if it founds one.
 pub(crate) fn real(
     path: &Path,
     options: &Options,
-    member: Option<MemberIdentity>,
+    member: Option<(MemberIdentity, ClusterId)>,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
@@ -125,8 +134,7 @@ pub(crate) fn real(
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let drawn = ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()));
-    let part = member.map_or(Part::Alone, |member| Part::Member(member, drawn));
+    let part = member.map_or(Part::Alone, |(member, founded)| Part::Member(member, founded));
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
     on(surroundings, options, part, progress)
@@ -134,10 +142,14 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 9] = [
+const KNOWN_FILES: [&str; 13] = [
     LOCK,
     "CLOCK",
+    "CLUSTER",
+    "CLUSTER.new",
     "IDENTITY.tmp",
+    state_dir::FILE,
+    "INSTALLED.tmp",
     LOG_DIR,
     "state",
     "native-certificate.pem",
@@ -195,8 +207,9 @@ pub(crate) fn on(
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
-    let swept = backends::remove_all_but(&disk, identity.backend);
-    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
+    let state_dir = read_state_dir(&disk, &path)?;
+    let swept = backends::remove_all_but(&disk, identity.backend, state_dir);
+    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let open_log = match mode {
         Mode::Threaded => Log::open,
         Mode::Stepped => Log::open_stepped,
@@ -212,7 +225,7 @@ pub(crate) fn on(
         }
     };
     let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
-    let backend = backends::open_in(place, identity.backend, Arc::new(Barrier(log.clone())), options)?;
+    let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
     let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
@@ -243,6 +256,7 @@ pub(crate) fn on(
         disk,
         log,
         backend,
+        state_dir,
         machine,
         replica,
         clock_file,
@@ -295,6 +309,16 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
             OpenError::Identity { path: path.to_owned(), message: error.to_string() }
         }
         _ => io_error(path, "reading the identity", &error),
+    })
+}
+
+/// Reads which state directory is the current one.
+pub(crate) fn read_state_dir(disk: &Arc<dyn Disk>, path: &Path) -> Result<StateDir, OpenError> {
+    StateDir::read(disk).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            OpenError::Identity { path: path.to_owned(), message: error.to_string() }
+        }
+        _ => io_error(path, "reading the file INSTALLED", &error),
     })
 }
 

@@ -134,7 +134,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let base = Base::of(member.machine())?;
         let store =
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
-        let store = store.with_clock(Arc::clone(member.clock()));
+        let store = store.with_member(member.clone());
         let reader = store.reader();
         let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
         let may_vote = !has_promised(&member, &reader);

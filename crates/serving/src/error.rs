@@ -193,6 +193,7 @@ impl From<WriteError> for ApiError {
             | WriteError::NoSegment { .. }
             | WriteError::NotLeader { .. }
             | WriteError::NoLeader
+            | WriteError::LeaderRefused { .. }
             | WriteError::Behind
             | WriteError::StoppedServing { .. }
             | WriteError::LogFailed { .. }

@@ -40,10 +40,8 @@ enum Contents {
 pub fn warnings(resolved: &Resolved) -> Vec<String> {
     let Config { data, native_certificate, native_key, .. } = &resolved.config;
     let mut files: Vec<(PathBuf, Contents)> = Vec::new();
-    let secrets =
-        [("resp_password", &resolved.config.resp_password), ("join_token", &resolved.config.join_token)].map(
-            |(name, secret)| if secret.is_set() { resolved.source(name) } else { None },
-        );
+    let secrets = [("resp_password", &resolved.config.resp_password), ("join_token", &resolved.config.join_token)]
+        .map(|(name, secret)| if secret.is_set() { resolved.source(name) } else { None });
     for source in thalweg_server::config::KNOBS.iter().filter_map(|knob| resolved.source(knob.name)) {
         if let Source::File(path) = source
             && !files.iter().any(|(there, _)| there == path)

@@ -36,9 +36,14 @@ impl LogBarrier for Barrier {
     }
 }
 
-/// Times of the tests: those of the product, with longer waits for slow machines.
+/// Options of the tests: those of the product, with longer times, because many tests share a processor.
 pub fn options() -> ConsensusOptions {
-    ConsensusOptions::default()
+    ConsensusOptions {
+        heartbeat: Duration::from_millis(100),
+        min_election: Duration::from_millis(600),
+        max_election: Duration::from_millis(900),
+        ..ConsensusOptions::default()
+    }
 }
 
 /// A node that runs.
@@ -120,7 +125,7 @@ impl Cluster {
         }
         let members = (1..=size).map(|id| (NodeId(id), NodeInfo::at(format!("node{id}:1")))).collect();
         cluster.node(1).consensus.found(members).await.unwrap();
-        let created = cluster.leader().await.propose(create()).await.unwrap();
+        let created = cluster.write(&create()).await;
         assert_eq!(created.durability, Durability::Quorum);
         assert_eq!(created.outcome, Some(Outcome::Keyspace { id: KEYSPACE, created: true }));
         cluster
@@ -174,6 +179,24 @@ impl Cluster {
 
     pub async fn leader(&self) -> Node {
         self.leader_except(&[]).await
+    }
+
+    /// Writes a command on the leader. Tries again while the cluster has none; then nothing was written.
+    pub async fn write(&self, command: &Framed) -> Committed {
+        self.write_except(&[], command).await
+    }
+
+    /// Writes like [`write`](Self::write), on a leader that is not one of `except`.
+    pub async fn write_except(&self, except: &[u64], command: &Framed) -> Committed {
+        let begun = std::time::Instant::now();
+        loop {
+            match self.leader_except(except).await.propose(command.clone()).await {
+                Err(ProposeError::NoLeader | ProposeError::NotLeader { .. }) if begun.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                written => return written.unwrap(),
+            }
+        }
     }
 
     /// Returns a node that follows a leader.

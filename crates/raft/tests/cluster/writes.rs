@@ -70,17 +70,9 @@ fn every_node_restarts_from_its_directory_after_a_loss_of_power() {
         let cluster = Cluster::founded(3).await;
         for round in 0..6_u64 {
             let victim = round % 3 + 1;
-            cluster.leader().await.propose(put(&format!("before {round}"), &[1; LARGE])).await.unwrap();
+            cluster.write(&put(&format!("before {round}"), &[1; LARGE])).await;
             cluster.lose_power(victim, round).await;
-            let leader = cluster.leader_except(&[victim]).await;
-            // A node that has just lost its leader can still refuse.
-            let write = || leader.propose(put(&format!("without {round}"), b"v"));
-            let mut written = write().await;
-            while let Err(ProposeError::NoLeader) = written {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                written = write().await;
-            }
-            written.unwrap();
+            cluster.write(&put(&format!("without {round}"), b"v")).await;
             cluster.start(victim).await;
             cluster.wait_equal(Index(1)).await;
         }
@@ -98,7 +90,7 @@ fn all_nodes_restart_together() {
     run(async {
         let cluster = Cluster::founded(3).await;
         for number in 0..50 {
-            cluster.leader().await.propose(put(&format!("{number}"), &[2; 100])).await.unwrap();
+            cluster.write(&put(&format!("{number}"), &[2; 100])).await;
         }
         let applied = cluster.leader().await.machine.applied();
         for id in 1..=3 {
@@ -109,7 +101,7 @@ fn all_nodes_restart_together() {
             assert_eq!(node.machine.applied().index, Index::ZERO, "the memory backend has no checkpoint");
         }
         cluster.wait_equal(applied.index).await;
-        cluster.leader().await.propose(put("after", b"v")).await.unwrap();
+        cluster.write(&put("after", b"v")).await;
         let time = cluster.leader().await.machine.applied().time;
         assert!(time >= applied.time, "space time never goes back");
         assert_eq!(cluster.node(1).get("49"), Some(vec![2; 100]));
@@ -144,7 +136,7 @@ fn moves_are_applied_in_log_order_and_wait_for_the_entries_before_them() {
         assert!(matches!(moved, Err(ProposeError::Behind)), "{moved:?}");
         assert!(matches!(written, Err(ProposeError::OutcomeUnknown { .. })), "{written:?}");
         let next = cluster.leader_except(&[leader.id]).await;
-        next.propose(put("together", b"v")).await.unwrap();
+        cluster.write_except(&[leader.id], &put("together", b"v")).await;
         cluster.network.heal();
         cluster.wait_equal(next.machine.applied().index).await;
         assert_eq!(leader.get("alone"), None, "the entry was truncated and never shown");
@@ -166,15 +158,17 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         for number in 0..30 {
-            leader.propose(put(&format!("{number}"), b"v")).await.unwrap();
+            cluster.write(&put(&format!("{number}"), b"v")).await;
         }
+        cluster.wait_equal(Index(30)).await;
+        leader.machine.backend().flush().unwrap();
         let applied = leader.machine.applied();
         let member = leader.member.clone();
         let noted = tokio::task::spawn_blocking(move || member.note_purged(applied.term, Index(20))).await.unwrap();
         noted.unwrap();
         assert_eq!(leader.machine.purged().unwrap().map(|id| id.index), Some(Index(20)));
         assert_eq!(leader.consensus.reader().purged().map(|id| id.index), Some(Index(20)));
-        leader.propose(put("after", b"v")).await.unwrap();
+        cluster.write(&put("after", b"v")).await;
         cluster.lose_power(leader.id, 9).await;
         cluster.start(leader.id).await;
         cluster.wait_equal(applied.index).await;

@@ -87,6 +87,12 @@ pub enum ClusterError {
         /// Number of members without a digest.
         missing: usize,
     },
+    /// The change is not possible.
+    #[error("{reason}")]
+    Refused {
+        /// Reason.
+        reason: String,
+    },
     /// The request has no administrator's token.
     #[error(
         "changes of the cluster need its admin token, as Authorization: Bearer TOKEN; the node printed the token when it \
@@ -117,6 +123,7 @@ classified! {
         Self::RevisionNotReached { .. } => "revision_not_reached", Retry;
         Self::OutcomeUnknown => "outcome_unknown", Retry;
         Self::NoSuchMember(_) => "no_such_member", Fix;
+        Self::Refused { .. } => "change_refused", Fix;
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
@@ -141,6 +148,7 @@ impl ClusterError {
             | Self::LearnerBehind { .. }
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
+            | Self::Refused { .. }
             | Self::NotVoter(_) => StatusCode::CONFLICT,
             Self::NoSuchMember(_) => StatusCode::NOT_FOUND,
             Self::TokenMissing | Self::TokenWrong => StatusCode::UNAUTHORIZED,

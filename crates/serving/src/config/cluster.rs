@@ -199,6 +199,9 @@ impl Config {
         if self.expect > MAX_FOUNDERS {
             return wrong("expect", "at most 7");
         }
+        if !address.ip().is_loopback() && !self.allow_unprotected {
+            return Err(ConfigError::PlainLinks { address });
+        }
         if address.ip().is_unspecified() && self.advertise == Advertise::Listening {
             return wrong("advertise", "HOST:PORT, because cluster listens on all addresses of the machine");
         }
@@ -251,6 +254,9 @@ mod tests {
             assert!(resolve(&format!("{address}{text}")).is_ok(), "{text}");
         }
         assert!(matches!(resolve("cluster = \"127.0.0.1:7070\""), Err(ConfigError::SamePort { .. })));
+        let plain = resolve("cluster = \"10.0.0.1:7072\"");
+        assert!(matches!(plain, Err(ConfigError::PlainLinks { .. })), "{plain:?}");
+        assert!(resolve("cluster = \"10.0.0.1:7072\"\nallow_unprotected = true").is_ok());
         assert!(resolve("read_level = \"at-least=7\"").is_err(), "no revision suits all reads");
     }
 

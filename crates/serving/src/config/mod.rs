@@ -701,6 +701,15 @@ pub enum ConfigError {
         /// The address that other machines can reach.
         address: SocketAddr,
     },
+    /// Nodes of the cluster would exchange data over a network without encryption, and `allow_unprotected` is not set.
+    #[error(
+        "cluster = {address} can be reached by other machines, and the links between nodes are not encrypted: use a \
+         loopback address or a tunnel, or set allow_unprotected = true if the network is trusted"
+    )]
+    PlainLinks {
+        /// The address that other machines can reach.
+        address: SocketAddr,
+    },
     /// An error in a configuration value, with the file or variable that has the value.
     #[error("{place}: {error}")]
     At {
@@ -719,7 +728,7 @@ impl Classified for ConfigError {
             Self::Syntax { .. } => "config_syntax",
             Self::Unknown { .. } => "config_unknown_key",
             Self::Value { .. } | Self::Range { .. } | Self::SamePort { .. } | Self::Memory { .. } => "config_value",
-            Self::Unprotected { .. } => "config_unprotected",
+            Self::Unprotected { .. } | Self::PlainLinks { .. } => "config_unprotected",
         }
     }
 

@@ -81,8 +81,8 @@ fn is_voter(member: &Value) -> bool {
 
 fn leadership(found: &mut Findings, status: &Value, members: &[Value], nodes: &[Node]) {
     if status["majority"] == false {
-        let down: Vec<_> = members.iter().filter(|member| is_voter(member) && member["health"] == "down");
-        let down: Vec<_> = down.iter().map(|member| text(member, "name")).collect();
+        let down = members.iter().filter(|member| is_voter(member) && member["health"] == "down");
+        let down: Vec<_> = down.map(|member| text(member, "name")).collect();
         found.problem(
             "no_majority",
             format!("a majority of the voters is down ({}): the cluster accepts no writes", down.join(", ")),

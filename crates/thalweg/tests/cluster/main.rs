@@ -1,5 +1,7 @@
 //! Three processes on the loopback as one cluster.
 
+#![allow(clippy::print_stdout, reason = "how long writes paused")]
+
 #[path = "../node/mod.rs"]
 mod node;
 
@@ -18,16 +20,16 @@ use serde_json::Value;
 use ureq::Agent;
 
 /// Longest time for a change that the cluster makes by itself, such as an election, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tokens of a cluster.
-pub struct Tokens {
-    pub join: String,
-    pub admin: String,
+struct Tokens {
+    join: String,
+    admin: String,
 }
 
 impl Tokens {
-    pub fn create() -> Self {
+    fn create() -> Self {
         let tokens = run(command().args(["cluster", "create-token", "--json"]), b"").ok();
         let tokens: Value = serde_json::from_str(&tokens).unwrap();
         let text = |name: &str| tokens[name].as_str().unwrap().to_owned();
@@ -36,7 +38,7 @@ impl Tokens {
 }
 
 /// A cluster of processes. Node 0 has created it.
-pub struct Cluster {
+struct Cluster {
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -47,11 +49,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a cluster of this many nodes, and waits until all of them vote.
-    pub fn start(count: usize) -> Self {
+    fn start(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
-        let mut cluster =
-            Self { _dir: dir, root, tokens: Tokens::create(), addresses: Vec::new(), nodes: Vec::new() };
+        let mut cluster = Self { _dir: dir, root, tokens: Tokens::create(), addresses: Vec::new(), nodes: Vec::new() };
         for _ in 0..count {
             cluster.add();
         }
@@ -60,7 +61,7 @@ impl Cluster {
     }
 
     /// Starts one more node. The first one creates the cluster, and the others join at it. Returns its number.
-    pub fn add(&mut self) -> usize {
+    fn add(&mut self) -> usize {
         let number = self.nodes.len();
         self.addresses.push(free_address());
         self.nodes.push(None);
@@ -69,7 +70,7 @@ impl Cluster {
     }
 
     /// Starts a node that does not run, with the same options as before.
-    pub fn restart(&mut self, number: usize) {
+    fn restart(&mut self, number: usize) {
         let name = format!("n{number}");
         let address = self.addresses[number].clone();
         let mut flags = vec!["--cluster", &address, "--node-name", &name, "--resp", "127.0.0.1:0"];
@@ -84,39 +85,39 @@ impl Cluster {
         self.nodes[number] = Some(Node::start_of(binary, &self.data(number), &flags));
     }
 
-    pub fn data(&self, number: usize) -> PathBuf {
+    fn data(&self, number: usize) -> PathBuf {
         self.root.join(format!("n{number}"))
     }
 
-    pub fn node(&self, number: usize) -> &Node {
+    fn node(&self, number: usize) -> &Node {
         self.nodes[number].as_ref().expect("the node runs")
     }
 
     /// Takes a node out of the cluster's list, so that the caller can stop or kill it.
-    pub fn take(&mut self, number: usize) -> Node {
+    fn take(&mut self, number: usize) -> Node {
         self.nodes[number].take().expect("the node runs")
     }
 
-    pub fn running(&self) -> impl Iterator<Item = (usize, &Node)> {
+    fn running(&self) -> impl Iterator<Item = (usize, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(number, node)| Some((number, node.as_ref()?)))
     }
 
     /// Runs `thalweg cluster` against a node, with the admin token.
-    pub fn cli(&self, number: usize, args: &[&str]) -> Run {
+    fn cli(&self, number: usize, args: &[&str]) -> Run {
         let mut command = command();
         command.arg("cluster").args(args).env("THALWEG_ADMIN_TOKEN", &self.tokens.admin);
         run(command.env("THALWEG_SERVER", &self.node(number).url), b"")
     }
 
     /// Returns the members as any running node shows them.
-    pub fn members(&self) -> Vec<Value> {
+    fn members(&self) -> Vec<Value> {
         let (number, _) = self.running().next().expect("a node runs");
         let text = self.cli(number, &["members", "--json"]).ok();
         let members: Value = serde_json::from_str(&text).unwrap();
         members["members"].as_array().unwrap().clone()
     }
 
-    pub fn until_voters(&self, count: usize) {
+    fn until_voters(&self, count: usize) {
         until("all nodes vote", || {
             self.members().iter().filter(|member| member["role"] == "voter").count() == count
                 && self.running().all(|(number, _)| self.status(number)["leader"].is_string())
@@ -124,13 +125,13 @@ impl Cluster {
     }
 
     /// Returns the cluster's status as a node shows it; null if the node does not answer.
-    pub fn status(&self, number: usize) -> Value {
+    fn status(&self, number: usize) -> Value {
         let reply = get(&format!("{}/v1/cluster/status", self.node(number).url), &[]);
         reply.map_or(Value::Null, |(_, body)| serde_json::from_slice(&body).unwrap_or_default())
     }
 
     /// Waits until a running node leads, and returns its number.
-    pub fn leader(&self) -> usize {
+    fn leader(&self) -> usize {
         let mut leader = None;
         until("a node leads", || {
             leader = self.running().map(|(number, _)| number).find(|number| self.status(*number)["leads"] == true);
@@ -140,17 +141,17 @@ impl Cluster {
     }
 
     /// Returns a running node that does not lead.
-    pub fn follower(&self) -> usize {
+    fn follower(&self) -> usize {
         let leader = self.leader();
         self.running().map(|(number, _)| number).find(|number| *number != leader).expect("another node runs")
     }
 
-    pub fn url(&self, number: usize, path: &str) -> String {
+    fn url(&self, number: usize, path: &str) -> String {
         format!("{}{path}", self.node(number).url)
     }
 
     /// Sends inline commands to the Redis port of a node, and returns the replies.
-    pub fn redis(&self, number: usize, commands: &str) -> String {
+    fn redis(&self, number: usize, commands: &str) -> String {
         let line = &self.node(number).line;
         let address = line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
         let address = address.expect("it says where Redis clients are served").trim_end_matches(',');
@@ -165,7 +166,7 @@ impl Cluster {
 
 /// Repeats a check until it holds.
 #[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
@@ -178,7 +179,7 @@ fn agent() -> Agent {
 }
 
 /// Sends a GET, and returns status and body; `None` if there was no reply.
-pub fn get(url: &str, headers: &[(&str, &str)]) -> Option<(u16, Vec<u8>)> {
+fn get(url: &str, headers: &[(&str, &str)]) -> Option<(u16, Vec<u8>)> {
     let mut request = agent().get(url);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -189,9 +190,8 @@ pub fn get(url: &str, headers: &[(&str, &str)]) -> Option<(u16, Vec<u8>)> {
 }
 
 /// Sends a PUT, and returns status and revision; `None` if there was no reply.
-pub fn put(url: &str, value: &str) -> Option<(u16, Option<u64>)> {
+fn put(url: &str, value: &str) -> Option<(u16, Option<u64>)> {
     let reply = agent().put(url).send(value).ok()?;
     let revision = reply.headers().get("thalweg-revision").and_then(|text| text.to_str().ok()?.parse().ok());
     Some((reply.status().as_u16(), revision))
 }
-

@@ -26,7 +26,10 @@ fn redis_clients_use_any_node() {
     let follower = cluster.follower();
     assert!(cluster.redis(follower, "SET a 1\r\nINCR a\r\nHSET h f v\r\n").starts_with("+OK\r\n:2\r\n:1\r\n"));
     for reader in 0..3 {
-        assert!(cluster.redis(reader, "GET a\r\nHGET h f\r\n").starts_with("$1\r\n2\r\n$1\r\nv\r\n"), "on node {reader}");
+        assert!(
+            cluster.redis(reader, "GET a\r\nHGET h f\r\n").starts_with("$1\r\n2\r\n$1\r\nv\r\n"),
+            "on node {reader}"
+        );
     }
     let revision = put(&cluster.url(follower, "/v1/kv/redis/b"), "7").and_then(|(_, revision)| revision);
     assert!(revision.is_some());

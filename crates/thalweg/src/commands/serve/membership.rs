@@ -16,11 +16,13 @@
 
 use std::path::Path;
 
-use thalweg_engine::MemberIdentity;
+use thalweg_cluster::{NodeOptions, Secret};
+use thalweg_engine::{Database, MemberIdentity};
 use thalweg_server::{
     cluster::{AdminToken, CREDENTIALS_FILE, Credentials},
-    config::Config,
+    config::{Advertise, Config},
 };
+use thalweg_types::NodeId;
 
 use crate::failure::{Exit, Failure};
 
@@ -31,6 +33,16 @@ pub enum Part {
     Alone,
     /// The node is a member of a cluster.
     Member(Box<MemberPart>),
+}
+
+impl Part {
+    /// Returns the part of a member; `None` for a node that runs alone.
+    pub fn member(&self) -> Option<&MemberPart> {
+        match self {
+            Self::Alone => None,
+            Self::Member(part) => Some(part),
+        }
+    }
 }
 
 /// Part of a node in a cluster.
@@ -112,6 +124,35 @@ pub fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
         part.credentials.write(dir).map_err(|error| Failure::of(&error))?;
     }
     Ok(())
+}
+
+/// Checks that the directory, now that it is open, belongs to the cluster of its credentials.
+pub fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
+    let (found, wanted) = (database.report().cluster, part.credentials.cluster);
+    if found == Some(wanted) {
+        return Ok(());
+    }
+    let found = found.map_or("no cluster".to_owned(), |cluster| format!("cluster {cluster}"));
+    let message = format!("the directory belongs to {found}, and its credentials to cluster {wanted}");
+    Err(Failure::new(Exit::Usage, "other_cluster", message)
+        .then(format!("copy the file {CREDENTIALS_FILE} from another member of the directory's cluster")))
+}
+
+/// Returns the options of the node's consensus and links; `None` if the configuration has no address for other nodes.
+pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) -> Option<NodeOptions> {
+    let listen = config.cluster.address()?;
+    let advertise = match &config.advertise {
+        Advertise::Listening => String::new(),
+        Advertise::At(address) => address.to_string(),
+    };
+    Some(NodeOptions {
+        advertise,
+        name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
+        zone: config.zone.0.clone(),
+        join: config.join.0.iter().map(ToString::to_string).collect(),
+        allow_plain: config.allow_unprotected,
+        ..NodeOptions::new(listen, Secret::new(credentials.secret()))
+    })
 }
 
 #[cfg(test)]
