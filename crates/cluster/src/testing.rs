@@ -65,9 +65,7 @@ impl Server {
     pub fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
         let path = Path::default();
         let own = credentials(NodeId(1), 5);
-        channels.map(|channel| {
-            Link::new(Rc::clone(&own), SERVER, self.address.to_string(), channel, path.clone())
-        })
+        channels.map(|channel| Link::new(Rc::clone(&own), SERVER, self.address.to_string(), channel, path.clone()))
     }
 }
 

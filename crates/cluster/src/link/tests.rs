@@ -129,12 +129,10 @@ fn pings_and_proposals_pass_a_snapshot_that_nobody_reads() {
             _ => pending().boxed_local(),
         })
         .await;
-        let [control, proposals, snapshots] =
-            server.links([Channel::Control, Channel::Proposals, Channel::Snapshots]);
+        let [control, proposals, snapshots] = server.links([Channel::Control, Channel::Proposals, Channel::Snapshots]);
         // Bytes that do not compress fill the buffers of both nodes and of the system, until the sender waits.
-        let noise: Vec<u8> = (0..4 * 1024 * 1024_u64)
-            .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8)
-            .collect();
+        let noise: Vec<u8> =
+            (0..4 * 1024 * 1024_u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect();
         let mut waits = Vec::new();
         for number in 0.. {
             let (snapshots, noise) = (snapshots.clone(), noise.clone());

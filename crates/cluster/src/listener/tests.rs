@@ -1,7 +1,7 @@
 use futures_util::FutureExt;
 use thalweg_types::codec::Field;
 use thalweg_wire::peer::{
-    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, Ping, Pong, PeerFrame, encode,
+    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, encode,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -122,13 +122,8 @@ fn half_open_connections_are_bounded_and_members_get_in() {
                 assert_serves(&link, 2 + number as u64).await;
             }
         }
-        let newcomer = Link::new(
-            credentials(NodeId(3), 5),
-            SERVER,
-            server.address.to_string(),
-            Channel::Control,
-            Path::default(),
-        );
+        let newcomer =
+            Link::new(credentials(NodeId(3), 5), SERVER, server.address.to_string(), Channel::Control, Path::default());
         assert_serves(&newcomer, 1).await;
         // All but the newest were closed by the server; waiting for them shows that the server has accepted all.
         for stream in &mut strangers[..STRANGERS - MAX_HALF_OPEN] {
@@ -171,7 +166,8 @@ fn a_handshake_costs_less_memory_than_promised() {
     assert!(stream_and_future + MAX_HANDSHAKE_BYTES < 4096, "{stream_and_future} bytes");
     let mut hello_body = Vec::new();
     let longest = "x".repeat(700);
-    let hello = Hello { address: &longest, software: &longest, ..Hello::decode_body(&hello(9, 1)[HEADER_BYTES..]).unwrap() };
+    let hello =
+        Hello { address: &longest, software: &longest, ..Hello::decode_body(&hello(9, 1)[HEADER_BYTES..]).unwrap() };
     hello.put(&mut hello_body).unwrap();
     assert!(hello_body.len() < MAX_HANDSHAKE_BYTES);
 }

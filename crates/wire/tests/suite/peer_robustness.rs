@@ -10,7 +10,8 @@ fn corpus(seed: u64) -> Vec<(PeerKind, Vec<u8>)> {
     let document = Document::read("peer.md");
     let grammar = Grammar::of(&document);
     let mut random = Random::new(seed);
-    let layouts = document.rows("| number | frame |").into_iter().map(|row| row[2].replace("magic magic", "magic peer magic"));
+    let layouts =
+        document.rows("| number | frame |").into_iter().map(|row| row[2].replace("magic magic", "magic peer magic"));
     let body = |layout: String| {
         let mut body = Vec::new();
         grammar.put_fields(&layout, &mut body, &mut random);
@@ -46,7 +47,8 @@ fn bodies_cut_at_every_byte() {
     for seed in seeds(10) {
         for (kind, body) in corpus(seed) {
             for cut in 0..body.len() {
-                let is_accepted = decode_or_reject(kind, &body[..cut], &|| format!("seed {seed}, {kind:?} cut to {cut}"));
+                let is_accepted =
+                    decode_or_reject(kind, &body[..cut], &|| format!("seed {seed}, {kind:?} cut to {cut}"));
                 rejected += usize::from(!is_accepted);
             }
             // Only a rest takes further bytes.
