@@ -45,7 +45,7 @@ fn dialling_goes_on_when_its_caller_has_no_more_time() {
                 accept(&mut stream, &credentials(SERVER, 5), |_| Ok(())).await.unwrap();
                 spawn_local(async move {
                     let _stream = stream;
-                    pending::<()>().await
+                    pending::<()>().await;
                 });
             }
         });
