@@ -38,6 +38,7 @@ macro_rules! kinds {
             /// Name of the kind in the format document.
             #[must_use]
             pub fn name(self) -> &'static str {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
                 fn name<'a>(kind: PeerKind) -> &'static str {
                     match kind {
                         $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::NAME,)*
@@ -49,6 +50,7 @@ macro_rules! kinds {
             /// Layout of the kind in the notation of the format document.
             #[must_use]
             pub fn definition(self) -> String {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
                 fn definition<'a>(kind: PeerKind) -> String {
                     match kind {
                         $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::definition(),)*
