@@ -142,7 +142,7 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 11] = [
+const KNOWN_FILES: [&str; 13] = [
     LOCK,
     "CLOCK",
     "CLUSTER",
