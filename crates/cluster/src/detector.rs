@@ -9,6 +9,9 @@
 //! Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply beside phi: a node is suspected and
 //! down after these times at the latest, and no earlier than after the shortest silence.
 //!
+//! Signs that follow each other closely, such as those of appends under load, count as one sign. If the detector itself was
+//! not called for several intervals, it heard nobody in that time, and the time does not count as silence of the nodes.
+//!
 //! Invariants: a node that was never heard is suspected after the same time as one that fell silent; a sign of life makes
 //! a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.
 
@@ -21,6 +24,8 @@ use thalweg_types::NodeId;
 
 /// Number of intervals between signs of life that are remembered for each node.
 const INTERVALS: usize = 64;
+/// Number of intervals without a tick after which the detector itself was paused.
+const PAUSED_INTERVALS: u32 = 3;
 /// Least deviation of the intervals, relative to their mean. A local network is so regular that the smallest delay would
 /// otherwise look improbable.
 const MIN_DEVIATION: f64 = 0.25;
@@ -97,6 +102,8 @@ struct Watched {
     state: NodeState,
     /// Time of the last sign of life, or at which the node became known.
     last: Duration,
+    /// Time of the last sign from which the next interval is measured; `None` if there was none since the node is alive.
+    measured: Option<Duration>,
     intervals: VecDeque<f64>,
 }
 
@@ -105,20 +112,23 @@ struct Watched {
 pub struct Detector {
     options: DetectorOptions,
     nodes: BTreeMap<NodeId, Watched>,
+    /// Time of the last tick.
+    ticked: Option<Duration>,
 }
 
 impl Detector {
     /// Creates a detector that watches no node.
     #[must_use]
     pub fn new(options: DetectorOptions) -> Self {
-        Self { options, nodes: BTreeMap::new() }
+        Self { options, nodes: BTreeMap::new(), ticked: None }
     }
 
     /// Sets the nodes to be watched. New ones begin as alive; others keep their state.
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
         let mut before = std::mem::take(&mut self.nodes);
         let watched = |node| {
-            let new = || Watched { state: NodeState::Alive, last: now, intervals: VecDeque::new() };
+            let new =
+                || Watched { state: NodeState::Alive, last: now, measured: None, intervals: VecDeque::new() };
             (node, before.remove(&node).unwrap_or_else(new))
         };
         self.nodes = nodes.into_iter().map(watched).collect();
@@ -128,14 +138,20 @@ impl Detector {
     pub fn heard(&mut self, node: NodeId, now: Duration) -> Option<StateChange> {
         let watched = self.nodes.get_mut(&node)?;
         let silent_for = now.saturating_sub(watched.last);
-        if watched.state == NodeState::Alive {
-            watched.intervals.push_back(silent_for.as_secs_f64());
+        let was_alive = watched.state == NodeState::Alive;
+        let since = watched.measured.filter(|_| was_alive).map(|measured| now.saturating_sub(measured));
+        if let Some(since) = since
+            && since >= self.options.interval / 2
+        {
+            watched.intervals.push_back(since.as_secs_f64());
             if watched.intervals.len() > INTERVALS {
                 watched.intervals.pop_front();
             }
         }
+        if since.is_none_or(|since| since >= self.options.interval / 2) {
+            watched.measured = Some(now);
+        }
         watched.last = now;
-        let was_alive = watched.state == NodeState::Alive;
         watched.state = NodeState::Alive;
         (!was_alive).then_some(StateChange { node, state: NodeState::Alive, silent_for })
     }
@@ -143,6 +159,13 @@ impl Detector {
     /// Computes the states anew, and returns the changes. Called once in each interval or more often.
     pub fn tick(&mut self, now: Duration) -> Vec<StateChange> {
         let options = self.options;
+        let paused = self.ticked.replace(now).map_or(Duration::ZERO, |ticked| now.saturating_sub(ticked));
+        if paused >= options.interval * PAUSED_INTERVALS {
+            self.nodes.values_mut().for_each(|watched| {
+                watched.last = now.min(watched.last + paused);
+                watched.measured = None;
+            });
+        }
         let mut changes = Vec::new();
         for (node, watched) in &mut self.nodes {
             let silent_for = now.saturating_sub(watched.last);
@@ -263,10 +286,39 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_detector_itself_is_no_sign_of_life() {
+    fn a_pause_of_the_detector_itself_is_no_silence_of_the_nodes() {
         let mut detector = watching();
-        let changes = detector.tick(millis(60_000));
-        assert_eq!(changes.len(), 2);
-        assert!(changes.iter().all(|change| change.state == NodeState::Down && change.silent_for == millis(60_000)));
+        for at in (100..=2_000).step_by(100) {
+            detector.heard(A, millis(at));
+            detector.tick(millis(at));
+        }
+        // The process was stopped for a minute. A has sent something meanwhile, which is read after the tick.
+        assert!(detector.tick(millis(62_000)).iter().all(|change| change.node != A));
+        assert_eq!(detector.heard(A, millis(62_001)), None);
+        for at in (62_100..64_000).step_by(100) {
+            let changes = detector.tick(millis(at));
+            assert!(changes.iter().all(|change| change.state != NodeState::Alive), "{changes:?}");
+        }
+        assert_eq!((detector.state(A), detector.state(B)), (Some(NodeState::Down), Some(NodeState::Down)));
+    }
+
+    #[test]
+    fn signs_of_load_do_not_make_pings_look_late() {
+        let mut detector = watching();
+        for at in 0..5_000 {
+            detector.heard(A, millis(at));
+            if at % 100 == 0 {
+                detector.tick(millis(at));
+            }
+        }
+        // The load ends, and only pings remain, one of which is late.
+        let mut at = 5_000;
+        for late in [0, 0, 150, 0, 180] {
+            at += 100 + late;
+            assert!(detector.tick(millis(at)).iter().all(|change| change.node != A), "at {at}");
+            detector.heard(A, millis(at));
+        }
+        let suspected = time_until(&mut detector, NodeState::Suspect, at) - at;
+        assert!((300..700).contains(&suspected), "{suspected} ms");
     }
 }

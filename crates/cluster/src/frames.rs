@@ -2,21 +2,34 @@
 //!
 //! Owns: the bounds of what is read and of what waits to be written. Does not own: the bytes (`wire::peer`), or who
 //! sends what.
+//!
+//! Long bodies are compressed and decompressed on other threads: 64 MiB take longer than an election timeout, and the thread
+//! of consensus must send heartbeats meanwhile.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use thalweg_types::codec::EncodeError;
-use thalweg_wire::peer::{HEADER_BYTES, Header, PeerFrame, PeerKind, decompress, encode, encode_compressed};
+use socket2::{SockRef, TcpKeepalive};
+use thalweg_wire::peer::{
+    HEADER_BYTES, Header, MAX_BODY_BYTES, PeerFrame, PeerKind, compress, decompress, encode, encode_compressed,
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::spawn_blocking,
 };
 
 /// Maximum bytes of frames that wait on one connection. A sender waits while there are more.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of frames that wait on one connection.
 const MAX_QUEUED_FRAMES: usize = 4096;
+/// Size of a body in bytes from which another thread compresses or decompresses it. A shorter one takes less than 2 ms.
+const ELSEWHERE_BYTES: usize = 1024 * 1024;
+/// Silence after which the system probes if the peer still exists, and interval of the probes. A peer that lost its power
+/// says nothing, and its connections would otherwise remain.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Bytes of frames that are written with one call.
 const WRITE_BYTES: usize = 256 * 1024;
 
@@ -34,8 +47,12 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 }
 
 /// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for the body as its
-/// bytes arrive, at most `max_body`.
-pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
+/// bytes arrive, at most `max_body`. A compressed body is accepted only where bodies of any size are: a peer that has proved
+/// nothing must not make this node take more memory than it sends.
+pub(crate) async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    max_body: usize,
+) -> io::Result<Option<Frame>> {
     let mut header = [0; HEADER_BYTES];
     match stream.read(&mut header).await? {
         0 => return Ok(None),
@@ -48,7 +65,14 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     if header.is_compressed {
-        body = decompress(&body).map_err(invalid)?;
+        if max_body < MAX_BODY_BYTES {
+            return Err(invalid("a compressed frame in a handshake"));
+        }
+        body = if body.len() < ELSEWHERE_BYTES {
+            decompress(&body).map_err(invalid)?
+        } else {
+            spawn_blocking(move || decompress(&body)).await.map_err(invalid)?.map_err(invalid)?
+        };
     }
     Ok(Some(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into() }))
 }
@@ -68,6 +92,27 @@ pub(crate) fn encoded<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Result<Vec<u8
     let mut out = Vec::new();
     encode_compressed(frame, id, &mut out)?;
     Ok(out)
+}
+
+/// Like [`encoded`], but compresses a long frame on another thread.
+pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Result<Vec<u8>, EncodeError> {
+    let mut out = Vec::new();
+    encode(frame, id, &mut out)?;
+    if out.len() < ELSEWHERE_BYTES {
+        compress(&mut out, 0);
+        return Ok(out);
+    }
+    let compressing = spawn_blocking(move || {
+        compress(&mut out, 0);
+        out
+    });
+    Ok(compressing.await.expect("compression does not panic, and the runtime is running"))
+}
+
+/// Makes the system end a connection whose peer no longer exists.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 struct Queued {
@@ -136,8 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn frames_come_back_and_cut_ones_end_the_connection() {
-        let bytes =
-            [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
+        let bytes = [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
         let all = bytes.concat();
         let mut stream = &all[..];
         let first = read_frame(&mut stream, 16).await.unwrap().unwrap();

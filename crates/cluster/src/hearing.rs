@@ -78,7 +78,7 @@ impl Ears {
 
     /// Notes that a node has connected anew: it may have restarted, and then counts from the beginning.
     pub fn reconnected(&self, node: NodeId) {
-        self.0.hearings.borrow_mut().remove(&node);
+        self.with(node, |hearing, _| hearing.reconnected());
     }
 
     /// Sets the nodes that are watched.

@@ -8,6 +8,13 @@
 //! approach by cutting all large frames. A node has at most eight connections to each other node: four that it dials, and
 //! four that the other dials.
 //!
+//! Dialling goes on when the request that began it has no more time, because a heartbeat has less time than the three round
+//! trips of a connection take between distant nodes.
+//!
+//! A connection whose network path is cut stays open, and TCP waits longer and longer between its attempts to send. So the
+//! control channel, on which each request is answered at once, ends all connections to a node that is silent for
+//! [`SILENT_TICKS`] ticks; the next request dials anew.
+//!
 //! Invariants: a request that returns [`CallError::Unreachable`] was not sent; one that returns [`CallError::Lost`] may
 //! have had its effect. Everything here runs on one thread.
 
@@ -19,20 +26,24 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{
+    FutureExt,
+    future::{LocalBoxFuture, Shared},
+};
 use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
 use thalweg_wire::peer::{Channel, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
 use tokio::{
     io::BufReader,
     net::{TcpStream, tcp::OwnedReadHalf},
-    sync::{Mutex, oneshot},
+    sync::{Notify, oneshot},
     task::spawn_local,
-    time::{Instant, timeout_at},
+    time::{Instant, MissedTickBehavior, interval, timeout_at},
 };
 
 use crate::{
     about::AboutNode,
-    frames::{FrameSender, encoded, frame_queue, read_frame},
+    frames::{FrameSender, encoded_elsewhere, frame_queue, keep_alive, read_frame},
     handshake::{Credentials, HandshakeError, dial},
 };
 
@@ -44,6 +55,11 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// Interval between two looks at a connection of the control channel.
+const TICK: Duration = Duration::from_millis(500);
+/// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of time,
+/// because a pause of this process must not count.
+const SILENT_TICKS: u32 = 4;
 /// Size of the buffer in which small frames are read together.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -115,45 +131,76 @@ impl Reply {
 
 type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 
+/// Network path to a node, which all connections to it share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Path(Rc<Notify>);
+
+/// Requests and replies of a connection so far.
+#[derive(Debug, Default)]
+struct Traffic {
+    sent: Cell<u64>,
+    received: Cell<u64>,
+}
+
+/// Waits until requests have been open without any reply for [`SILENT_TICKS`] ticks.
+async fn silence(traffic: &Traffic) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut before, mut silent) = (traffic.received.get(), 0);
+    loop {
+        ticks.tick().await;
+        let received = traffic.received.get();
+        let is_silent = received == before && traffic.sent.get() > received;
+        silent = if is_silent { silent + 1 } else { 0 };
+        before = received;
+        if silent > SILENT_TICKS {
+            return;
+        }
+    }
+}
+
 /// An established connection.
 #[derive(Clone)]
 pub(crate) struct Connection {
     node: NodeId,
     sender: FrameSender,
     waiting: Waiting,
+    traffic: Rc<Traffic>,
     next_id: Rc<Cell<u64>>,
     has_ended: Rc<Cell<bool>>,
 }
 
 impl Connection {
-    fn begin(node: NodeId, stream: TcpStream) -> Self {
+    fn begin(node: NodeId, channel: Channel, path: &Path, stream: TcpStream) -> Self {
         let (reading, writing) = stream.into_split();
         let (sender, writer) = frame_queue(writing);
         let (waiting, has_ended) = (Waiting::default(), Rc::new(Cell::new(false)));
-        let next_id = Rc::new(Cell::new(1));
-        let end = {
-            let (waiting, has_ended) = (Rc::clone(&waiting), Rc::clone(&has_ended));
-            move || {
-                has_ended.set(true);
-                // The callers see that their replies will not come.
-                waiting.borrow_mut().clear();
-            }
-        };
-        let (ended_by_write, ended_by_read) = (end.clone(), end);
+        let (traffic, next_id) = (Rc::new(Traffic::default()), Rc::new(Cell::new(1)));
+        let (answered, counted, ended, path) =
+            (Rc::clone(&waiting), Rc::clone(&traffic), Rc::clone(&has_ended), path.clone());
         spawn_local(async move {
-            if let Err(error) = writer.await {
-                tracing::debug!(%node, %error, "a connection to the node has ended");
-            }
-            ended_by_write();
+            let silent = async {
+                match channel {
+                    Channel::Control => silence(&counted).await,
+                    _ => std::future::pending().await,
+                }
+                path.0.notify_waiters();
+            };
+            let end = |reason: std::io::Result<()>| reason.map_or_else(|error| error.to_string(), |()| "ended".to_owned());
+            // Reading comes first: after a pause of this process, replies count before the time that has passed.
+            let reason = tokio::select! {
+                biased;
+                read = read_replies(reading, &answered, &counted) => end(read),
+                written = writer => end(written),
+                () = path.0.notified() => "the node is silent".to_owned(),
+                () = silent => "the node is silent".to_owned(),
+            };
+            tracing::debug!(%node, ?channel, reason, "a connection to the node has ended");
+            ended.set(true);
+            // The callers see that their replies will not come.
+            answered.borrow_mut().clear();
         });
-        let answered = Rc::clone(&waiting);
-        spawn_local(async move {
-            if let Err(error) = read_replies(reading, &answered).await {
-                tracing::debug!(%node, %error, "a connection to the node has ended");
-            }
-            ended_by_read();
-        });
-        Self { node, sender, waiting, next_id, has_ended }
+        Self { node, sender, waiting, traffic, next_id, has_ended }
     }
 
     /// Node at the other end.
@@ -168,7 +215,7 @@ impl Connection {
     /// Sends a request. The returned receiver gets the reply, or an error when the connection ends.
     pub(crate) async fn send<'a, F: PeerFrame<'a>>(&self, frame: &F) -> Result<PendingReply, CallError> {
         let id = self.next_id.replace(self.next_id.get() + 1);
-        let bytes = encoded(frame, id)?;
+        let bytes = encoded_elsewhere(frame, id).await?;
         let (sender, receiver) = oneshot::channel();
         if self.has_ended.get() {
             return Err(CallError::Unreachable { node: self.node, reason: "the connection has ended".to_owned() });
@@ -176,6 +223,7 @@ impl Connection {
         self.waiting.borrow_mut().insert(id, sender);
         let pending = PendingReply { id, waiting: Rc::clone(&self.waiting), receiver, node: self.node };
         self.sender.send(bytes).await.map_err(|_| self.lost("the connection has ended"))?;
+        self.traffic.sent.set(self.traffic.sent.get() + 1);
         Ok(pending)
     }
 }
@@ -260,9 +308,10 @@ impl<'a> ReadReply<'a, AboutNode> for AboutNode {
     }
 }
 
-async fn read_replies(reading: OwnedReadHalf, waiting: &Waiting) -> std::io::Result<()> {
+async fn read_replies(reading: OwnedReadHalf, waiting: &Waiting, traffic: &Traffic) -> std::io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
+        traffic.received.set(traffic.received.get() + 1);
         // A caller that has given up has removed itself.
         let waiter = waiting.borrow_mut().remove(&frame.id);
         if let Some(waiter) = waiter {
@@ -272,8 +321,12 @@ async fn read_replies(reading: OwnedReadHalf, waiting: &Waiting) -> std::io::Res
     Ok(())
 }
 
+/// An attempt to dial, for which any number of requests wait.
+type Attempt = Shared<LocalBoxFuture<'static, Result<Connection, String>>>;
+
 #[derive(Default)]
 struct Dialling {
+    attempt: Option<Attempt>,
     failures: u32,
     /// Time before which no further attempt is made, and the reason of the last failure.
     pause: Option<(Instant, String)>,
@@ -284,9 +337,9 @@ struct Inner {
     node: NodeId,
     address: RefCell<String>,
     channel: Channel,
+    path: Path,
     connection: RefCell<Option<Connection>>,
-    /// Locked by the request that dials; the others wait for it.
-    dialling: Mutex<Dialling>,
+    dialling: RefCell<Dialling>,
 }
 
 /// This node's connection to another node for one channel. A clone uses the same connection.
@@ -294,9 +347,15 @@ struct Inner {
 pub(crate) struct Link(Rc<Inner>);
 
 impl Link {
-    pub(crate) fn new(credentials: Rc<Credentials>, node: NodeId, address: String, channel: Channel) -> Self {
-        let (address, connection, dialling) = (RefCell::new(address), RefCell::default(), Mutex::default());
-        Self(Rc::new(Inner { credentials, node, address, channel, connection, dialling }))
+    pub(crate) fn new(
+        credentials: Rc<Credentials>,
+        node: NodeId,
+        address: String,
+        channel: Channel,
+        path: Path,
+    ) -> Self {
+        let (address, connection, dialling) = (RefCell::new(address), RefCell::default(), RefCell::default());
+        Self(Rc::new(Inner { credentials, node, address, channel, path, connection, dialling }))
     }
 
     /// Sets the address of the node, which the next dialling uses.
@@ -304,6 +363,7 @@ impl Link {
         if *self.0.address.borrow() != address {
             address.clone_into(&mut self.0.address.borrow_mut());
             self.0.connection.borrow_mut().take();
+            *self.0.dialling.borrow_mut() = Dialling::default();
         }
     }
 
@@ -312,53 +372,72 @@ impl Link {
         connection.as_ref().filter(|connection| !connection.has_ended.get()).cloned()
     }
 
-    /// Returns the connection, and dials if there is none.
+    /// Returns the connection, and dials if there is none. Dialling goes on after `deadline`, for later requests.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
+        let unreachable = |reason: String| CallError::Unreachable { node: self.0.node, reason };
         if let Some(connection) = self.established() {
             return Ok(connection);
         }
-        let node = self.0.node;
-        let unreachable = |reason: String| CallError::Unreachable { node, reason };
-        let connecting = async {
-            let mut dialling = self.0.dialling.lock().await;
-            if let Some(connection) = self.established() {
-                return Ok(connection);
-            }
-            if let Some((until, reason)) = &dialling.pause
-                && Instant::now() < *until
-            {
-                return Err(unreachable(reason.clone()));
-            }
-            match self.dial().await {
-                Ok(connection) => {
-                    *dialling = Dialling::default();
-                    *self.0.connection.borrow_mut() = Some(connection.clone());
-                    Ok(connection)
-                }
-                Err(reason) => {
-                    let pause = MAX_PAUSE.min(MIN_PAUSE * 2_u32.pow(dialling.failures.min(4)));
-                    dialling.failures += 1;
-                    dialling.pause = Some((Instant::now() + pause, reason.clone()));
-                    Err(unreachable(reason))
-                }
-            }
-        };
-        timeout_at(deadline, connecting).await.unwrap_or_else(|_| Err(unreachable("the time is over".to_owned())))
+        let attempt = self.attempt().map_err(unreachable)?;
+        let connected = timeout_at(deadline, attempt).await;
+        connected.map_err(|_| unreachable("the time is over".to_owned()))?.map_err(unreachable)
     }
 
-    async fn dial(&self) -> Result<Connection, String> {
-        let address = self.0.address.borrow().clone();
+    /// Returns the present attempt to dial, or begins one. Returns the reason of the last failure during the pause after it.
+    fn attempt(&self) -> Result<Attempt, String> {
+        let mut dialling = self.0.dialling.borrow_mut();
+        if let Some(attempt) = &dialling.attempt {
+            return Ok(attempt.clone());
+        }
+        if let Some((until, reason)) = &dialling.pause
+            && Instant::now() < *until
+        {
+            return Err(reason.clone());
+        }
+        let link = self.clone();
+        let task = spawn_local(async move {
+            let address = link.0.address.borrow().clone();
+            let dialled = link.dial(&address).await;
+            link.finish(&address, &dialled);
+            dialled
+        });
+        let attempt = task.map(|dialled| dialled.unwrap_or_else(|error| Err(error.to_string()))).boxed_local().shared();
+        dialling.attempt = Some(attempt.clone());
+        Ok(attempt)
+    }
+
+    /// Notes the result of an attempt, unless the address has changed in the meantime.
+    fn finish(&self, address: &str, dialled: &Result<Connection, String>) {
+        if *self.0.address.borrow() != address {
+            return;
+        }
+        let mut dialling = self.0.dialling.borrow_mut();
+        dialling.attempt = None;
+        match dialled {
+            Ok(connection) => {
+                *dialling = Dialling::default();
+                *self.0.connection.borrow_mut() = Some(connection.clone());
+            }
+            Err(reason) => {
+                let pause = MAX_PAUSE.min(MIN_PAUSE * 2_u32.pow(dialling.failures.min(4)));
+                dialling.failures += 1;
+                dialling.pause = Some((Instant::now() + pause, reason.clone()));
+            }
+        }
+    }
+
+    async fn dial(&self, address: &str) -> Result<Connection, String> {
         if address.is_empty() {
             return Err("its address is not known".to_owned());
         }
-        let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(&address));
+        let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address));
         let connected = connecting.await.map_err(|_| format!("no connection to {address} within {CONNECT_LIMIT:?}"))?;
         let mut stream = connected.map_err(|error| format!("{address}: {error}"))?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).and_then(|()| keep_alive(&stream)).map_err(|error| error.to_string())?;
         let expected = (self.0.node != UNKNOWN).then_some(self.0.node);
         let dialled = dial(&mut stream, &self.0.credentials, self.0.channel, expected).await;
         match dialled {
-            Ok(node) => Ok(Connection::begin(node, stream)),
+            Ok(node) => Ok(Connection::begin(node, self.0.channel, &self.0.path, stream)),
             Err(error) => {
                 if !matches!(error, HandshakeError::Io(_)) {
                     tracing::warn!(node = %self.0.node, %address, %error, "cannot connect to a node of the cluster");

@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    frames::{Frame, frame_queue, read_frame},
+    frames::{Frame, frame_queue, keep_alive, read_frame},
     handshake::{Credentials, HandshakeError, Peer, accept},
 };
 
@@ -121,6 +121,7 @@ impl<S: Service> Shared<S> {
 
     async fn run(self: Rc<Self>, number: u64, mut stream: TcpStream) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         let accepted = accept(&mut stream, &self.credentials, |node| self.service.admits(node)).await;
         self.end_handshake(number);
         let peer = accepted.inspect_err(|error| {

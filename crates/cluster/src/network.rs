@@ -3,13 +3,23 @@
 //! Owns: the links to all other nodes, and openraft's requests over them. Does not own: serving such requests (`service`).
 //!
 //! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
-//! Heartbeats have no entries and travel on the control connection, so they never wait behind entries.
+//! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
+//! long as the stream has sent no entries, so they never wait behind entries.
 
-use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, pin::pin, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, Stream, StreamExt, future::Either};
 use openraft::{
-    OptionalSend,
+    EntryPayload, OptionalSend,
     base::{BoxFuture, BoxStream},
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
@@ -18,25 +28,37 @@ use openraft::{
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use thalweg_raft::{RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
+use thalweg_raft::{RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
 use thalweg_replica::NodeInfo;
 use thalweg_types::NodeId;
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
 };
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use crate::{
-    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
+    convert::{
+        Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response,
+    },
     handshake::Credentials,
     hearing::Ears,
-    link::{CallError, Connection, Link, Owned, PendingReply},
+    link::{CallError, Connection, Link, Owned, Path, PendingReply},
     types::Types,
 };
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
+/// Maximum payload bytes of the appends to a follower that are on their way at a time. A larger append travels alone. A
+/// follower with a slow disk holds as much in memory.
+const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one heartbeat
+/// interval, but a slow fsync takes longer, and the entries would be sent again and again. The follower's silence ends the
+/// wait sooner, see `link`.
+const APPEND_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time between the request for a chunk of a snapshot and its reply. A disk can be slow.
 const CHUNK_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum time that a follower takes to install a received snapshot.
@@ -53,7 +75,8 @@ pub(crate) struct PeerLinks {
 
 impl PeerLinks {
     fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str) -> Self {
-        let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel);
+        let path = Path::default();
+        let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
         Self {
             appends: link(Channel::Appends),
             control: link(Channel::Control),
@@ -101,7 +124,7 @@ impl Network {
 
     /// Returns a link of its own to an address, for a node whose membership is not known here.
     pub fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
-        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel)
+        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
     }
 
     /// Drops the links to all nodes but these.
@@ -153,6 +176,16 @@ async fn send_append(
     let entries = parts.entries();
     let pending = connection.send(&append(request, heard, &entries)).await?;
     Ok((Range::of(request), pending))
+}
+
+/// Takes room for the entries of an append, once other appends have left enough.
+async fn room_for(room: Arc<Semaphore>, request: &AppendEntriesRequest<Types>) -> OwnedSemaphorePermit {
+    let bytes = |entry: &RaftEntry| match &entry.payload {
+        EntryPayload::Normal(commands) => commands.bytes.len(),
+        _ => 0,
+    };
+    let wanted = request.entries.iter().map(bytes).sum::<usize>().min(MAX_PIPELINED_BYTES);
+    room.acquire_many_owned(wanted as u32).await.expect("the semaphore is never closed")
 }
 
 impl PeerNetwork {
@@ -218,18 +251,28 @@ impl RaftNetworkV2<Types> for PeerNetwork {
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
-        let limit = option.soft_ttl();
+        let setup = option.soft_ttl();
         Box::pin(async move {
-            let connection = self.links.appends.connection(Instant::now() + limit).await.map_err(rpc)?;
-            let (ears, node) = (self.ears.clone(), self.node);
+            let (links, ears, node) = (self.links.clone(), self.ears.clone(), self.node);
+            let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
+            let has_sent_entries = Rc::new(Cell::new(false));
             let sent = input.then(move |request| {
-                let (connection, heard) = (connection.clone(), ears.echo(node));
-                async move { send_append(&connection, &request, heard).await }
+                has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
+                // A single byte stream keeps the order once entries are on their way.
+                let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
+                let (room, ears) = (Arc::clone(&room), ears.clone());
+                async move {
+                    let room = room_for(room, &request).await;
+                    let connection = link.connection(Instant::now() + setup).await?;
+                    let (range, pending) = send_append(&connection, &request, ears.echo(node)).await?;
+                    Ok::<_, CallError>((range, pending, connection, room))
+                }
             });
             let results = sent
                 .map(move |sent| async move {
-                    let (range, pending) = sent.map_err(rpc)?;
-                    let appended: Appended = pending.wait::<Owned, _>(Instant::now() + limit).await.map_err(rpc)?;
+                    let (range, pending, _connection, _room) = sent.map_err(rpc)?;
+                    let deadline = Instant::now() + APPEND_LIMIT;
+                    let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
                     let result = range.result(&appended).map_err(rpc)?;
                     let is_whole = matches!(&result, Ok(last) if *last == range.last);
                     Ok((result, is_whole))

@@ -42,11 +42,6 @@ impl Peers {
     pub fn keep(&self, nodes: &[NodeId]) {
         self.0.borrow_mut().retain(|node, _| nodes.contains(node));
     }
-
-    /// Returns the last log indexes of all nodes that are known.
-    pub fn last_indexes(&self) -> Vec<(NodeId, Index)> {
-        self.0.borrow().iter().filter_map(|(node, facts)| Some((*node, facts.last?.0))).collect()
-    }
 }
 
 impl PeerFacts {

@@ -129,18 +129,24 @@ pub fn encode<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec<u8>) -> Re
 pub fn encode_compressed<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let begin = out.len();
     encode(frame, id, out)?;
-    let body = &out[begin + HEADER_BYTES..];
-    if body.len() < COMPRESS_FROM_BYTES {
-        return Ok(());
+    compress(out, begin);
+    Ok(())
+}
+
+/// Compresses the body of the encoded frame that begins at `begin` and ends at the end of `out`, if it is long enough and
+/// becomes shorter by at least an eighth. Takes about 2 ms for each MiB.
+pub fn compress(out: &mut Vec<u8>, begin: usize) {
+    let Some((header, body)) = out[begin..].split_first_chunk::<HEADER_BYTES>() else { return };
+    let Ok(header) = Header::decode(header, MAX_BODY_BYTES) else { return };
+    if body.len() < COMPRESS_FROM_BYTES || header.is_compressed {
+        return;
     }
     let compressed = lz4_flex::block::compress_prepend_size(body);
     if compressed.len() < body.len() - body.len() / 8 {
         out.truncate(begin + HEADER_BYTES);
         out.extend_from_slice(&compressed);
-        let header = Header { len: compressed.len(), kind: F::KIND as u8, is_compressed: true, id };
-        header.put(&mut out[begin..]);
+        Header { len: compressed.len(), is_compressed: true, ..header }.put(&mut out[begin..]);
     }
-    Ok(())
 }
 
 /// Decompresses the body of a frame. The announced length is checked before memory is taken.

@@ -19,6 +19,6 @@ mod header;
 pub use frames::*;
 pub use handshake::{Challenge, Channel, Hello, Nonce, Proof, Rejected, Role, VERSION, Welcome, transcript};
 pub use header::{
-    COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, PeerFrame, decompress,
-    encode, encode_compressed,
+    COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, PeerFrame, compress,
+    decompress, encode, encode_compressed,
 };
