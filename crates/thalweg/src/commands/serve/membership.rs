@@ -67,9 +67,8 @@ pub fn decide(config: &Config) -> Result<Part, Failure> {
         let Some(stored) = stored else { return Ok(Part::Alone) };
         let message = format!("{shown} belongs to cluster {}", stored.cluster);
         return Err(Failure::new(Exit::Usage, "is_member", message).then(format!(
-            "start it with --cluster ADDRESS; if the other members are lost for good, docs/guides/cluster.md has the steps, \
-             one of which removes {}",
-            dir.join(CREDENTIALS_FILE).display()
+            "start it with --cluster ADDRESS; if a majority of the members is lost for good, docs/guides/cluster.md has the \
+             steps, which begin with a backup of {shown}"
         )));
     }
     let joins = !config.join.0.is_empty();
