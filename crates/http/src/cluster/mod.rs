@@ -39,6 +39,9 @@ use crate::{
 /// Default time for which a change of the members waits, such as for a learner that receives its first entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
+/// Pause before a node that leaves looks again for the leader to which it has handed over.
+const LEADER_PAUSE: Duration = Duration::from_millis(20);
+
 /// Returns the cluster of this node. Returns an error if the node runs alone.
 fn cluster(app: &App) -> Result<&Cluster, ApiError> {
     app.cluster.as_ref().ok_or_else(|| ClusterError::NotClustered.into())
@@ -135,8 +138,16 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
     if handle.leads() {
         handle.hand_over(until).await?;
     }
-    handle.remove(report.node, request.removal(), until).await?;
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    loop {
+        match handle.remove(report.node, request.removal(), until).await {
+            // This node does not know the new leader yet.
+            Err(ClusterError::NoLeader | ClusterError::NotLeader { .. }) if Instant::now() < until => {
+                tokio::time::sleep(LEADER_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
+        }
+    }
 }
 
 fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {

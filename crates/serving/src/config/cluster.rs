@@ -152,15 +152,6 @@ impl Setting for ReadLevel {
 }
 
 impl Config {
-    /// Returns the address that the other nodes reach this node at, if `listening` is the address at which it listens.
-    #[must_use]
-    pub fn advertised(&self, listening: SocketAddr) -> String {
-        match &self.advertise {
-            Advertise::Listening => listening.to_string(),
-            Advertise::At(address) => address.to_string(),
-        }
-    }
-
     /// Returns an address at which clients reach this node, from the address at which a protocol listens. If it listens
     /// on all addresses of the machine, the host is that of the advertised address.
     #[must_use]
@@ -265,7 +256,6 @@ mod tests {
         let config = Config { advertise: Advertise::parse("db1.example:7072").unwrap(), ..Config::default() };
         assert_eq!(config.reachable("0.0.0.0:7070".parse().unwrap()), "db1.example:7070");
         assert_eq!(config.reachable("10.0.0.1:7070".parse().unwrap()), "10.0.0.1:7070");
-        assert_eq!(config.advertised("0.0.0.0:7072".parse().unwrap()), "db1.example:7072");
-        assert_eq!(Config::default().advertised("127.0.0.1:7072".parse().unwrap()), "127.0.0.1:7072");
+        assert_eq!(Config::default().reachable("127.0.0.1:7070".parse().unwrap()), "127.0.0.1:7070");
     }
 }

@@ -7,6 +7,7 @@ mod node;
 
 mod operations;
 mod serving;
+mod starting;
 
 use std::{
     io::{Read as _, Write as _},
@@ -37,8 +38,18 @@ impl Tokens {
     }
 }
 
-/// A cluster of processes. Node 0 has created it.
+/// Way in which the nodes of a cluster come together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Founding {
+    /// Node 0 creates the cluster, and the others join it.
+    ByFirst,
+    /// All nodes found the cluster together.
+    Together,
+}
+
+/// A cluster of processes.
 struct Cluster {
+    founding: Founding,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -50,9 +61,15 @@ struct Cluster {
 impl Cluster {
     /// Starts a cluster of this many nodes, and waits until all of them vote.
     fn start(count: usize) -> Self {
+        Self::start_as(count, Founding::ByFirst)
+    }
+
+    /// Starts a cluster like [`start`](Self::start), in another way.
+    fn start_as(count: usize, founding: Founding) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
-        let mut cluster = Self { _dir: dir, root, tokens: Tokens::create(), addresses: Vec::new(), nodes: Vec::new() };
+        let addresses = (0..count).map(|_| free_address()).collect();
+        let mut cluster = Self { founding, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() };
         for _ in 0..count {
             cluster.add();
         }
@@ -63,7 +80,9 @@ impl Cluster {
     /// Starts one more node. The first one creates the cluster, and the others join at it. Returns its number.
     fn add(&mut self) -> usize {
         let number = self.nodes.len();
-        self.addresses.push(free_address());
+        if number == self.addresses.len() {
+            self.addresses.push(free_address());
+        }
         self.nodes.push(None);
         self.restart(number);
         number
@@ -74,11 +93,12 @@ impl Cluster {
         let name = format!("n{number}");
         let address = self.addresses[number].clone();
         let mut flags = vec!["--cluster", &address, "--node-name", &name, "--resp", "127.0.0.1:0"];
-        let first = self.addresses[0].clone();
-        if number == 0 {
-            flags.push("--cluster-init");
-        } else {
-            flags.extend(["--join", &first]);
+        let all = self.addresses.join(",");
+        let count = self.addresses.len().to_string();
+        match (self.founding, number) {
+            (Founding::ByFirst, 0) => flags.push("--cluster-init"),
+            (Founding::ByFirst, _) => flags.extend(["--join", &all]),
+            (Founding::Together, _) => flags.extend(["--join", &all, "--expect", &count]),
         }
         let mut binary = command();
         binary.env("THALWEG_JOIN_TOKEN", &self.tokens.join);

@@ -9,7 +9,7 @@
 //! | `cluster` | the member that it is | refused: found or join? |
 //! | `cluster`, `cluster_init` | the member that it is | founds a cluster |
 //! | `cluster`, `join` | the member that it is | joins with the token |
-//! | `cluster`, `join`, `expect` | the member that it is | founds if it is the first of `join`, or else joins |
+//! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
 //!
 //! Invariant: the credentials are durable before the directory is opened for the first time as a member. A start that
 //! ends in between takes the same decision again.
@@ -67,9 +67,8 @@ pub fn decide(config: &Config) -> Result<Part, Failure> {
         let Some(stored) = stored else { return Ok(Part::Alone) };
         let message = format!("{shown} belongs to cluster {}", stored.cluster);
         return Err(Failure::new(Exit::Usage, "is_member", message).then(format!(
-            "start it with --cluster ADDRESS; if the other members are lost for good, docs/guides/cluster.md has the steps, \
-             one of which removes {}",
-            dir.join(CREDENTIALS_FILE).display()
+            "start it with --cluster ADDRESS; if a majority of the members is lost for good, docs/guides/cluster.md has the \
+             steps, which begin with a backup of {shown}"
         )));
     }
     let joins = !config.join.0.is_empty();
@@ -103,18 +102,11 @@ pub fn decide(config: &Config) -> Result<Part, Failure> {
 
 /// Returns the identity with which the directory is opened.
 fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberIdentity {
-    let founds = config.cluster_init || (config.expect > 0 && is_first(config));
-    match (founds, joins) {
+    match (config.cluster_init, joins) {
         (true, _) => MemberIdentity::Found,
         (false, true) => MemberIdentity::Join { cluster: credentials.cluster },
         (false, false) => MemberIdentity::Existing,
     }
-}
-
-/// Returns true if the node is the first of those that found a cluster together.
-pub fn is_first(config: &Config) -> bool {
-    let own = config.cluster.address().map(|address| config.advertised(address));
-    config.join.0.first().map(ToString::to_string) == own
 }
 
 /// Makes the credentials durable, before the directory is opened for the first time.
@@ -210,16 +202,5 @@ mod tests {
         let later = member(&config(dir.path(), &[ADDRESS, join]));
         assert_eq!((later.identity, later.is_new), (MemberIdentity::Join { cluster }, false));
         assert!(matches!(decide(&config(Path::new("/nowhere"), &[])).unwrap(), Part::Alone));
-    }
-
-    #[test]
-    fn the_first_of_the_expected_nodes_founds() {
-        let dir = tempfile::tempdir().unwrap();
-        let (credentials, _) = Credentials::random().unwrap();
-        let token = credentials.join_token();
-        let given = [("join", "127.0.0.1:7072,127.0.0.1:7073"), ("expect", "2"), ("join_token", token.as_str())];
-        let at = |address: &str| member(&config(dir.path(), &[&[("cluster", address)], &given[..]].concat())).identity;
-        assert_eq!(at("127.0.0.1:7072"), MemberIdentity::Found);
-        assert_eq!(at("127.0.0.1:7073"), MemberIdentity::Join { cluster: credentials.cluster });
     }
 }
