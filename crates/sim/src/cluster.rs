@@ -16,13 +16,10 @@ use std::{
 use openraft::async_runtime::WatchReceiver;
 use thalweg_raft::Commands;
 use thalweg_replica::NodeInfo;
-use thalweg_types::{
-    Clock,
-    command::{KeyspaceConfig, StreamConfig, encode_create_keyspace, encode_create_stream},
-};
+use thalweg_types::Clock;
 
 use crate::{
-    commands::payload,
+    commands::{creations, payload},
     faults::{Fault, FaultKind},
     history::{Action, History},
     network::Network,
@@ -150,8 +147,8 @@ impl Cluster {
     }
 
     /// Notes that a client got an answer.
-    pub(crate) fn answered(&self, action: Action) {
-        if action != Action::Get {
+    pub(crate) fn answered(&self, action: &Action) {
+        if !action.is_read() {
             self.0.last_write.set(now());
         }
     }
@@ -188,14 +185,13 @@ impl Cluster {
         record(id, if is_running { "runs" } else { "was killed while it started" });
     }
 
-    /// Founds the group, and creates the keyspace and the stream.
+    /// Founds the group, and creates what the clients use.
     pub(crate) async fn found(&self) {
         let members: BTreeMap<u64, NodeInfo> = self.ids().into_iter().map(|id| (id, NodeInfo::default())).collect();
         let raft = self.0.network.raft(1).expect("node 1 runs");
         raft.initialize(members).await.expect("a new group can be founded");
-        let keyspace = payload(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
-        let stream = payload(|out| encode_create_stream(out, "s", &StreamConfig::default()));
-        for bytes in [keyspace, stream] {
+        for command in creations() {
+            let bytes = payload(&command);
             while !self.propose(bytes.clone()).await {
                 sleep(Duration::from_millis(50)).await;
             }

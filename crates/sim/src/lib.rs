@@ -14,12 +14,15 @@
 pub mod cluster;
 pub mod faults;
 pub mod history;
+pub mod linear;
+pub mod model;
 pub mod network;
 pub mod node;
 pub mod oracle;
 pub mod plant;
 pub mod report;
 pub mod runtime;
+pub mod search;
 pub mod settings;
 pub mod shrink;
 pub mod simulation;
@@ -29,6 +32,7 @@ pub mod types;
 
 mod clients;
 mod commands;
+mod serve;
 
 pub use plant::Plant;
 pub use report::Report;

@@ -11,11 +11,15 @@ use crate::{
     oracle,
     report::Report,
     runtime::{OUTSIDE, ProcessId, now, record, resume, simulate, sleep, spawn},
+    search,
     settings::Settings,
 };
 
 /// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
+/// Time in which all records of the consumer group can be fetched and acked. Space time may stand still before, because
+/// the clock of an earlier leader was ahead.
+const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Runs a simulation.
 #[must_use]
@@ -23,20 +27,28 @@ pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
     let finished = simulate(settings.seed, async move {
         let cluster = Cluster::new(own);
-        run_cluster(&cluster).await;
-        let verdict = oracle::check(&cluster.history().operations(), cluster.truth());
+        let drained = run_cluster(&cluster).await;
+        let operations = cluster.history().take();
+        let verdict = oracle::check(&operations, cluster.truth());
+        let found = search::check(&operations);
         let mut violations = cluster.truth().violations();
-        violations.extend(verdict.violations.iter().cloned());
-        (verdict, violations, cluster.gaps(), cluster.network().messages())
+        violations.extend(verdict.violations.iter().chain(&found.violations).cloned());
+        if drained && !verdict.unacked.is_empty() {
+            violations.push(format!("the group was drained, and records {:?} are not acked", verdict.unacked));
+        }
+        (verdict, found, violations, cluster.gaps(), cluster.network().messages())
     });
-    let (verdict, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
-        (oracle::Verdict::default(), vec![format!("a task panicked: {panicked}")], Vec::new(), 0)
+    let (verdict, found, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
+        let text = format!("a task panicked: {panicked}");
+        (oracle::Verdict::default(), search::Found::default(), vec![text], Vec::new(), 0)
     });
     Report {
         settings: settings.clone(),
         violations,
         checked: verdict.checked,
         unknown: verdict.unknown,
+        searched: found.checked,
+        undecided: found.undecided,
         gaps,
         messages,
         elapsed: finished.elapsed,
@@ -46,28 +58,32 @@ pub fn run(settings: &Settings) -> Report {
     }
 }
 
-async fn run_cluster(cluster: &Cluster) {
+/// Runs the cluster. Returns true if the consumer group was drained at the end.
+async fn run_cluster(cluster: &Cluster) -> bool {
     for id in cluster.ids() {
         cluster.start(id).await;
     }
     cluster.found().await;
-    start_clients(cluster);
+    let numbers = Rc::new(Cell::new(1));
+    start_clients(cluster, &numbers);
     carry_out_script(cluster).await;
     recover(cluster).await;
     cluster.stop_clients();
     // Requests that are under way may still be answered.
     sleep(Duration::from_secs(2)).await;
+    let is_drained = Client::new(cluster.clone(), numbers, 0, Duration::ZERO).drain(DRAINED_WITHIN).await;
+    if !is_drained {
+        cluster.truth().violation(OUTSIDE, format!("the group was not drained within {DRAINED_WITHIN:?}"));
+    }
     check_equal(cluster).await;
+    is_drained
 }
 
-fn start_clients(cluster: &Cluster) {
-    let numbers = Rc::new(Cell::new(1));
+fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
     let Settings { clients, rate, .. } = *cluster.settings();
     let pause = Duration::from_micros(1_000_000 * clients / rate.max(1));
-    for _ in 0..clients {
-        let (numbers, target) = (Rc::clone(&numbers), cluster.any_node());
-        let client = Client { cluster: cluster.clone(), numbers, target, seen: None, pause };
-        spawn(OUTSIDE, client.run());
+    for id in 1..=clients {
+        spawn(OUTSIDE, Client::new(cluster.clone(), Rc::clone(numbers), id, pause).run());
     }
 }
 

@@ -32,9 +32,11 @@ use thalweg_store::{
     BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
-use thalweg_types::{Index, KeyspaceId, Lsn, SpaceTime, command::Outcome};
+use thalweg_types::{Index, Lsn, SpaceTime, command::Outcome};
 
 use crate::{
+    commands::{KEYSPACE, key_bytes, number_of},
+    history::Key,
     plant::Plant,
     runtime::ProcessId,
     truth::Truth,
@@ -93,13 +95,20 @@ impl ReplicaState {
         Ok(Self(Rc::new(Inner { node, machine, log, reader, applied, membership, truth, plant, clock_error })))
     }
 
-    /// Returns the value of a key, as the node has applied it.
-    pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(match self.0.machine.get(keyspace, key).map_err(failed)?.map(|stored| stored.value) {
-            Some(StoredValue::Inline(bytes)) => Some(bytes.to_vec()),
-            Some(other) => return Err(failed(format!("the value is {other:?}"))),
-            None => None,
-        })
+    /// Returns the values of keys at one point in time, as the node has applied them, and the revision of that point.
+    pub fn read(&self, keys: &[Key]) -> io::Result<(u64, Vec<Option<u64>>)> {
+        let view = self.0.machine.read_view();
+        let values = keys.iter().map(|key| {
+            let stored = view.get(KEYSPACE, &key_bytes(*key)).map_err(failed)?;
+            let bytes = match stored.map(|stored| stored.value) {
+                Some(StoredValue::Inline(bytes)) => bytes,
+                Some(StoredValue::Blob(blob)) => self.0.log.read_blob(&blob).map_err(failed)?,
+                Some(other) => return Err(failed(format!("the value is {other:?}"))),
+                None => return Ok(None),
+            };
+            number_of(&bytes).map(Some).ok_or_else(|| failed(format!("the value is {bytes:?}")))
+        });
+        Ok((view.applied().revision.0, values.collect::<io::Result<_>>()?))
     }
 
     /// Returns the space time of the last applied entry.
@@ -181,7 +190,7 @@ impl RaftStateMachine<Types> for ReplicaState {
             if let EntryPayload::Membership(membership) = entry.payload {
                 *self.0.membership.borrow_mut() = Stored::new(Some(entry.log_id), membership);
             }
-            self.0.truth.applied(self.0.node, &record, self.0.machine.applied().running_hash);
+            self.0.truth.applied(self.0.node, &record, &outcomes, self.0.machine.applied());
             if let Some(responder) = responder {
                 responder.send(outcomes);
             }

@@ -14,10 +14,11 @@ use std::{
 use super::{
     options::{Compaction, LsmOptions},
     tables::{Backlog, TableOptions, TableSet, TableStore},
+    worker::compact_now,
 };
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change},
-    buffered::{Demand, Store},
+    buffered::{Demand, Shared, Store},
 };
 
 /// Number of sorted runs on level 0 from which writes are slowed down, because compaction is behind.
@@ -195,6 +196,10 @@ impl Store for LsmStore {
 
     fn has_compacted(upkeep: &Upkeep, request: u64) -> bool {
         upkeep.answered >= request
+    }
+
+    fn do_upkeep(shared: &Shared<Self>) -> Result<(), BackendError> {
+        compact_now(shared)
     }
 
     fn add_stats(&self, tables: &TableSet, stats: &mut BackendStats) {
