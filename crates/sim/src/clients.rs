@@ -6,14 +6,17 @@
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
-use thalweg_types::command::{Outcome, groups::GroupOutcome};
+use thalweg_types::{
+    SpaceTime,
+    command::{Outcome, groups::GroupOutcome},
+};
 
 use crate::{
     cluster::Cluster,
-    commands::command,
+    commands::{ACK_DEADLINE, command},
     history::{Action, Answer, Key, Level, OperationId},
     network::USUAL_DELAY,
-    runtime::{ProcessId, random, random_duration, sleep, spawn, timeout},
+    runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
     serve::{Reply, serve},
 };
 
@@ -47,6 +50,8 @@ pub(crate) struct Client {
     append: Option<(OperationId, Action)>,
     /// Records that the client got and has not acked, each with its attempt.
     delivered: Vec<(u64, Vec<u64>)>,
+    /// Space time of the last fetch, except that it is later by the ack deadline.
+    fetched_at: SpaceTime,
     lease: Option<HeldLease>,
     /// Lock that the client holds, as far as it knows, with its token.
     lock: Option<(Key, u64)>,
@@ -72,6 +77,7 @@ impl Client {
             sequence: 0,
             append: None,
             delivered: Vec::new(),
+            fetched_at: SpaceTime::default(),
             lease: None,
             lock: None,
         }
@@ -86,24 +92,25 @@ impl Client {
         }
     }
 
-    /// Fetches and acks all records of the group, until there are none for longer than an ack deadline. Returns false if
-    /// that takes too long.
+    /// Fetches and acks all records of the group, until there have been none for longer than an ack deadline, in space time.
+    /// Returns false if that takes too long.
     pub(crate) async fn drain(mut self, patience: Duration) -> bool {
-        let (begun, mut empty) = (crate::runtime::now(), 0);
-        while crate::runtime::now() < begun + patience {
+        let (begun, mut filled) = (now(), None);
+        while now() < begun + patience {
             let action = match self.delivered.pop() {
                 Some((attempt, offsets)) => Action::Ack { attempt, offsets },
                 None => Action::Fetch { max: 100, number: self.number() },
             };
             let fetches = matches!(action, Action::Fetch { .. });
-            let is_answered = self.perform(action).await;
-            if fetches && is_answered {
-                empty = if self.delivered.is_empty() { empty + 1 } else { 0 };
-                if empty > 20 {
-                    return true;
-                }
-                sleep(Duration::from_millis(if empty > 0 { 150 } else { 1 })).await;
+            if !self.perform(action).await || !fetches {
+                continue;
             }
+            if !self.delivered.is_empty() || filled.is_none() {
+                filled = Some(self.fetched_at);
+            } else if filled.is_some_and(|filled| self.fetched_at > filled.plus(2 * ACK_DEADLINE)) {
+                return true;
+            }
+            sleep(Duration::from_millis(if self.delivered.is_empty() { 200 } else { 1 })).await;
         }
         false
     }
@@ -249,6 +256,7 @@ impl Client {
             (Action::Fetch { .. }, Answer::Outcome(Outcome::Group(GroupOutcome::Fetched(fetched)))) => {
                 let offsets: Vec<u64> =
                     fetched.deliveries.iter().flat_map(|run| run.run.first.0..run.run.end().0).collect();
+                self.fetched_at = fetched.deadline;
                 if !offsets.is_empty() {
                     self.delivered.push((fetched.attempt.0, offsets));
                 }

@@ -7,7 +7,7 @@ mod replace;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
@@ -19,6 +19,7 @@ use thalweg_replica::NodeInfo;
 use thalweg_types::Clock;
 
 use crate::{
+    backends::NodeOptions,
     commands::{creations, payload},
     faults::{Fault, FaultKind},
     history::{Action, History},
@@ -48,8 +49,12 @@ struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, Rc<NodeParts>>>,
     /// Ids of the nodes that have not been removed.
     present: RefCell<Vec<ProcessId>>,
+    /// Member without a vote, in half of the seeds.
+    learner: Cell<Option<ProcessId>>,
     /// True while a node is being replaced.
     is_replacing: Cell<bool>,
+    /// Nodes that found their files damaged, and are to be replaced.
+    broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
     history: History,
     is_stopping: Cell<bool>,
@@ -70,9 +75,14 @@ pub struct Cluster(Rc<Inner>);
 impl Cluster {
     pub(crate) fn new(settings: Settings) -> Self {
         let parts = |id| (id, Rc::new(NodeParts::new(id, settings.seed * 100 + id)));
-        let nodes: BTreeMap<_, _> = (1..=settings.nodes).map(parts).collect();
+        let learner = settings.seed.is_multiple_of(2).then_some(settings.nodes + 1);
+        let nodes: BTreeMap<_, _> = (1..=settings.nodes).chain(learner).map(parts).collect();
+        let network = Network::new(settings.plant);
+        network.set_learner(learner);
         Self(Rc::new(Inner {
-            network: Network::new(settings.plant),
+            network,
+            learner: Cell::new(learner),
+            broken: RefCell::default(),
             present: RefCell::new(nodes.keys().copied().collect()),
             nodes: RefCell::new(nodes),
             is_replacing: Cell::default(),
@@ -119,10 +129,37 @@ impl Cluster {
         self.0.is_stopping.set(true);
     }
 
-    /// Starts a node that is down, whatever faults hold.
+    /// Starts a node that is down, whatever faults hold, unless it is to be replaced.
     pub(crate) async fn revive(&self, id: ProcessId) {
         self.0.down.borrow_mut().remove(&id);
-        self.start(id).await;
+        if !self.is_broken(id) {
+            self.start(id).await;
+        }
+    }
+
+    fn is_broken(&self, id: ProcessId) -> bool {
+        self.0.broken.borrow().contains(&id)
+    }
+
+    /// Returns true if a node is to be replaced, or is being replaced.
+    pub(crate) fn has_broken(&self) -> bool {
+        !self.0.broken.borrow().is_empty()
+    }
+
+    /// Notes that a node cannot go on. That is right only if its files are damaged, or its power is off.
+    pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
+        let parts = self.parts(id);
+        if parts.is_power_cut.get() {
+            return;
+        }
+        if !parts.is_flipped.get() {
+            return self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
+        }
+        if self.0.broken.borrow_mut().insert(id) {
+            record(id, format!("found damage: {reason}"));
+            self.crash(id, FaultKind::Kill);
+            self.replace_broken(id);
+        }
     }
 
     pub(crate) fn plant(&self) -> Option<Plant> {
@@ -158,6 +195,11 @@ impl Cluster {
         self.0.present.borrow().clone()
     }
 
+    /// Returns the ids of the members with a vote.
+    pub(crate) fn voters(&self) -> BTreeSet<ProcessId> {
+        self.ids().into_iter().filter(|id| Some(*id) != self.0.learner.get()).collect()
+    }
+
     pub(crate) fn parts(&self, id: ProcessId) -> Rc<NodeParts> {
         Rc::clone(&self.0.nodes.borrow()[&id])
     }
@@ -173,21 +215,56 @@ impl Cluster {
         }
         let (cluster, (sender, receiver)) = (self.clone(), tokio::sync::oneshot::channel());
         spawn(id, async move {
-            let started = parts.start(&cluster.0.network, &cluster.0.truth, cluster.plant()).await;
-            if let Err(error) = &started {
-                cluster.0.truth.violation(id, format!("the node does not start: {error}"));
-            }
+            cluster.start_in_process(id, &parts).await;
             parts.is_starting.set(false);
             let _ = sender.send(());
         });
         // The node may be killed while it starts.
-        let is_running = receiver.await.is_ok();
-        record(id, if is_running { "runs" } else { "was killed while it started" });
+        let is_running = receiver.await.is_ok() && self.state(id).is_some();
+        if is_running {
+            self.watch(id);
+        }
+        record(id, if is_running { "runs" } else { "has not started" });
+    }
+
+    async fn start_in_process(&self, id: ProcessId, parts: &NodeParts) {
+        loop {
+            let cluster = self.clone();
+            let failed = move |reason: String| cluster.node_failed(id, &reason);
+            match parts.start(&self.0.network, &self.0.truth, self.plant(), failed).await {
+                Ok(()) => return,
+                Err(error) if parts.is_disk_full() => {
+                    record(id, format!("waits for room: {error}"));
+                    sleep(Duration::from_millis(100)).await;
+                }
+                // The node kills its own process, so another one reports it.
+                Err(error) => {
+                    let cluster = self.clone();
+                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &error.to_string()) });
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of the node's consensus, which must not end by itself.
+    fn watch(&self, id: ProcessId) {
+        let Some(raft) = self.0.network.raft(id) else { return };
+        let cluster = self.clone();
+        let mut metrics = raft.metrics();
+        // The node's crash drops the task.
+        spawn(id, async move {
+            while metrics.changed().await.is_ok() {
+                let ended = metrics.borrow_watched().running_state.clone();
+                if let Err(fatal) = ended {
+                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &fatal.to_string()) });
+                }
+            }
+        });
     }
 
     /// Founds the group, and creates what the clients use.
     pub(crate) async fn found(&self) {
-        let members: BTreeMap<u64, NodeInfo> = self.ids().into_iter().map(|id| (id, NodeInfo::default())).collect();
+        let members: BTreeMap<u64, NodeInfo> = self.voters().into_iter().map(|id| (id, NodeInfo::default())).collect();
         let raft = self.0.network.raft(1).expect("node 1 runs");
         raft.initialize(members).await.expect("a new group can be founded");
         for command in creations() {
@@ -195,6 +272,9 @@ impl Cluster {
             while !self.propose(bytes.clone()).await {
                 sleep(Duration::from_millis(50)).await;
             }
+        }
+        if let Some(learner) = self.0.learner.get() {
+            self.add_learner(learner).await;
         }
     }
 
@@ -228,8 +308,7 @@ impl Cluster {
     /// within a bound, although the fault lasts.
     pub(crate) fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
-        let leaves_majority =
-            !matches!(fault.kind, FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss) && self.0.settings.nodes > 2;
+        let leaves_majority = fault.kind.leaves_majority() && self.0.settings.nodes > 2;
         spawn(OUTSIDE, async move {
             while cluster.0.last_write.get() <= begun && now() < begun + MAX_GAP && !cluster.is_stopping() {
                 sleep(Duration::from_millis(1)).await;
@@ -253,6 +332,20 @@ impl Cluster {
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
+            FaultKind::PowerCut => self.cut_power(victim),
+            FaultKind::Reconfigured => {
+                self.crash(victim, fault.kind);
+                parts.options.set(NodeOptions::random());
+                record(victim, format!("next: {:?}", parts.options.get()));
+            }
+            FaultKind::Flipped => {
+                self.crash(victim, fault.kind);
+                self.flip(victim);
+            }
+            FaultKind::FullDisk => {
+                let free = parts.fill_disk(random(0..600_000));
+                record(victim, format!("has {free} bytes of free disk"));
+            }
             FaultKind::AllPowerLoss => self.crash_all(fault),
             FaultKind::SlowThenPowerLoss => {
                 self.slow_down(SLOW_MICROS);
@@ -291,7 +384,12 @@ impl Cluster {
         let parts = self.parts(victim);
         let network = &self.0.network;
         match fault.kind {
-            FaultKind::PowerLoss | FaultKind::Kill => self.restart(victim).await,
+            FaultKind::PowerLoss
+            | FaultKind::PowerCut
+            | FaultKind::Kill
+            | FaultKind::Reconfigured
+            | FaultKind::Flipped => self.restart(victim).await,
+            FaultKind::FullDisk => parts.empty_disk(),
             FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss => {
                 self.slow_down(0);
                 for id in self.ids() {
@@ -329,14 +427,44 @@ impl Cluster {
         self.0.network.disconnect(id);
         kill(id);
         parts.is_starting.set(false);
+        parts.is_power_cut.set(false);
         drop(parts.state.take());
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
         *parts.disk.borrow_mut() = match kind {
-            FaultKind::Kill => disk.kill_process(),
+            FaultKind::Kill | FaultKind::Reconfigured | FaultKind::Flipped => disk.kill_process(),
             _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
             _ => disk.power_loss(random(0..u64::MAX)),
         };
+    }
+
+    /// Lets the node write a little more, and then cuts its power.
+    fn cut_power(&self, id: ProcessId) {
+        let parts = self.parts(id);
+        let disk = parts.disk.borrow().clone();
+        let last = disk.operations() + random(0..60);
+        disk.power_off_after(last - disk.operations());
+        parts.is_power_cut.set(true);
+        let (cluster, begun) = (self.clone(), now());
+        spawn(OUTSIDE, async move {
+            while disk.operations() < last && now() < begun + SLOW_BEFORE_LOSS && parts.is_power_cut.get() {
+                sleep(Duration::from_micros(200)).await;
+            }
+            cluster.crash(id, FaultKind::PowerCut);
+        });
+    }
+
+    /// Flips a bit of the node's files. At most one member has such damage at a time: with more, data can be lost.
+    fn flip(&self, id: ProcessId) {
+        let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();
+        if self.ids().iter().any(is_damaged) {
+            return;
+        }
+        let parts = self.parts(id);
+        if let Some(place) = parts.flip_bit() {
+            parts.is_flipped.set(true);
+            record(id, format!("a bit flips in {place}"));
+        }
     }
 
     async fn restart(&self, id: ProcessId) {
@@ -346,7 +474,7 @@ impl Cluster {
             *faults = faults.saturating_sub(1);
             *faults == 0
         };
-        if is_whole && self.ids().contains(&id) && self.state(id).is_none() {
+        if is_whole && self.ids().contains(&id) && self.state(id).is_none() && !self.is_broken(id) {
             self.start(id).await;
         }
     }

@@ -11,6 +11,7 @@
 //!
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.
 
+pub mod backends;
 pub mod cluster;
 pub mod faults;
 pub mod history;

@@ -54,6 +54,8 @@ struct Inner {
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
+    /// Member without a vote, for a planted bug.
+    learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
 
@@ -67,8 +69,14 @@ impl Network {
             loss: Cell::new(0),
             delay: RefCell::new(USUAL_DELAY),
             messages: Cell::new(0),
+            learner: Cell::default(),
             plant,
         }))
+    }
+
+    /// Sets the member without a vote.
+    pub fn set_learner(&self, learner: Option<ProcessId>) {
+        self.0.learner.set(learner);
     }
 
     /// Connects a node that has started.
@@ -210,7 +218,16 @@ impl RaftNetworkV2<Types> for Link {
             sleep(option.soft_ttl()).await;
             return Err(unreachable("the follower ignores a node that does not hear it").into());
         }
-        self.call(&option, |raft| async move { raft.append_entries(request).await }).await
+        let repeated = request.clone();
+        let answered = self.call(&option, |raft| async move { raft.append_entries(request).await }).await;
+        let learner = self.network.0.learner.get().filter(|learner| *learner != self.to);
+        match learner {
+            Some(learner) if answered.is_err() && self.network.0.plant == Some(Plant::LearnerInQuorum) => {
+                let other = Self { to: learner, ..self.clone() };
+                other.call(&option, |raft| async move { raft.append_entries(repeated).await }).await
+            }
+            _ => answered,
+        }
     }
 
     async fn vote(

@@ -11,6 +11,8 @@ pub enum Plant {
     AckBeforeFsync,
     /// The log confirms a vote without writing it.
     ForgottenVote,
+    /// The log confirms a vote at once, and writes it after the entries that follow it.
+    LateVote,
     /// The state applies the first record with an index, also if a truncation has voided it.
     VoidEntryRead,
     /// Followers keep a leader that cannot hear them.
@@ -21,6 +23,8 @@ pub enum Plant {
     OwnClock,
     /// An option of the node affects the changes that an entry makes.
     OptionInApply,
+    /// A leader takes the answer of a learner for that of a voter.
+    LearnerInQuorum,
     /// A node that lost its disk comes back with the same id.
     ReusedId,
 }

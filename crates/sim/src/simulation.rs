@@ -121,15 +121,19 @@ async fn recover(cluster: &Cluster) {
         let parts = cluster.parts(id);
         parts.faults.is_stuck.set(false);
         parts.faults.slow_micros.set(0);
+        parts.empty_disk();
         resume(id);
         if parts.state.borrow().is_none() {
             cluster.revive(id).await;
         }
     }
     let begun = now();
-    while cluster.last_write() <= begun {
+    while cluster.last_write() <= begun || cluster.has_broken() {
         if now() > begun + PROGRESS_WITHIN {
-            let text = format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended");
+            let text = match cluster.has_broken() {
+                true => format!("a damaged node was not replaced within {PROGRESS_WITHIN:?} after the faults ended"),
+                false => format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended"),
+            };
             return cluster.truth().violation(OUTSIDE, text);
         }
         sleep(Duration::from_millis(10)).await;

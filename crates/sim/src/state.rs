@@ -1,10 +1,11 @@
 //! The state of a simulated node: the product's state machine, as openraft applies entries to it.
 //!
-//! Owns: the state in memory, which a restart builds again from the log. Does not own: the log; the comparison of the
-//! nodes' states (see `truth`).
+//! Owns: applying entries, and the membership of the group. Does not own: the log; persisting the
+//! state (`backends`); the comparison of the nodes' states (`truth`).
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     io,
     rc::Rc,
     sync::{
@@ -19,20 +20,15 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     vote::leader_id_std::CommittedLeaderId,
 };
-use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_raft::{LogReader, RaftLogId};
-use thalweg_replica::NodeInfo;
+use thalweg_raft::{LogReader, RaftLogId, RaftMembership};
+use thalweg_replica::{Membership, NodeInfo};
 use thalweg_state::{
     keyspaces::StoredValue,
-    machine::{Entry, Machine, MachineOptions},
-    membership::LogId,
+    machine::{Entry, Machine},
+    membership::{AppliedMembership, LogId},
 };
-use thalweg_store::{
-    BarrierFailed, LogBarrier,
-    memory::{MemoryBackend, MemoryOptions},
-};
-use thalweg_types::{Index, Lsn, SpaceTime, command::Outcome};
+use thalweg_types::{Index, NodeId, SpaceTime, command::Outcome};
 
 use crate::{
     commands::{KEYSPACE, key_bytes, number_of},
@@ -48,15 +44,6 @@ type Stored = StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
 
 /// The handle of a node's Raft group.
 pub type SimRaft = openraft::Raft<Types, ReplicaState>;
-
-/// Barrier of a state that is never persisted.
-struct NeverPersisted;
-
-impl LogBarrier for NeverPersisted {
-    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
-        Ok(())
-    }
-}
 
 /// The state of one run of a node. A clone refers to the same state.
 #[derive(Clone)]
@@ -75,23 +62,42 @@ struct Inner {
     clock_error: Arc<AtomicI64>,
 }
 
+fn stored(membership: &AppliedMembership) -> io::Result<Stored> {
+    let decoded = Membership::decode(&membership.payload).ok_or_else(|| failed("a malformed membership"))?;
+    let raw = |nodes: &std::collections::BTreeSet<NodeId>| nodes.iter().map(|node| node.0).collect();
+    let configs = decoded.configs().iter().map(raw).collect();
+    let members: BTreeMap<u64, NodeInfo> =
+        decoded.members().iter().map(|(node, info)| (node.0, info.clone())).collect();
+    let LogId { term, index } = membership.id;
+    let id = RaftLogId::new(CommittedLeaderId { term: term.0 }, index.0);
+    Ok(Stored::new(Some(id), RaftMembership::new(configs, members).map_err(failed)?))
+}
+
 fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
 impl ReplicaState {
-    /// Creates the state of a node that starts.
+    /// Creates the state of a node that starts, from what its backend has persisted.
     pub fn new(
         node: ProcessId,
         (log, reader): (Log, LogReader),
+        machine: Machine,
         truth: Truth,
         plant: Option<Plant>,
         clock_error: Arc<AtomicI64>,
     ) -> io::Result<Self> {
-        let disk = Arc::new(SimDisk::new(node));
-        let backend = MemoryBackend::open(disk, MemoryOptions::default(), Arc::new(NeverPersisted)).map_err(failed)?;
-        let machine = Machine::open(Arc::new(backend), MachineOptions::default()).map_err(failed)?;
-        let (applied, membership) = (Cell::new(None), RefCell::default());
+        let membership = match machine.membership().map_err(failed)? {
+            Some(membership) => stored(&membership)?,
+            None => Stored::default(),
+        };
+        let has_entries = membership.log_id().is_some();
+        let position = machine.applied();
+        let id = RaftLogId::new(CommittedLeaderId { term: position.term.0 }, position.index.0);
+        if has_entries {
+            truth.opened(node, position);
+        }
+        let (applied, membership) = (Cell::new(has_entries.then_some(id)), RefCell::new(membership));
         Ok(Self(Rc::new(Inner { node, machine, log, reader, applied, membership, truth, plant, clock_error })))
     }
 

@@ -100,6 +100,16 @@ impl Truth {
         }
     }
 
+    /// Reports that a node has opened a state that is applied up to a position.
+    pub fn opened(&self, node: ProcessId, state: Applied) {
+        let known = self.0.borrow().entries.get(&state.index.0).map(|entry| entry.running_hash);
+        match known {
+            Some(hash) if hash == state.running_hash => {}
+            Some(_) => self.violation(node, format!("the opened state differs at entry {}", state.index)),
+            None => self.violation(node, format!("the opened state has entry {}, which is not committed", state.index)),
+        }
+    }
+
     fn raise_revision(&self, revision: u64) {
         let mut inner = self.0.borrow_mut();
         inner.revision = inner.revision.max(revision);

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, future::Future, time::Duration};
 
+use openraft::ChangeMembers;
 use thalweg_replica::NodeInfo;
 
 use super::Cluster;
@@ -33,22 +34,50 @@ impl Cluster {
         });
     }
 
+    /// Replaces a node that found its files damaged. Tries again until that succeeds.
+    pub(super) fn replace_broken(&self, old: ProcessId) {
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            while cluster.ids().contains(&old) && !cluster.is_stopping() {
+                if !cluster.0.is_replacing.replace(true) {
+                    cluster.replace_node(old).await;
+                    cluster.0.is_replacing.set(false);
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+            cluster.0.broken.borrow_mut().remove(&old);
+        });
+    }
+
+    /// Adds a node to the group, without a vote, and waits until it has caught up. Returns false if that takes too long.
+    pub(super) async fn add_learner(&self, new: ProcessId) -> bool {
+        self.until_done(move |raft| async move { raft.add_learner(new, NodeInfo::default(), true).await }).await
+    }
+
     async fn replace_node(&self, old: ProcessId) {
         let new = self.0.nodes.borrow().keys().max().map_or(1, |last| last + 1);
         let parts = NodeParts::new(new, self.0.settings.seed * 100 + new);
         self.0.nodes.borrow_mut().insert(new, parts.into());
         self.start(new).await;
         record(new, format!("joins for node {old}"));
-        let joined = self.until_done(move |raft| async move { raft.add_learner(new, NodeInfo::default(), true).await });
-        if !joined.await {
-            return record(new, "did not become a learner in time");
+        if !self.add_learner(new).await {
+            record(new, "did not become a learner in time");
+            return self.crash(new, FaultKind::Kill);
+        }
+        let is_learner = self.0.learner.get() == Some(old);
+        if is_learner {
+            self.0.learner.set(Some(new));
+            self.0.network.set_learner(Some(new));
         }
         // From here on the node may be a voter, so it must not disappear.
         self.0.present.borrow_mut().push(new);
-        let voters: BTreeSet<ProcessId> = self.ids().into_iter().filter(|id| *id != old).collect();
+        let voters: BTreeSet<ProcessId> = self.voters().into_iter().filter(|id| *id != old).collect();
         let changed = self.until_done(move |raft| {
-            let voters = voters.clone();
-            async move { raft.change_membership(voters, false).await }
+            let change = match is_learner {
+                true => ChangeMembers::RemoveNodes(BTreeSet::from([old])),
+                false => ChangeMembers::ReplaceAllVoters(voters.clone()),
+            };
+            async move { raft.change_membership(change, false).await }
         });
         if !changed.await {
             return record(new, "did not become a voter in time");
