@@ -119,9 +119,20 @@ pub struct Tables(PathBuf);
 
 impl Default for Tables {
     fn default() -> Self {
-        let name = format!("thalweg-sim-{}-{}", std::process::id(), DIRECTORIES.fetch_add(1, Relaxed));
-        Self(std::env::temp_dir().join(name))
+        let number = DIRECTORIES.fetch_add(1, Relaxed);
+        Self(all_tables().join(number.to_string()))
     }
+}
+
+/// Directory of all tables of this process.
+fn all_tables() -> PathBuf {
+    std::env::temp_dir().join(format!("thalweg-sim-tables-{}", std::process::id()))
+}
+
+/// Removes the tables of all simulations of this process, before it ends.
+pub fn remove_tables() {
+    // What remains takes some space, and no later process finds it.
+    let _ = fs::remove_dir_all(all_tables());
 }
 
 impl Tables {
