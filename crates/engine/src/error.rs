@@ -494,6 +494,8 @@ impl From<ProposeError> for WriteError {
             ProposeError::Append(error) => error.into(),
             ProposeError::State(reason) => Self::StateFailed { reason },
             ProposeError::Closed => Self::Closed,
+            // No database is a member of a group yet.
+            other => Self::StateFailed { reason: other.to_string() },
         }
     }
 }

@@ -75,10 +75,17 @@ impl Log {
         if measure.total() > max {
             return Err(AppendError::TooLarge { got: measure.total(), max });
         }
-        if purpose == Purpose::Data && self.shared().segment_pool.is_low() {
-            self.shared().admit()?;
+        if purpose == Purpose::Data {
+            self.check_room()?;
         }
         Ok(measure)
+    }
+
+    /// Returns the error with which the log would reject new data because the disk is nearly full. Cheap while there is
+    /// room.
+    #[inline]
+    pub fn check_room(&self) -> Result<(), AppendError> {
+        if self.shared().segment_pool.is_low() { self.shared().admit() } else { Ok(()) }
     }
 }
 

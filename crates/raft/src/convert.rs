@@ -24,7 +24,8 @@ use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     error::StoreError,
-    types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote},
+    snapshots::SnapshotPosition,
+    types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, SnapshotMeta, StoredMembership},
 };
 
 pub(crate) fn raft_log_id(id: LogId) -> RaftLogId {
@@ -43,14 +44,14 @@ pub(crate) fn vote(vote: &RaftVote) -> Vote {
     Vote { term: Term(vote.leader_id.term), node: NodeId(vote.leader_id.voted_for), committed: vote.committed }
 }
 
-fn raft_membership(membership: &Membership) -> Option<RaftMembership> {
+pub(crate) fn raft_membership(membership: &Membership) -> Option<RaftMembership> {
     let configs = membership.configs().iter().map(|config| config.iter().map(|voter| voter.0).collect()).collect();
     let nodes: BTreeMap<u64, NodeInfo> =
         membership.members().iter().map(|(node, info)| (node.0, info.clone())).collect();
     RaftMembership::new(configs, nodes).ok()
 }
 
-fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
+pub(crate) fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
     let config = |config: &BTreeSet<u64>| config.iter().copied().map(NodeId).collect();
     let configs = membership.get_joint_config().iter().map(config).collect();
     let members = membership.nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect();
@@ -78,4 +79,11 @@ pub(crate) fn entry_of(record: &LogRecord) -> Result<RaftEntry, StoreError> {
         _ => EntryPayload::Normal(Commands { time: record.time, bytes: record.payload.clone() }),
     };
     Ok(RaftEntry { log_id: raft_log_id(LogId { term: record.term, index: record.index }), payload })
+}
+
+/// Returns openraft's description of a snapshot.
+pub(crate) fn snapshot_meta(position: &SnapshotPosition) -> Option<SnapshotMeta> {
+    let (id, membership) = &position.membership;
+    let last_membership = StoredMembership::new(Some(raft_log_id(*id)), raft_membership(membership)?);
+    Some(SnapshotMeta { last_log_id: Some(raft_log_id(position.last)), last_membership })
 }

@@ -18,23 +18,45 @@
 //! - no reader gets an entry that a truncation has voided;
 //! - entries of a group have indexes without gaps from the one after the purged entry.
 
+mod applied;
+mod applier;
+mod bell;
+mod consensus;
 mod convert;
 mod error;
+mod forward;
 mod group;
+mod hearing;
 mod index;
+mod members;
+mod options;
+mod proposals;
 mod reader;
+mod reads;
 mod recovery;
+mod snapshots;
 mod store;
 mod sync_queue;
 mod sync_thread;
 mod tail;
+mod ticks;
 mod types;
 
-pub use error::StoreError;
+pub use applier::{Applier, SnapshotPoint};
+pub use consensus::{Consensus, ConsensusParts};
+pub use error::{BarrierError, ChangeError, StartError, StoreError};
+pub use forward::{Forwarded, Forwarder};
 pub use group::StoreStats;
+pub use hearing::Hearing;
+pub use members::{ConsensusStatus, MemberStatus};
+pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use recovery::Base;
+pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
 pub use store::{LogStore, StoreOptions};
-pub use sync_queue::{SyncDriver, SyncQueue};
+pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;
-pub use types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, Types};
+pub use types::{
+    Commands, Raft, RaftEntry, RaftLogId, RaftMembership, RaftSnapshot, RaftVote, Response, SnapshotMeta,
+    StoredMembership, Types,
+};

@@ -24,6 +24,7 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
+use thalweg_replica::MemberClock;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
 
@@ -71,6 +72,7 @@ pub struct LogStore<Rt: AsyncRuntime> {
     reader: LogReader,
     queue: Arc<SyncQueue<Rt>>,
     driver: Arc<dyn SyncDriver>,
+    clock: Option<Arc<MemberClock>>,
 }
 
 impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
@@ -99,7 +101,14 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         driver: Arc<dyn SyncDriver>,
     ) -> Result<Self, StoreError> {
         let group = recover(&log, space, base, options.max_tail_bytes)?;
-        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver })
+        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, clock: None })
+    }
+
+    /// Makes the group's log set the clock of the space by the entries that it contains and receives.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<MemberClock>) -> Self {
+        clock.raise_to(self.reader.group().last_time);
+        Self { clock: Some(clock), ..self }
     }
 
     /// Returns a reader of the group's log.
@@ -147,26 +156,27 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     /// Waits until all records below `lsn` are durable.
     async fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
-        self.flush(lsn, IOFlushed::signal(sender));
+        self.flush(lsn, 0, IOFlushed::signal(sender));
         receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    fn flush(&self, lsn: Lsn, done: IOFlushed<Types<Rt>>) {
-        self.queue.push(lsn, done);
+    fn flush(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>) {
+        self.queue.push(lsn, bytes, done);
         self.driver.notify();
     }
 
-    /// Writes entries and makes them readable. Returns the LSN after the last one.
-    async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<Lsn> {
+    /// Writes entries and makes them readable. Returns the LSN after the last one, and the bytes of the entries.
+    async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<(Lsn, u64)> {
         let mut entries = entries.into_iter().peekable();
-        let mut next_lsn = self.reader.log.end();
+        let (mut next_lsn, mut bytes) = (self.reader.log.end(), 0);
         while entries.peek().is_some() {
             let batch = self.next_batch(&mut entries)?;
             let appended = self.write(&batch).await?;
+            bytes += batch.iter().map(|planned| planned.payload.len() as u64).sum::<u64>();
             self.learn(batch, &appended)?;
             next_lsn = appended.next;
         }
-        Ok(next_lsn)
+        Ok((next_lsn, bytes))
     }
 
     /// Takes entries for one batch.
@@ -218,6 +228,11 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
                 payload,
                 payload_at,
             };
+            if let Some(clock) = &self.clock
+                && kind == RecordKind::Entry
+            {
+                clock.received(time);
+            }
             payload_at.offset += (record.payload.len() + thalweg_log::RECORD_HEADER_BYTES) as u32;
             group.push(&record)?;
             group.tail.push(record);
@@ -264,8 +279,8 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
         I::IntoIter: OptionalSend,
     {
         self.queue.room().await?;
-        let next_lsn = self.append_entries(entries.into_iter().collect()).await?;
-        self.flush(next_lsn, callback);
+        let (next_lsn, bytes) = self.append_entries(entries.into_iter().collect()).await?;
+        self.flush(next_lsn, bytes, callback);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Clients of the simulated cluster: each sends one request at a time to the node that it believes to lead.
+//! Clients of the simulated cluster: each sends one request at a time, mostly to the node that it believes to lead.
 //!
 //! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and how it finds the leader. Does
 //! not own: the record of requests and answers (`history`), or how a node serves a request (`serve`).
@@ -42,6 +42,8 @@ pub(crate) struct Client {
     target: ProcessId,
     /// Values that the client saw last, for its next conditional write.
     seen: BTreeMap<Key, Option<u64>>,
+    /// Highest revision that the client has seen.
+    revision: u64,
     /// Mean time between two requests.
     pause: Duration,
     /// Next sequence number of the client as a producer.
@@ -73,6 +75,7 @@ impl Client {
             id,
             target,
             seen: BTreeMap::new(),
+            revision: 0,
             pause,
             sequence: 0,
             append: None,
@@ -150,7 +153,13 @@ impl Client {
             0 => ACCOUNTS.collect(),
             _ => vec![random(0..REGISTERS)],
         };
-        Action::Read { keys, level: Level::Linearizable }
+        let level = match random(0..8) {
+            0..4 => Level::Linearizable,
+            4 | 5 => Level::Lease,
+            6 => Level::AtLeast(self.revision),
+            _ => Level::Stale,
+        };
+        Action::Read { keys, level }
     }
 
     /// Returns a write of keys, on condition that they have the values that the client saw last.
@@ -244,6 +253,11 @@ impl Client {
 
     /// Draws conclusions from an answer.
     fn note(&mut self, action: Action, answer: &Answer) {
+        match answer {
+            Answer::Values { revision, .. } => self.revision = self.revision.max(*revision),
+            Answer::Outcome(Outcome::Committed { revision, .. }) => self.revision = self.revision.max(revision.0),
+            Answer::Outcome(_) => {}
+        }
         match (action, answer) {
             (Action::Read { keys, .. }, Answer::Values { values, .. }) => {
                 self.seen.extend(keys.into_iter().zip(values.iter().copied()));
@@ -277,9 +291,11 @@ impl Client {
 
     /// Sends a request and waits for the answer.
     async fn ask(&self, action: Action, command: Bytes) -> Reply {
-        let (cluster, node) = (self.cluster.clone(), self.target);
+        // Any node takes requests.
+        let node = if random(0..5) == 0 { self.cluster.any_node() } else { self.target };
+        let cluster = self.cluster.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        if cluster.state(node).is_none() {
+        if cluster.running(node).is_none() {
             return Reply::Rejected(None);
         }
         // The request runs in the node's process, and ends with it.

@@ -14,22 +14,21 @@ use std::{
 };
 
 use openraft::async_runtime::WatchReceiver;
-use thalweg_raft::Commands;
-use thalweg_replica::NodeInfo;
-use thalweg_types::Clock;
+use thalweg_replica::{Leadership, NodeInfo};
+use thalweg_types::NodeId;
 
 use crate::{
     backends::NodeOptions,
-    commands::{creations, payload},
+    commands::creations,
     faults::{Fault, FaultKind},
     history::{Action, History},
     network::Network,
-    node::{NodeClock, NodeParts},
+    node::NodeParts,
     plant::Plant,
     report::Gap,
+    running::Running,
     runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, sleep, spawn, stop},
     settings::Settings,
-    state::ReplicaState,
     truth::Truth,
 };
 
@@ -41,6 +40,11 @@ const SLOW_MICROS: u64 = 20_000;
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
+
+/// Returns the description of a member.
+fn info_of(id: ProcessId) -> NodeInfo {
+    NodeInfo::at(format!("node{id}"))
+}
 
 struct Inner {
     settings: Settings,
@@ -170,12 +174,8 @@ impl Cluster {
         self.0.is_stopping.get()
     }
 
-    pub(crate) fn state(&self, node: ProcessId) -> Option<ReplicaState> {
-        self.0.nodes.borrow().get(&node)?.state.borrow().clone()
-    }
-
-    pub(crate) fn clock(&self, node: ProcessId) -> NodeClock {
-        self.parts(node).clock()
+    pub(crate) fn running(&self, node: ProcessId) -> Option<Running> {
+        self.0.nodes.borrow().get(&node)?.running.borrow().clone()
     }
 
     pub(crate) fn any_node(&self) -> ProcessId {
@@ -220,7 +220,7 @@ impl Cluster {
             let _ = sender.send(());
         });
         // The node may be killed while it starts.
-        let is_running = receiver.await.is_ok() && self.state(id).is_some();
+        let is_running = receiver.await.is_ok() && self.running(id).is_some();
         if is_running {
             self.watch(id);
         }
@@ -248,9 +248,9 @@ impl Cluster {
 
     /// Waits for the end of the node's consensus, which must not end by itself.
     fn watch(&self, id: ProcessId) {
-        let Some(raft) = self.0.network.raft(id) else { return };
+        let Some(consensus) = self.0.network.node(id) else { return };
         let cluster = self.clone();
-        let mut metrics = raft.metrics();
+        let mut metrics = consensus.raft().metrics();
         // The node's crash drops the task.
         spawn(id, async move {
             while metrics.changed().await.is_ok() {
@@ -264,12 +264,11 @@ impl Cluster {
 
     /// Founds the group, and creates what the clients use.
     pub(crate) async fn found(&self) {
-        let members: BTreeMap<u64, NodeInfo> = self.voters().into_iter().map(|id| (id, NodeInfo::default())).collect();
-        let raft = self.0.network.raft(1).expect("node 1 runs");
-        raft.initialize(members).await.expect("a new group can be founded");
+        let members = self.voters().into_iter().map(|id| (NodeId(id), info_of(id))).collect();
+        let first = self.0.network.node(1).expect("node 1 runs");
+        first.found(members).await.expect("a new group can be founded");
         for command in creations() {
-            let bytes = payload(&command);
-            while !self.propose(bytes.clone()).await {
+            while !self.propose(command.clone()).await {
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -278,19 +277,21 @@ impl Cluster {
         }
     }
 
-    /// Proposes commands to the leader. Returns false without one.
-    async fn propose(&self, bytes: bytes::Bytes) -> bool {
-        let Some(raft) = self.leader().and_then(|leader| self.0.network.raft(leader)) else { return false };
-        let time = self.clock(1).wall();
-        raft.client_write(Commands { time, bytes }).await.is_ok()
+    /// Proposes a command on the leader. Returns false without one.
+    async fn propose(&self, command: bytes::Bytes) -> bool {
+        let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        spawn(leader, async move {
+            let _ = sender.send(running.propose(&command).await.is_ok());
+        });
+        receiver.await == Ok(true)
     }
 
     /// Returns the node that leads the highest term, as the nodes that run see it.
     pub(crate) fn leader(&self) -> Option<ProcessId> {
-        let leads = |id: ProcessId| {
-            let metrics = self.0.network.raft(id)?.metrics();
-            let metrics = metrics.borrow_watched();
-            (metrics.state == openraft::ServerState::Leader).then_some((metrics.current_term, id))
+        let leads = |id: ProcessId| match self.0.network.node(id)?.member().leadership() {
+            Leadership::Leader { term } => Some((term, id)),
+            Leadership::Follower { .. } => None,
         };
         self.ids().into_iter().filter_map(leads).max().map(|(_, id)| id)
     }
@@ -333,6 +334,15 @@ impl Cluster {
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
             FaultKind::PowerCut => self.cut_power(victim),
+            FaultKind::Restarted => {
+                self.crash(victim, fault.kind);
+                let cluster = self.clone();
+                spawn(OUTSIDE, async move {
+                    sleep(Duration::from_millis(random(1..60))).await;
+                    cluster.restart(victim).await;
+                });
+            }
+            FaultKind::Transfer => self.transfer(),
             FaultKind::Reconfigured => {
                 self.crash(victim, fault.kind);
                 parts.options.set(NodeOptions::random());
@@ -405,7 +415,7 @@ impl Cluster {
             FaultKind::StuckSync => parts.faults.is_stuck.set(false),
             FaultKind::SlowSync => parts.faults.slow_micros.set(0),
             FaultKind::Stopped => resume(victim),
-            FaultKind::ClockStep | FaultKind::Replaced => {}
+            FaultKind::ClockStep | FaultKind::Replaced | FaultKind::Restarted | FaultKind::Transfer => {}
             FaultKind::Loss => network.set_loss(0),
             FaultKind::Delay => network.set_delay(crate::network::USUAL_DELAY),
         }
@@ -428,14 +438,30 @@ impl Cluster {
         kill(id);
         parts.is_starting.set(false);
         parts.is_power_cut.set(false);
-        drop(parts.state.take());
+        drop(parts.running.take());
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
         *parts.disk.borrow_mut() = match kind {
-            FaultKind::Kill | FaultKind::Reconfigured | FaultKind::Flipped => disk.kill_process(),
+            FaultKind::Kill | FaultKind::Restarted | FaultKind::Reconfigured | FaultKind::Flipped => {
+                disk.kill_process()
+            }
             _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
             _ => disk.power_loss(random(0..u64::MAX)),
         };
+    }
+
+    /// Asks the leader to transfer its leadership. It may refuse.
+    fn transfer(&self) {
+        let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) else {
+            return;
+        };
+        spawn(leader, async move {
+            let text = match consensus.transfer(None).await {
+                Ok(to) => format!("has transferred its leadership to node {to}"),
+                Err(error) => format!("does not transfer its leadership: {error}"),
+            };
+            record(leader, text);
+        });
     }
 
     /// Lets the node write a little more, and then cuts its power.
@@ -474,7 +500,7 @@ impl Cluster {
             *faults = faults.saturating_sub(1);
             *faults == 0
         };
-        if is_whole && self.ids().contains(&id) && self.state(id).is_none() && !self.is_broken(id) {
+        if is_whole && self.ids().contains(&id) && self.running(id).is_none() && !self.is_broken(id) {
             self.start(id).await;
         }
     }

@@ -28,15 +28,15 @@ const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Returns the payload of an entry with one command.
-pub(crate) fn payload(command: &[u8]) -> Bytes {
+/// Returns a command as nodes propose it.
+pub(crate) fn framed(command: &[u8]) -> Framed {
     let mut framed = Framed::with_capacity(command.len());
     let encode = |out: &mut Vec<u8>| {
         out.extend_from_slice(command);
         Ok::<(), CommandError>(())
     };
     framed.encode(encode).expect("the simulation's commands are short");
-    Bytes::copy_from_slice(framed.bytes())
+    framed
 }
 
 fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Bytes {

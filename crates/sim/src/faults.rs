@@ -15,6 +15,10 @@ pub enum FaultKind {
     PowerCut,
     /// The process is killed; what it wrote stays. It starts again at the end.
     Kill,
+    /// The process is killed, and starts again at once.
+    Restarted,
+    /// The leader is asked to transfer its leadership.
+    Transfer,
     /// The process is killed, and starts again at the end with other options: another backend, other sizes.
     Reconfigured,
     /// The process is killed, and a bit of its files flips. It starts again at the end. If the node finds the damage, it is
@@ -52,10 +56,12 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::PowerLoss,
         Self::PowerCut,
         Self::Kill,
+        Self::Restarted,
+        Self::Transfer,
         Self::Reconfigured,
         Self::Flipped,
         Self::FullDisk,
@@ -88,6 +94,8 @@ impl FaultKind {
             Self::PowerLoss => "power loss",
             Self::PowerCut => "power cut",
             Self::Kill => "kill",
+            Self::Restarted => "restarted",
+            Self::Transfer => "transfer",
             Self::Reconfigured => "reconfigured",
             Self::Flipped => "flipped bit",
             Self::FullDisk => "full disk",

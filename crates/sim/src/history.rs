@@ -16,6 +16,20 @@ pub type Key = u64;
 pub enum Level {
     /// The read sees every write that was answered before it began.
     Linearizable,
+    /// The same, and the leader relies on its lease.
+    Lease,
+    /// The read sees a revision that the client has seen, or a later one.
+    AtLeast(u64),
+    /// The read sees the values of any moment.
+    Stale,
+}
+
+impl Level {
+    /// Returns true if the read sees every write that was answered before it began.
+    #[must_use]
+    pub fn is_recent(self) -> bool {
+        matches!(self, Self::Linearizable | Self::Lease)
+    }
 }
 
 /// An operation of a client. Numbers that clients choose are used once, so values, records and owners differ.

@@ -22,12 +22,12 @@ pub mod node;
 pub mod oracle;
 pub mod plant;
 pub mod report;
+pub mod running;
 pub mod runtime;
 pub mod search;
 pub mod settings;
 pub mod shrink;
 pub mod simulation;
-pub mod state;
 pub mod truth;
 pub mod types;
 

@@ -1,4 +1,4 @@
-//! A simulated node: the product's log on a simulated disk, openraft, and the state.
+//! A simulated node: the product's log on a simulated disk, state, member and consensus.
 //!
 //! Owns: starting a node from its disk, and the time that its fsyncs take. Does not own: when nodes start and crash
 //! (`cluster`).
@@ -9,37 +9,42 @@ use std::{
     ops::RangeInclusive,
     rc::Rc,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use openraft::{
-    Config, LogState, OptionalSend, SnapshotPolicy,
+    EntryPayload, LogState, OptionalSend,
     storage::{IOFlushed, RaftLogStorage},
 };
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_log::Log;
-use thalweg_raft::{Base, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, StoreOptions, SyncDriver, SyncQueue};
+use thalweg_raft::{
+    ConsensusOptions, ConsensusParts, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, SyncDriver, SyncQueue,
+};
+use thalweg_replica::{Member, MemberOptions};
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::Backend;
-use thalweg_types::{Clock, SpaceTime};
+use thalweg_types::{Clock, NodeId, SpaceTime};
 
 use crate::{
     backends::{BackendKind, LogBlobs, NodeOptions, Tables, discard, flip_in, open, persist},
     network::Network,
     plant::Plant,
+    running::{Reports, Running},
     runtime::{ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
-    state::{ReplicaState, SimRaft},
     truth::Truth,
-    types::{SPACE, Types},
+    types::{SPACE, SimConsensus, Types},
 };
 
 /// Wall clock at the start of a simulation, in microseconds since the Unix epoch.
 const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
+/// Maximum bytes of the queue of proposals.
+const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Usual size of a disk.
 const DISK_BYTES: u64 = 1 << 40;
 /// Time after which a stuck fsync looks again.
@@ -110,6 +115,7 @@ struct PlantedStore {
     plant: Option<Plant>,
     /// Vote that is confirmed and not written.
     late_vote: Option<RaftVote>,
+    clock_error: Arc<AtomicI64>,
 }
 
 impl RaftLogStorage<Types> for PlantedStore {
@@ -139,6 +145,14 @@ impl RaftLogStorage<Types> for PlantedStore {
         I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let shift = if self.plant == Some(Plant::OwnClock) { self.clock_error.load(Relaxed) } else { 0 };
+        let shifted = move |mut entry: RaftEntry| {
+            if let EntryPayload::Normal(commands) = &mut entry.payload {
+                commands.time = SpaceTime(commands.time.0.saturating_add_signed(shift));
+            }
+            entry
+        };
+        let entries: Vec<RaftEntry> = entries.into_iter().map(shifted).collect();
         if self.plant == Some(Plant::AckBeforeFsync) {
             self.store.append(entries, IOFlushed::noop()).await?;
             callback.io_completed(Ok(()));
@@ -183,8 +197,8 @@ pub struct NodeParts {
     pub clock_error: Arc<AtomicI64>,
     /// True while the node starts. A stopped process can be starting for long.
     pub is_starting: Cell<bool>,
-    /// State of the present run; `None` while the node is down.
-    pub state: RefCell<Option<ReplicaState>>,
+    /// Present run; `None` while the node is down.
+    pub running: RefCell<Option<Running>>,
 }
 
 impl NodeParts {
@@ -203,7 +217,7 @@ impl NodeParts {
             is_power_cut: Cell::default(),
             clock_error: Arc::default(),
             is_starting: Cell::default(),
-            state: RefCell::default(),
+            running: RefCell::default(),
         }
     }
 
@@ -248,13 +262,21 @@ impl NodeParts {
     }
 
     /// Opens the node's state. A backend that the node did not use last begins with an empty state.
-    fn open_state(&self, disk: &Arc<dyn Disk>, log: &Log) -> io::Result<(Arc<dyn Backend>, Machine)> {
+    fn open_state(
+        &self,
+        disk: &Arc<dyn Disk>,
+        log: &Log,
+        plant: Option<Plant>,
+    ) -> io::Result<(Arc<dyn Backend>, Machine)> {
         let options = self.options.get();
         if self.started_with.replace(Some(options.backend)).is_some_and(|before| before != options.backend) {
             discard(options.backend, &**disk, &self.tables)?;
         }
         let backend = open(&options, disk, &self.tables, log).map_err(io::Error::other)?;
-        let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes };
+        // The running hash depends on options below the minimum, which the engine refuses.
+        let is_planted = plant == Some(Plant::OptionInApply) && self.id == 2;
+        let inline_value_bytes = if is_planted { 16 } else { options.inline_value_bytes };
+        let machine_options = MachineOptions { inline_value_bytes };
         let machine = Machine::open(Arc::clone(&backend), machine_options).map_err(io::Error::other)?;
         Ok((backend, machine.with_blobs(Arc::new(LogBlobs(log.clone())))))
     }
@@ -282,15 +304,29 @@ impl NodeParts {
             faults: Rc::clone(&self.faults),
         });
         let _ = syncs.queue.set(Arc::clone(&queue));
-        let store = LogStore::open(log.clone(), SPACE, &Base::default(), StoreOptions::default(), queue, syncs)?;
-        let (backend, machine) = self.open_state(&disk, &log)?;
-        let reader = store.reader();
-        let parts = (log.clone(), reader);
-        let state = ReplicaState::new(self.id, parts, machine, truth.clone(), plant, Arc::clone(&self.clock_error))?;
-        let stepped = log.clone();
+        let (backend, machine) = self.open_state(&disk, &log, plant)?;
+        let machine = Arc::new(machine);
+        let options_of_member = MemberOptions {
+            max_move_wait: Duration::ZERO,
+            ..MemberOptions::new(SPACE, NodeId(self.id), MAX_QUEUE_BYTES)
+        };
+        let clock = Arc::new(self.clock());
+        let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options_of_member);
+        let member = member.map_err(io::Error::other)?;
+        if machine.membership().map_err(io::Error::other)?.is_some() {
+            truth.opened(self.id, machine.applied());
+        }
+        let reports = Arc::new(Reports {
+            node: self.id,
+            log: log.clone(),
+            machine,
+            reader: OnceLock::new(),
+            truth: truth.clone(),
+        });
+        member.observe(Arc::clone(&reports) as _);
         spawn(self.id, async move {
             loop {
-                stepped.step();
+                log.step();
                 sleep(STEP).await;
             }
         });
@@ -302,27 +338,22 @@ impl NodeParts {
                 }
             }
         });
-        let store = PlantedStore { store, plant, late_vote: None };
-        let raft = SimRaft::new(self.id, config(), network.links_of(self.id), store, state.clone()).await;
-        network.connect(self.id, raft.map_err(|error| io::Error::other(error.to_string()))?);
-        *self.state.borrow_mut() = Some(state);
+        let links = network.links_of(self.id);
+        let parts = ConsensusParts {
+            member: member.clone(),
+            queue,
+            driver: syncs,
+            network: links.clone(),
+            snapshots: None,
+            forwarder: Some(Rc::new(links)),
+        };
+        let clock_error = Arc::clone(&self.clock_error);
+        let view = |store| PlantedStore { store, plant, late_vote: None, clock_error };
+        let consensus = SimConsensus::start_with(parts, ConsensusOptions::DEFAULTS, view).await;
+        let consensus = consensus.map_err(|error| io::Error::other(error.to_string()))?;
+        let _ = reports.reader.set(consensus.reader().clone());
+        network.connect(self.id, consensus.clone());
+        *self.running.borrow_mut() = Some(Running::new(member, consensus, plant));
         Ok(())
     }
-}
-
-/// Timing of the consensus: the defaults of the product's design.
-fn config() -> Arc<Config> {
-    let config = Config {
-        heartbeat_interval: 80,
-        election_timeout_min: 250,
-        election_timeout_max: 400,
-        enable_pre_vote: Some(true),
-        broadcast_submitted_on_append: Some(true),
-        backoff: "50ms 100ms ..200ms".to_owned(),
-        snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: u64::MAX,
-        enable_leader_restore: Some(false),
-        ..Config::default()
-    };
-    Arc::new(config.validate().expect("the settings are valid"))
 }

@@ -12,7 +12,8 @@
 //! 1. Each command is carried out on the model, in order. Its outcome on the nodes, and the one that its client was told,
 //!    must be the model's.
 //! 2. A read reports the revision that it saw. It lies after the last command with this revision or a lower one, and
-//!    before the next command with a higher one, and must have seen the values that the keys have there.
+//!    before the next command with a higher one, and must have seen the values that the keys have there. Only reads that
+//!    promise to be recent take part in step 3.
 //! 3. One pass over all moments in order keeps the highest position that an ended operation must have: an operation lies
 //!    at or above this position when it begins, and takes the lowest position that it may have. If that is above its
 //!    range, then no placement of the reads agrees with real time, because every operation before it has the lowest
@@ -27,7 +28,7 @@ use bytes::Bytes;
 use thalweg_types::command::Outcome;
 
 use crate::{
-    history::{Action, Answer, End, Operation},
+    history::{Action, Answer, End, Level, Operation},
     model::Model,
     truth::{CommittedCommand, Truth, positions},
 };
@@ -70,7 +71,11 @@ pub fn check(operations: &[Operation], truth: &Truth) -> Verdict {
     let owners = owners(operations, &positions, commands.len());
     let reads = reads(operations, &commands, truth.revision(), &mut verdict.violations);
     replay(&commands, &owners, &reads, &mut verdict);
-    let mut ranges: Vec<Range<'_>> = reads.into_iter().map(|read| read.range).collect();
+    let is_recent = |read: &PlacedRead<'_>| {
+        let action = read.range.operation.map(|operation| &operation.action);
+        matches!(action, Some(Action::Read { level, .. }) if level.is_recent())
+    };
+    let mut ranges: Vec<Range<'_>> = reads.into_iter().filter(is_recent).map(|read| read.range).collect();
     for operation in operations.iter().filter(|operation| !operation.action.is_read()) {
         if let Some(rank) = positions.get(&operation.command).and_then(|ranks| ranks.first()) {
             let at = 2 * *rank as u64 + 1;
@@ -163,6 +168,11 @@ fn reads<'a>(
         let seen = revisions.partition_point(|(other, _)| other <= revision);
         let low = seen.checked_sub(1).map_or(0, |at| 2 * (revisions[at].1 + 1));
         let high = revisions.get(seen).map_or(2 * commands.len() as u64, |(_, rank)| 2 * rank);
+        if let Action::Read { level: Level::AtLeast(wanted), .. } = operation.action
+            && *revision < wanted
+        {
+            violations.push(format!("revision {revision} is too old: {}", describe(operation)));
+        }
         if *revision > last_revision {
             violations.push(format!("revision {revision} does not exist: {}", describe(operation)));
         }

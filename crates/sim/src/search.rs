@@ -108,6 +108,7 @@ fn timed(
 ) -> Option<Timed<<Keys as crate::linear::Model>::Operation>> {
     let pairs = |pairs: &[(Key, Option<u64>)]| pairs.iter().map(|(key, value)| (numbers[key], *value)).collect();
     let request = match &operation.action {
+        Action::Read { level, .. } if !level.is_recent() => return None,
         Action::Read { keys, .. } => Request::Read(keys.iter().map(|key| numbers[key]).collect()),
         Action::Write { expect, put, .. } => Request::Write { expect: pairs(expect), put: pairs(put) },
         _ => return None,

@@ -4,11 +4,14 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
+use thalweg_replica::plant::apply_void_entries;
+
 use crate::{
     clients::Client,
     cluster::Cluster,
     faults::Victim,
     oracle,
+    plant::Plant,
     report::Report,
     runtime::{OUTSIDE, ProcessId, now, record, resume, simulate, sleep, spawn},
     search,
@@ -25,6 +28,7 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 #[must_use]
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
+    apply_void_entries(settings.plant == Some(Plant::VoidEntryRead));
     let finished = simulate(settings.seed, async move {
         let cluster = Cluster::new(own);
         let drained = run_cluster(&cluster).await;
@@ -123,7 +127,7 @@ async fn recover(cluster: &Cluster) {
         parts.faults.slow_micros.set(0);
         parts.empty_disk();
         resume(id);
-        if parts.state.borrow().is_none() {
+        if parts.running.borrow().is_none() {
             cluster.revive(id).await;
         }
     }
@@ -145,7 +149,7 @@ async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {
         let last = cluster.truth().last();
-        let is_behind = |id: &ProcessId| cluster.state(*id).and_then(|state| state.applied()) < last;
+        let is_behind = |id: &ProcessId| cluster.running(*id).map(|running| running.applied()) < last;
         let behind: Vec<ProcessId> = cluster.ids().into_iter().filter(is_behind).collect();
         if behind.is_empty() {
             return;

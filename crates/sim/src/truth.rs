@@ -5,9 +5,8 @@
 //! their runs. The running hash covers the outcomes.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, HashMap},
-    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -44,7 +43,7 @@ pub struct CommittedCommand {
     pub outcome: Outcome,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
     /// Commands of each entry.
@@ -55,8 +54,8 @@ struct Inner {
 }
 
 /// The committed entries of a simulation. A clone refers to the same entries.
-#[derive(Clone, Default)]
-pub struct Truth(Rc<RefCell<Inner>>);
+#[derive(Clone, Debug, Default)]
+pub struct Truth(Arc<Mutex<Inner>>);
 
 fn commands_of(applied: &LogRecord, outcomes: &[Outcome]) -> Option<Vec<CommittedCommand>> {
     let found: Vec<(usize, &[u8])> = Commands::new(&applied.payload).collect::<Result<_, _>>().ok()?;
@@ -70,12 +69,16 @@ fn commands_of(applied: &LogRecord, outcomes: &[Outcome]) -> Option<Vec<Committe
 }
 
 impl Truth {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reports that a node has applied an entry.
     pub fn applied(&self, node: ProcessId, applied: &LogRecord, outcomes: &[Outcome], state: Applied) {
         let (index, running_hash) = (applied.index.0, state.running_hash);
         self.raise_revision(state.revision.0);
         let entry = CommittedEntry { term: applied.term.0, payload: applied.payload.clone(), running_hash };
-        let before = self.0.borrow().entries.get(&index).cloned();
+        let before = self.inner().entries.get(&index).cloned();
         match before {
             None => {
                 let commands =
@@ -83,7 +86,7 @@ impl Truth {
                 if commands.is_none() {
                     self.violation(node, format!("entry {index} has {} outcomes: one is missing", outcomes.len()));
                 }
-                let mut inner = self.0.borrow_mut();
+                let mut inner = self.inner();
                 inner.commands.insert(index, commands.unwrap_or_default());
                 inner.entries.insert(index, entry);
             }
@@ -102,7 +105,7 @@ impl Truth {
 
     /// Reports that a node has opened a state that is applied up to a position.
     pub fn opened(&self, node: ProcessId, state: Applied) {
-        let known = self.0.borrow().entries.get(&state.index.0).map(|entry| entry.running_hash);
+        let known = self.inner().entries.get(&state.index.0).map(|entry| entry.running_hash);
         match known {
             Some(hash) if hash == state.running_hash => {}
             Some(_) => self.violation(node, format!("the opened state differs at entry {}", state.index)),
@@ -111,41 +114,41 @@ impl Truth {
     }
 
     fn raise_revision(&self, revision: u64) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner();
         inner.revision = inner.revision.max(revision);
     }
 
     /// Returns the highest revision that a node has reached.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.0.borrow().revision
+        self.inner().revision
     }
 
     /// Reports a violation.
     pub fn violation(&self, node: ProcessId, text: String) {
         record(node, format!("VIOLATION: {text}"));
-        let violations = &mut self.0.borrow_mut().violations;
-        if violations.len() < MAX_VIOLATIONS {
-            violations.push(text);
+        let mut inner = self.inner();
+        if inner.violations.len() < MAX_VIOLATIONS {
+            inner.violations.push(text);
         }
     }
 
     /// Returns the violations found so far.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        self.0.borrow().violations.clone()
+        self.inner().violations.clone()
     }
 
     /// Returns the committed commands in their order.
     #[must_use]
     pub fn commands(&self) -> Vec<CommittedCommand> {
-        self.0.borrow().commands.values().flatten().cloned().collect()
+        self.inner().commands.values().flatten().cloned().collect()
     }
 
     /// Returns the index of the last committed entry.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
-        self.0.borrow().entries.last_key_value().map(|(index, _)| *index)
+        self.inner().entries.last_key_value().map(|(index, _)| *index)
     }
 }
 

@@ -1,19 +1,19 @@
 //! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
-//! of the membership, which are openraft's.
+//! of the membership, which are those of `raft`.
 
-use std::{collections::BTreeSet, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
-use openraft::ChangeMembers;
-use thalweg_replica::NodeInfo;
+use thalweg_raft::ChangeError;
+use thalweg_types::NodeId;
 
-use super::Cluster;
+use super::{Cluster, info_of};
 use crate::{
     faults::FaultKind,
     node::NodeParts,
     runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
-    state::SimRaft,
+    types::SimConsensus,
 };
 
 /// Time after which a change of the membership is given up.
@@ -49,9 +49,9 @@ impl Cluster {
         });
     }
 
-    /// Adds a node to the group, without a vote, and waits until it has caught up. Returns false if that takes too long.
+    /// Adds a node to the group, without a vote. Returns false if that takes too long.
     pub(super) async fn add_learner(&self, new: ProcessId) -> bool {
-        self.until_done(move |raft| async move { raft.add_learner(new, NodeInfo::default(), true).await }).await
+        self.until_done(move |leader| async move { leader.add_learner(NodeId(new), info_of(new)).await }).await
     }
 
     async fn replace_node(&self, old: ProcessId) {
@@ -71,16 +71,24 @@ impl Cluster {
         }
         // From here on the node may be a voter, so it must not disappear.
         self.0.present.borrow_mut().push(new);
-        let voters: BTreeSet<ProcessId> = self.voters().into_iter().filter(|id| *id != old).collect();
-        let changed = self.until_done(move |raft| {
-            let change = match is_learner {
-                true => ChangeMembers::RemoveNodes(BTreeSet::from([old])),
-                false => ChangeMembers::ReplaceAllVoters(voters.clone()),
-            };
-            async move { raft.change_membership(change, false).await }
-        });
-        if !changed.await {
+        let promote = move |leader: SimConsensus| async move {
+            match leader.promote(NodeId(new)).await {
+                Err(ChangeError::AlreadyVotes(_)) => Ok(()),
+                done => done,
+            }
+        };
+        if !is_learner && !self.until_done(promote).await {
             return record(new, "did not become a voter in time");
+        }
+        let remove = move |leader: SimConsensus| async move {
+            match leader.remove(NodeId(old)).await {
+                Err(ChangeError::NotAMember(_)) => Ok(()),
+                Err(ChangeError::Leads(_)) => leader.transfer(None).await.and(Err(ChangeError::Leads(NodeId(old)))),
+                done => done,
+            }
+        };
+        if !self.until_done(remove).await {
+            return record(old, "was not removed in time");
         }
         record(old, format!("is removed for node {new}"));
         self.0.present.borrow_mut().retain(|id| *id != old);
@@ -89,15 +97,14 @@ impl Cluster {
 
     /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if none does in
     /// time. An attempt without an answer may have succeeded; repeating a change does no harm.
-    async fn until_done<F, T, E>(&self, change: impl Fn(SimRaft) -> F) -> bool
+    async fn until_done<F, T, E>(&self, change: impl Fn(SimConsensus) -> F) -> bool
     where
         F: Future<Output = Result<T, E>> + 'static,
     {
         let end = now() + PATIENCE;
         while now() < end && !self.is_stopping() {
-            if let Some((leader, raft)) = self.leader().and_then(|leader| Some((leader, self.0.network.raft(leader)?)))
-            {
-                let attempt = change(raft);
+            if let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) {
+                let attempt = change(consensus);
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 spawn(leader, async move {
                     // The script may have given the attempt up.

@@ -1,0 +1,118 @@
+//! Loss of the leader, with proposals in flight.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use thalweg_replica::{Leadership, ProposeError};
+use thalweg_types::{Index, command::Outcome};
+
+use crate::{
+    commands::{put, run},
+    node::Cluster,
+};
+
+#[test]
+fn proposals_in_flight_end_typed_when_the_leader_is_isolated() {
+    run(async {
+        let cluster = Cluster::founded_with(3, Duration::from_secs(3)).await;
+        let old = cluster.leader().await;
+        cluster.network.isolate(old.id);
+        let lost = (0..10).map(|number| {
+            let old = old.clone();
+            async move { old.propose(put(&format!("lost {number}"), b"v")).await }
+        });
+        let lost = tokio::task::spawn_local(join_all(lost));
+        let new = cluster.leader_except(&[old.id]).await;
+        new.propose(put("new", b"v")).await.unwrap();
+        cluster.network.heal();
+        for outcome in lost.await.unwrap() {
+            match outcome {
+                Err(ProposeError::OutcomeUnknown { .. } | ProposeError::NotLeader { .. } | ProposeError::NoLeader) => {}
+                // Rejected before it was written, and then forwarded to the new leader.
+                Ok(written) => assert!(matches!(written.outcome, Some(Outcome::Committed { .. }))),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        cluster.wait_equal(new.machine.applied().index).await;
+        let leadership = cluster.node(old.id).member.leadership();
+        assert!(matches!(leadership, Leadership::Follower { leader: Some((id, _)), .. } if id.0 == new.id));
+    });
+}
+
+#[test]
+fn the_cluster_goes_on_after_each_leader_is_lost() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let mut time = cluster.leader().await.machine.applied().time;
+        for round in 0..4_u64 {
+            let leader = cluster.leader().await;
+            leader.propose(put("k", &round.to_le_bytes())).await.unwrap();
+            cluster.lose_power(leader.id, round).await;
+            let new = cluster.leader_except(&[leader.id]).await;
+            new.propose(put("k2", &round.to_le_bytes())).await.unwrap();
+            assert_eq!(new.get("k"), Some(round.to_le_bytes().to_vec()), "acknowledged writes are kept");
+            let now = new.machine.applied().time;
+            assert!(now > time, "space time goes on");
+            time = now;
+            cluster.start(leader.id).await;
+            cluster.wait_equal(Index(1)).await;
+        }
+    });
+}
+
+#[test]
+fn leadership_is_transferred_without_a_loss() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.follower().await;
+        for round in 0..3 {
+            let leader = cluster.leader().await;
+            leader.propose(put("k", &[round])).await.unwrap();
+            let to = cluster.wait("a follower that is up to date", || {
+                let status = leader.consensus.status();
+                let here = thalweg_types::NodeId(leader.id);
+                let is_fit = |member: &thalweg_raft::MemberStatus| {
+                    member.matched == status.last.map(|last| last.index) && member.last_answer.is_some()
+                };
+                status.members.iter().find(|(node, member)| **node != here && is_fit(member)).map(|(node, _)| *node)
+            });
+            let to = to.await;
+            assert_eq!(leader.consensus.transfer(Some(to)).await.unwrap(), to);
+            let new = cluster.leader_except(&[leader.id]).await;
+            assert_eq!(new.id, to.0);
+            new.propose(put("k", &[round, round])).await.unwrap();
+            leader.propose(put("k", &[round, round, round])).await.unwrap();
+            assert_eq!(leader.get("k"), Some(vec![round; 3]), "the old leader forwards");
+        }
+    });
+}
+
+#[test]
+fn a_majority_is_needed() {
+    run(async {
+        let cluster = Cluster::founded_with(3, Duration::from_millis(500)).await;
+        let leader = cluster.leader().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader.id).collect();
+        for id in &others {
+            cluster.lose_power(*id, *id).await;
+        }
+        let written = leader.propose(put("k", b"v")).await;
+        assert!(written.is_err());
+        assert_eq!(leader.get("k"), None, "nothing is shown that is not committed");
+        cluster.start(others[0]).await;
+        let leader = cluster.wait("a leader with a majority", || {
+            cluster
+                .nodes()
+                .into_iter()
+                .find(|node| node.member.leads() && node.consensus.status().last_quorum.is_some())
+        });
+        let leader = leader.await;
+        cluster.wait("the first write", || leader.machine.applied().index.0.checked_sub(1)).await;
+        let mut written = leader.propose(put("k2", b"v")).await;
+        let begun = std::time::Instant::now();
+        while written.is_err() && begun.elapsed() < crate::node::PATIENCE {
+            written = cluster.leader().await.propose(put("k2", b"v")).await;
+        }
+        written.unwrap();
+    });
+}
