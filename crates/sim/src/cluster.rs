@@ -128,6 +128,15 @@ impl Cluster {
         self.0.last_write.get()
     }
 
+    /// Ends all nodes, which hold each other through the network.
+    pub(crate) fn end_all(&self) {
+        for (id, parts) in &*self.0.nodes.borrow() {
+            self.0.network.disconnect(*id);
+            kill(*id);
+            drop(parts.running.take());
+        }
+    }
+
     /// Makes the clients stop after their present request.
     pub(crate) fn stop_clients(&self) {
         self.0.is_stopping.set(true);
@@ -334,14 +343,8 @@ impl Cluster {
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
             FaultKind::PowerCut => self.cut_power(victim),
-            FaultKind::Restarted => {
-                self.crash(victim, fault.kind);
-                let cluster = self.clone();
-                spawn(OUTSIDE, async move {
-                    sleep(Duration::from_millis(random(1..60))).await;
-                    cluster.restart(victim).await;
-                });
-            }
+            FaultKind::Restarted => self.restart_soon(victim),
+            FaultKind::LostPromises => self.lose_promises(victim),
             FaultKind::Transfer => self.transfer(),
             FaultKind::Reconfigured => {
                 self.crash(victim, fault.kind);
@@ -406,7 +409,11 @@ impl Cluster {
                     self.restart(id).await;
                 }
             }
-            FaultKind::Isolated | FaultKind::Deaf | FaultKind::Mute | FaultKind::Partition => {
+            FaultKind::Isolated
+            | FaultKind::Deaf
+            | FaultKind::Mute
+            | FaultKind::Partition
+            | FaultKind::LostPromises => {
                 self.0.nodes.borrow().keys().for_each(|&other| {
                     network.mend(victim, other);
                     network.mend(other, victim);
@@ -448,6 +455,36 @@ impl Cluster {
             _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
             _ => disk.power_loss(random(0..u64::MAX)),
         };
+    }
+
+    /// Cuts a node off from the others, one after the other. The last ones restart.
+    fn lose_promises(&self, id: ProcessId) {
+        let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
+        // With the node itself, the others that remain are just a majority.
+        let restarted = others.split_off((others.len() / 2).max(usize::from(others.len() > 1)));
+        let cut = move |cluster: &Self, other| {
+            cluster.0.network.cut(id, other);
+            cluster.0.network.cut(other, id);
+        };
+        others.iter().for_each(|other| cut(self, *other));
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            sleep(Duration::from_millis(random(100..600))).await;
+            for other in restarted {
+                cut(&cluster, other);
+                cluster.restart_soon(other);
+            }
+        });
+    }
+
+    /// Kills a node's process and starts it again almost at once.
+    fn restart_soon(&self, id: ProcessId) {
+        self.crash(id, FaultKind::Restarted);
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            sleep(Duration::from_millis(random(1..60))).await;
+            cluster.restart(id).await;
+        });
     }
 
     /// Asks the leader to transfer its leadership. It may refuse.

@@ -17,6 +17,9 @@ pub enum FaultKind {
     Kill,
     /// The process is killed, and starts again at once.
     Restarted,
+    /// The leader is cut off from some voters, and a little later from the others, which restart at that moment: they
+    /// forget what they promised to the leader.
+    LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
     /// The process is killed, and starts again at the end with other options: another backend, other sizes.
@@ -56,11 +59,12 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::PowerLoss,
         Self::PowerCut,
         Self::Kill,
         Self::Restarted,
+        Self::LostPromises,
         Self::Transfer,
         Self::Reconfigured,
         Self::Flipped,
@@ -95,6 +99,7 @@ impl FaultKind {
             Self::PowerCut => "power cut",
             Self::Kill => "kill",
             Self::Restarted => "restarted",
+            Self::LostPromises => "lost promises",
             Self::Transfer => "transfer",
             Self::Reconfigured => "reconfigured",
             Self::Flipped => "flipped bit",

@@ -14,10 +14,10 @@ use thalweg_raft::{BarrierError, LogReader};
 use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
 use thalweg_state::{keyspaces::StoredValue, machine::Machine};
 use thalweg_store::Applied;
-use thalweg_types::{Durability, Index, Lsn, Revision, command::Outcome};
+use thalweg_types::{Durability, Index, Lsn, Offset, Revision, command::Outcome, record::Records};
 
 use crate::{
-    commands::{KEYSPACE, framed, key_bytes, number_of},
+    commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
     history::{Key, Level},
     plant::Plant,
     runtime::ProcessId,
@@ -27,6 +27,9 @@ use crate::{
 
 /// Time after which a node gives up to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
+
+/// Number of batches of the stream that are read at a time.
+const PAGE_BATCHES: usize = 256;
 
 /// One run of a node. A clone refers to the same run.
 #[derive(Clone)]
@@ -83,6 +86,30 @@ impl Running {
             Level::Stale => {}
         }
         Ok(self.read_now(keys))
+    }
+
+    /// Reads the whole stream from the log. Returns the records in order.
+    pub fn stream(&self) -> io::Result<Vec<u64>> {
+        let (machine, log) = (self.0.member.machine(), self.0.member.log());
+        let mut records = Vec::new();
+        loop {
+            let from = Offset(records.len() as u64);
+            let page = machine.batches_from(STREAM, from, PAGE_BATCHES, u64::MAX).map_err(failed)?;
+            for batch in &page.batches {
+                if batch.first.0 != records.len() as u64 {
+                    return Err(failed(format!("a batch begins at {}, not at {}", batch.first, records.len())));
+                }
+                let bytes = log.read_blob(&batch.blob).map_err(failed)?;
+                for record in Records::new(&bytes) {
+                    let payload = record.map_err(failed)?.payload;
+                    let number = payload.try_into().map(u64::from_le_bytes).map_err(failed)?;
+                    records.push(number);
+                }
+            }
+            if records.len() as u64 >= page.next.0 || page.batches.is_empty() {
+                return Ok(records);
+            }
+        }
     }
 
     fn read_now(&self, keys: &[Key]) -> io::Result<(u64, Vec<Option<u64>>)> {

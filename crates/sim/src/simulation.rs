@@ -34,6 +34,8 @@ pub fn run(settings: &Settings) -> Report {
         let drained = run_cluster(&cluster).await;
         let operations = cluster.history().take();
         let verdict = oracle::check(&operations, cluster.truth());
+        check_streams(&cluster, &verdict.stream);
+        cluster.end_all();
         let found = search::check(&operations);
         let mut violations = cluster.truth().violations();
         violations.extend(verdict.violations.iter().chain(&found.violations).cloned());
@@ -81,6 +83,23 @@ async fn run_cluster(cluster: &Cluster) -> bool {
     }
     check_equal(cluster).await;
     is_drained
+}
+
+/// Checks that the stream of each node has the records that were appended, in their order.
+fn check_streams(cluster: &Cluster, expected: &[u64]) {
+    for id in cluster.ids() {
+        match cluster.running(id).map(|running| running.stream()) {
+            Some(Ok(records)) if records == expected => {}
+            Some(Ok(records)) => {
+                let at = records.iter().zip(expected).position(|(one, other)| one != other);
+                let at = at.unwrap_or(records.len().min(expected.len()));
+                let found = (records.get(at), expected.get(at), records.len(), expected.len());
+                cluster.truth().violation(id, format!("the stream differs at offset {at}: {found:?}"));
+            }
+            Some(Err(error)) => cluster.node_failed(id, &format!("the stream cannot be read: {error}")),
+            None => {}
+        }
+    }
 }
 
 fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
