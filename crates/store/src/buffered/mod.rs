@@ -110,24 +110,12 @@ impl<S: Store> Buffered<S> {
         Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false }), threads })
     }
 
-    /// Creates a backend like [`over`](Self::over), but without threads, for simulations: [`Backend::flush`] and
-    /// [`Backend::maintain`] persist sealed memtables, and do the store's background work, on the thread that calls them.
-    /// Writes do not wait for room.
-    pub fn stepped(store: S, options: BufferOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
-        let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
-        let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
-        let mut shared = Shared::new(store, options, barrier, pool, active)?;
-        shared.is_stepped = true;
-        let writer = Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false });
-        Ok(Self { shared: Arc::new(shared), writer, threads: Vec::new() })
-    }
-
     /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
     /// `seal` requires it.
     fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let state = match seal {
-            SealTarget::Active if writer.has_waited || shared.is_stepped => shared.lock_unless_failed()?,
+            SealTarget::Active if writer.has_waited => shared.lock_unless_failed()?,
             SealTarget::Active => shared.wait_for_room()?,
             SealTarget::Nothing => shared.lock(),
         };
@@ -171,7 +159,7 @@ impl<S: Store> Buffered<S> {
 
     /// Makes the pauses that are due because the store's background work is behind.
     fn pause(&self, writer: &mut Writer) {
-        if writer.owed >= MIN_PAUSE && !self.shared.is_stepped {
+        if writer.owed >= MIN_PAUSE {
             let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
             self.shared.count_stall(|| std::thread::sleep(pause));
         }
@@ -273,18 +261,11 @@ impl<S: Store> Backend for Buffered<S> {
             self.replace_active(&mut writer, 0, SealTarget::Active)?;
         }
         drop(writer);
-        if self.shared.is_stepped {
-            worker::step(&self.shared)?;
-        }
         self.shared.wait_until_persisted()
     }
 
     fn compact(&self) -> Result<(), BackendError> {
         self.flush()?;
-        if self.shared.is_stepped {
-            self.shared.change_upkeep(S::request_compaction);
-            return worker::step(&self.shared);
-        }
         self.shared.compact()
     }
 
@@ -297,7 +278,7 @@ impl<S: Store> Backend for Buffered<S> {
         if gathered > self.shared.options.max_unflushed_records {
             self.flush()?;
         }
-        if self.shared.is_stepped { worker::step(&self.shared) } else { Ok(()) }
+        Ok(())
     }
 
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {

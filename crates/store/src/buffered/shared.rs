@@ -43,8 +43,6 @@ pub struct Shared<S: Store> {
     /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
-    /// True if there are no background threads.
-    pub(super) is_stepped: bool,
 }
 
 /// State of a backend whose fields change together, under one lock.
@@ -156,7 +154,6 @@ impl<S: Store> Shared<S> {
             upkeep: Condvar::new(),
             progress: Condvar::new(),
             counters: Counters::default(),
-            is_stepped: false,
         })
     }
 

@@ -4,7 +4,6 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::shared::Shared;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, VerifiedRows},
     merge::{Cursor, Source},
@@ -104,11 +103,6 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Returns true if the requested compaction with this number has finished.
     fn has_compacted(_upkeep: &Self::Upkeep, _request: u64) -> bool {
         true
-    }
-
-    /// Does the store's background work that is due, in a backend without threads.
-    fn do_upkeep(_shared: &Shared<Self>) -> Result<(), BackendError> {
-        Ok(())
     }
 
     /// Adds the statistics of the store and of its newest view to `stats`: bytes on disk, bytes cached, keys. May

@@ -16,7 +16,7 @@ use super::{
     shared::{Shared, Work},
     store::Store,
 };
-use crate::backend::{Applied, BackendError};
+use crate::backend::BackendError;
 
 /// Name and main function of a background thread of the store. The function returns when the thread must stop.
 pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
@@ -52,44 +52,15 @@ pub(super) fn start<S: Store>(
     Ok(threads)
 }
 
-/// Does all work of the background threads that is due, on the calling thread. If the disk is full, the work remains, and
-/// the error is returned. Any other error is final.
-pub(super) fn step<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
-    if let Some(failure) = shared.lock().failure.clone() {
-        return Err(failure);
-    }
-    let done = persist_all(shared).and_then(|()| S::do_upkeep(shared));
-    if let Err(failure) = &done
-        && !failure.is_disk_full()
-    {
-        shared.lock().failure.get_or_insert(failure.clone());
-    }
-    done
-}
-
-fn persist_all<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
-    loop {
-        let Some(oldest) = shared.lock().version.sealed.last().cloned() else { return Ok(()) };
-        shared.persist(oldest.memtable.changes(), oldest.applied)?;
-        publish_persisted(shared, oldest.applied)?;
-        shared.maintain()?;
-    }
-}
-
-/// Replaces the oldest sealed memtable, which was persisted, with a new view of the store.
-fn publish_persisted<S: Store>(shared: &Shared<S>, applied: Applied) -> Result<(), BackendError> {
-    shared.publish_after(|state, version| {
-        version.sealed.pop();
-        state.persisted_count += 1;
-        state.persisted = Some(applied);
-    })
-}
-
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
     while let Some(oldest) = shared.next_sealed() {
         let persist = || shared.persist(oldest.memtable.changes(), oldest.applied);
         let Some(()) = shared.until_there_is_room(Work::Flush, persist)? else { return Ok(()) };
-        publish_persisted(shared, oldest.applied)?;
+        shared.publish_after(|state, version| {
+            version.sealed.pop();
+            state.persisted_count += 1;
+            state.persisted = Some(oldest.applied);
+        })?;
         let Some(()) = shared.until_there_is_room(Work::Flush, || shared.maintain())? else { return Ok(()) };
     }
     Ok(())

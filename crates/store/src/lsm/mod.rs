@@ -18,8 +18,8 @@ mod worker;
 use std::sync::Arc;
 
 use crate::{
-    backend::{BackendError, LogBarrier},
-    buffered::{Buffered, ThreadMain},
+    backend::{BackendError, LogBarrier, SyncMode},
+    buffered::{BufferOptions, Buffered, ThreadMain},
 };
 pub use options::{Compaction, LsmOptions};
 pub use store::LsmStore;
@@ -31,13 +31,10 @@ impl LsmBackend {
     /// Opens the LSM tree in `options.dir` and starts the background threads.
     pub fn open(options: LsmOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
         let store = LsmStore::open(&options)?;
-        let buffer = options.buffer();
+        let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, .. } = options;
+        let sync = SyncMode::BehindLog;
+        let buffer = BufferOptions { sync, memtable_bytes, max_sealed, max_stall, max_unflushed_records };
         let upkeep: [ThreadMain<LsmStore>; 2] = [("thalweg-compact", worker::compact), ("thalweg-warm", worker::warm)];
         Self::over(store, buffer, barrier, &upkeep)
-    }
-
-    /// Opens the LSM tree in `options.dir` without background threads; see [`Buffered::stepped`].
-    pub fn open_stepped(options: &LsmOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
-        Self::stepped(LsmStore::open(options)?, options.buffer(), barrier)
     }
 }

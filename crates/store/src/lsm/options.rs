@@ -2,8 +2,6 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{backend::SyncMode, buffered::BufferOptions};
-
 /// Choice of when the tables of the LSM tree are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compaction {
@@ -57,16 +55,6 @@ impl LsmOptions {
             compaction: Compaction::Automatic,
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,
-        }
-    }
-    /// Returns the options of the memtables in front of the tables.
-    pub(super) fn buffer(&self) -> BufferOptions {
-        BufferOptions {
-            sync: SyncMode::BehindLog,
-            memtable_bytes: self.memtable_bytes,
-            max_sealed: self.max_sealed,
-            max_stall: self.max_stall,
-            max_unflushed_records: self.max_unflushed_records,
         }
     }
 }

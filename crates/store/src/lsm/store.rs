@@ -14,11 +14,10 @@ use std::{
 use super::{
     options::{Compaction, LsmOptions},
     tables::{Backlog, TableOptions, TableSet, TableStore},
-    worker::compact_now,
 };
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change},
-    buffered::{Demand, Shared, Store},
+    buffered::{Demand, Store},
 };
 
 /// Number of sorted runs on level 0 from which writes are slowed down, because compaction is behind.
@@ -196,10 +195,6 @@ impl Store for LsmStore {
 
     fn has_compacted(upkeep: &Upkeep, request: u64) -> bool {
         upkeep.answered >= request
-    }
-
-    fn do_upkeep(shared: &Shared<Self>) -> Result<(), BackendError> {
-        compact_now(shared)
     }
 
     fn add_stats(&self, tables: &TableSet, stats: &mut BackendStats) {

@@ -38,19 +38,6 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Runs all pending compactions on the calling thread.
-pub(super) fn compact_now(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
-    loop {
-        let Some(extent) = shared.store.next_compaction(&mut shared.lock().upkeep) else { return Ok(()) };
-        if shared.store.compact(extent)? {
-            shared.publish_after(|_, _| {})?;
-        }
-        if let Extent::All { asked } = extent {
-            shared.change_upkeep(|upkeep| upkeep.answer(asked));
-        }
-    }
-}
-
 /// Main function of the reading thread: reads newly written blocks into the cache while the cache has room and no other
 /// work is pending.
 pub(super) fn warm(shared: &Shared<LsmStore>) -> Result<(), BackendError> {

@@ -83,19 +83,6 @@ impl RedbBackend {
         let store = catch_panics("opening the database", || RedbStore::open(disk, &options))?;
         Self::over(store, options.buffer, barrier, &[])
     }
-
-    /// Opens the redb database in `options.dir` without a background thread; see [`Buffered::stepped`]. A write to a full
-    /// disk fails then, and the backend with it: the caller persists only while there is room for
-    /// [`Backend::bytes_to_persist`](crate::Backend::bytes_to_persist).
-    pub fn open_stepped(
-        disk: &Arc<dyn Disk>,
-        options: RedbOptions,
-        barrier: Arc<dyn LogBarrier>,
-    ) -> Result<Self, BackendError> {
-        let store = catch_panics("opening the database", || RedbStore::open(disk, &options))?;
-        store.room.end();
-        Self::stepped(store, options.buffer, barrier)
-    }
 }
 
 /// A redb database as a store behind memtables; see the [module](self).
