@@ -53,7 +53,7 @@ use crate::{
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use contents::Contents;
-pub use options::BufferOptions;
+pub use options::{Background, BufferOptions};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
 use shared::lock;
@@ -96,7 +96,7 @@ impl<S: Store> std::fmt::Debug for Buffered<S> {
 
 impl<S: Store> Buffered<S> {
     /// Creates a backend of memtables in front of a store. Starts the thread that persists sealed memtables, and the
-    /// store's own background threads, given as `upkeep`.
+    /// store's own background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
     pub fn over(
         store: S,
         options: BufferOptions,
@@ -105,8 +105,10 @@ impl<S: Store> Buffered<S> {
     ) -> Result<Self, BackendError> {
         let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
         let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
-        let shared = Arc::new(Shared::new(store, options, barrier, pool, active)?);
-        let threads = worker::start(&shared, upkeep)?;
+        let is_stepped = options.background == Background::Stepped;
+        let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
+        let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
+        let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
         Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false }), threads })
     }
 
@@ -302,6 +304,10 @@ impl<S: Store> Backend for Buffered<S> {
 
     fn reusable_bytes(&self) -> u64 {
         self.shared.store.reusable_bytes()
+    }
+
+    fn step(&self) -> bool {
+        self.shared.work_off()
     }
 
     fn reclaim_space(&self) {
