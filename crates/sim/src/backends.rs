@@ -23,7 +23,7 @@ use thalweg_disk::Disk;
 use thalweg_log::{Log, LogOptions};
 use thalweg_state::blobs::{BlobUnreadable, Blobs};
 use thalweg_store::{
-    Backend, BackendError, BarrierFailed, BufferOptions, LogBarrier,
+    Backend, BackendError, BackendHealth, Background, BarrierFailed, BufferOptions, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},
@@ -172,25 +172,35 @@ pub(crate) fn open(
             Arc::new(MemoryBackend::open(Arc::clone(disk), MemoryOptions { dir, checkpoint_bytes }, barrier)?)
         }
         BackendKind::Redb => {
-            let buffer = BufferOptions { memtable_bytes, ..BufferOptions::default() };
+            let background = Background::Stepped;
+            let buffer = BufferOptions { memtable_bytes, background, ..BufferOptions::default() };
             let options = RedbOptions { dir, cache_bytes: 4 << 20, buffer };
-            Arc::new(RedbBackend::open_stepped(disk, options, barrier)?)
+            Arc::new(RedbBackend::open(disk, options, barrier)?)
         }
         BackendKind::Lsm => {
-            let options = LsmOptions { memtable_bytes, cache_bytes: 4 << 20, ..LsmOptions::new(tables.path()) };
-            Arc::new(LsmBackend::open_stepped(&options, barrier)?)
+            let options = LsmOptions {
+                memtable_bytes,
+                cache_bytes: 4 << 20,
+                background: Background::Stepped,
+                ..LsmOptions::new(tables.path())
+            };
+            Arc::new(LsmBackend::open(options, barrier)?)
         }
     })
 }
 
 /// Persists the state, if the disk has room for that.
 pub(crate) fn persist(backend: &dyn Backend, disk: &dyn Disk) -> Result<(), BackendError> {
-    // A backend without threads fails if redb finds the disk full.
+    // redb fails for good if it finds the disk full.
     let has_room = disk.free_bytes().is_ok_and(|free| free > MIN_FREE_BYTES + 2 * backend.bytes_to_persist());
     if !has_room {
         return Ok(());
     }
     let persisted = if random(0..4) == 0 { backend.flush().map(drop) } else { backend.maintain() };
+    backend.step();
+    if let BackendHealth::Failed(message) = backend.health() {
+        return Err(BackendError::Failed(message));
+    }
     persisted.or_else(|error| if error.is_disk_full() { Ok(()) } else { Err(error) })
 }
 
