@@ -1,7 +1,7 @@
 //! Opening the state with any of the backends (LSM, memory, redb, SQLite).
 //!
-//! Each backend has its own directory below `state/default/`, so a migration can fill the new backend's directory
-//! while the identity file still names the old backend.
+//! Each backend has its own directories below `state/default/`, so a migration can fill the new backend's directory
+//! while the identity file still names the old backend. See [`StateDir`] for their names.
 
 use std::{
     fs, io,
@@ -23,22 +23,29 @@ use thalweg_store::{
 use crate::{
     error::OpenError,
     options::{BackendKind, Options},
+    state_dir::StateDir,
 };
-
-/// Directory, within the data directory, in which a backend keeps the state of the default space.
-pub(crate) fn dir(kind: BackendKind) -> String {
-    format!("state/default/{}", kind.name())
-}
 
 /// Path of the data directory, as error messages show it.
 pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes the state directories of all backends but `kept`. Such directories are the remains of a migration that was
-/// interrupted before or after its switch.
-pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind) -> io::Result<()> {
-    BackendKind::ALL.into_iter().filter(|kind| *kind != kept).try_for_each(|other| remove_dir(disk, &dir(other)))
+/// Removes all state directories but that of the backend `kept` that is the current one. Such directories are the
+/// remains of a migration or an install that was interrupted before or after its switch.
+pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind, current: StateDir) -> io::Result<()> {
+    let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
+    let others = all.filter(|other| *other != (kept, current)).map(|(kind, dir)| dir.path(kind));
+    let there: Vec<_> = others.filter(|other| exists(disk, other)).collect();
+    if !there.is_empty() {
+        // A switch that a kill has interrupted may not be on disk yet, and must not be lost after the removal.
+        disk.sync_dir("")?;
+    }
+    there.iter().try_for_each(|other| remove_dir(disk, other))
+}
+
+fn exists(disk: &Arc<dyn Disk>, dir: &str) -> bool {
+    disk.os_path().map_or_else(|| disk.list(dir).is_ok(), |root| root.join(dir).exists())
 }
 
 /// Removes a directory and its contents. Succeeds if the directory does not exist.
@@ -59,9 +66,9 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
 /// set aside before, because the present one is then only a part of a state.
 pub(crate) fn set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::Result<()> {
     let root = disk.os_path().ok_or(io::ErrorKind::Unsupported)?;
-    let (state, aside) = (root.join(dir(kind)), root.join(aside_dir(kind)));
+    let (state, aside) = (root.join(StateDir::FIRST.path(kind)), root.join(aside_dir(kind)));
     if aside.exists() {
-        return remove_dir(disk, &dir(kind));
+        return remove_dir(disk, &StateDir::FIRST.path(kind));
     }
     match fs::rename(&state, &aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -75,19 +82,20 @@ pub(crate) fn remove_set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::R
 }
 
 fn aside_dir(kind: BackendKind) -> String {
-    format!("{}.old", dir(kind))
+    format!("{}.old", StateDir::FIRST.path(kind))
 }
 
-/// Opens the state that a backend keeps. The state is empty if the backend has none yet.
+/// Opens the state that a backend keeps in a state directory. The state is empty if the backend has none there yet.
 pub(crate) fn open(
     disk: &Arc<dyn Disk>,
     kind: BackendKind,
+    dir: StateDir,
     barrier: Arc<dyn LogBarrier>,
     options: &Options,
 ) -> Result<Arc<dyn Backend>, OpenError> {
     match kind {
         BackendKind::Memory => {
-            let options = MemoryOptions { dir: dir(kind), ..MemoryOptions::default() };
+            let options = MemoryOptions { dir: dir.path(kind), ..MemoryOptions::default() };
             Ok(Arc::new(MemoryBackend::open(disk.clone(), options, barrier)?))
         }
         BackendKind::Lsm => {
@@ -95,13 +103,14 @@ pub(crate) fn open(
                 cache_bytes: options.cache_bytes,
                 memtable_bytes: options.memtable_bytes,
                 compaction: options.compaction,
-                ..LsmOptions::new(os_dir(disk, kind)?)
+                ..LsmOptions::new(os_dir(disk, kind, dir)?)
             };
             Ok(Arc::new(LsmBackend::open(options, barrier)?))
         }
         #[cfg(feature = "redb")]
         BackendKind::Redb => {
-            let options = RedbOptions { dir: dir(kind), cache_bytes: options.cache_bytes, buffer: buffer(options) };
+            let options =
+                RedbOptions { dir: dir.path(kind), cache_bytes: options.cache_bytes, buffer: buffer(options) };
             Ok(Arc::new(RedbBackend::open(disk, options, barrier)?))
         }
         #[cfg(feature = "sqlite")]
@@ -109,7 +118,7 @@ pub(crate) fn open(
             let options = SqliteOptions {
                 cache_bytes: options.cache_bytes,
                 buffer: buffer(options),
-                ..SqliteOptions::new(os_dir(disk, kind)?)
+                ..SqliteOptions::new(os_dir(disk, kind, dir)?)
             };
             Ok(Arc::new(SqliteBackend::open(options, barrier)?))
         }
@@ -124,7 +133,7 @@ fn buffer(options: &Options) -> thalweg_store::BufferOptions {
 }
 
 /// Path of the backend's directory in the operating system, for libraries that do their own I/O.
-fn os_dir(disk: &Arc<dyn Disk>, kind: BackendKind) -> Result<PathBuf, OpenError> {
+fn os_dir(disk: &Arc<dyn Disk>, kind: BackendKind, dir: StateDir) -> Result<PathBuf, OpenError> {
     let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
-    Ok(root.join(dir(kind)))
+    Ok(root.join(dir.path(kind)))
 }

@@ -32,6 +32,7 @@ use crate::{
     open::{self, OpenReport, Opened},
     options::Options,
     scrub::{Scrub, ScrubStats},
+    snapshot::install::Slot,
 };
 
 /// Ability of the database to accept writes, and the reason if it cannot.
@@ -102,6 +103,7 @@ impl Database {
         let digests = Digests::new(open.machine.applied().lsn);
         let (log, backend) = (open.log.clone(), open.backend.clone());
         let scrub = Scrub::start(log, backend, options.scrub_interval, options.scrub_bytes_per_second);
+        let installs = Arc::new(Slot::new(open.state_dir));
         let inner = Arc::new(Inner {
             scrub,
             open,
@@ -109,6 +111,7 @@ impl Database {
             totals: Mutex::default(),
             snapshots: Arc::default(),
             snapshot_counters: Arc::default(),
+            installs,
             redis_views: AtomicU64::new(0),
             maintenance_error: Mutex::default(),
             digests,

@@ -30,7 +30,7 @@ use crate::{
     open::Opened,
     options::Options,
     scrub::Scrub,
-    snapshot::{Counters, Pins},
+    snapshot::{Counters, Pins, install::Slot},
 };
 
 /// Data of an open database that all its handles share.
@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     /// Pins of open snapshots, which keep log segments from being freed.
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
+    /// Place for an install of a snapshot.
+    pub(crate) installs: Arc<Slot>,
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.

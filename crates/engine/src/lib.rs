@@ -55,6 +55,7 @@ mod scan_range;
 mod scrub;
 pub mod snapshot;
 mod state_digest;
+mod state_dir;
 pub mod state_files;
 mod state_version;
 mod stats;

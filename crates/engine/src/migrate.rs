@@ -26,7 +26,7 @@ use crate::{
     backends,
     error::OpenError,
     identity::Identity,
-    open::{io_error, lock, read_identity},
+    open::{io_error, lock, read_identity, read_state_dir},
     options::{BackendKind, Options},
 };
 
@@ -168,19 +168,20 @@ pub fn migrate_on(
         let path = path.clone();
         move |error: std::io::Error| io_error(&path, doing, &error)
     };
-    backends::remove_all_but(disk, from).map_err(io("removing an unfinished migration"))?;
-    let old = backends::open(disk, from, Arc::new(PersistedBefore), options)?;
+    let dir = read_state_dir(disk, &path)?;
+    backends::remove_all_but(disk, from, dir).map_err(io("removing an unfinished migration"))?;
+    let old = backends::open(disk, from, dir, Arc::new(PersistedBefore), options)?;
     let estimated_pairs = old.stats().estimated_keys;
     let mut tell = |phase, pairs| progress(MigrationProgress { phase, pairs, estimated_pairs });
     let view = old.view();
     let applied = old.applied();
     tell(MigrationPhase::Copying, 0);
     {
-        let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
+        let new = backends::open(disk, to, dir, Arc::new(PersistedBefore), options)?;
         copy(&*view, &*new, applied, &mut |pairs| tell(MigrationPhase::Copying, pairs))?;
     }
     tell(MigrationPhase::Comparing, 0);
-    let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
+    let new = backends::open(disk, to, dir, Arc::new(PersistedBefore), options)?;
     if new.persisted() != applied {
         return Err(MigrateError::Differs { what: "in its applied position".to_owned() });
     }
@@ -189,7 +190,7 @@ pub fn migrate_on(
     let switched = Identity { backend: to, ..identity };
     switched.write(disk).map_err(io("writing the identity"))?;
     tell(MigrationPhase::CleaningUp, pairs);
-    backends::remove_all_but(disk, to).map_err(io("removing the old state"))?;
+    backends::remove_all_but(disk, to, dir).map_err(io("removing the old state"))?;
     Ok(Migrated { from, to, pairs, bytes })
 }
 

@@ -100,8 +100,11 @@ impl Candidates {
     /// that are kept for history.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
         let now = inner.open.solo.now();
-        let past = inner.open.log.freeable(now);
-        let kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
+        let mut past = inner.open.log.freeable(now);
+        let mut kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
+        // The state does not point to the bytes of an install in progress yet.
+        past.retain(|segment| !inner.installs.holds(segment));
+        kept.retain(|segment| !inner.installs.holds(segment));
         Self { past, kept }
     }
 

@@ -36,6 +36,7 @@ use crate::{
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
     snapshot::unfinished::is_unfinished,
+    state_dir::{self, StateDir},
     tails::Tails,
     watch::{Hub, Observers, Source},
 };
@@ -75,6 +76,8 @@ pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
+    /// Directory that held the state when the database was opened.
+    pub(crate) state_dir: StateDir,
     pub(crate) machine: Arc<Machine>,
     pub(crate) solo: Solo,
     pub(crate) clock_file: Arc<ClockFile>,
@@ -124,10 +127,12 @@ pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) 
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 9] = [
+const KNOWN_FILES: [&str; 11] = [
     LOCK,
     "CLOCK",
     "IDENTITY.tmp",
+    state_dir::FILE,
+    "INSTALLED.tmp",
     LOG_DIR,
     "state",
     "native-certificate.pem",
@@ -165,10 +170,11 @@ pub(crate) fn on(
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options)?;
-    let swept = backends::remove_all_but(&disk, identity.backend);
-    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
+    let state_dir = read_state_dir(&disk, &path)?;
+    let swept = backends::remove_all_but(&disk, identity.backend, state_dir);
+    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
-    let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
+    let backend = backends::open(&disk, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
     let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
     let machine = Arc::new(machine);
@@ -220,7 +226,7 @@ pub(crate) fn on(
         repaired: repaired(recovery.repaired, bridged),
     };
     let waits = WaitingFetches::default();
-    Ok(Opened { disk, log, backend, machine, solo, clock_file, tails, watches, waits, report, _lock: lock })
+    Ok(Opened { disk, log, backend, state_dir, machine, solo, clock_file, tails, watches, waits, report, _lock: lock })
 }
 
 /// Describes the data that a repair gave up.
@@ -263,6 +269,16 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
             OpenError::Identity { path: path.to_owned(), message: error.to_string() }
         }
         _ => io_error(path, "reading the identity", &error),
+    })
+}
+
+/// Reads which state directory is the current one.
+pub(crate) fn read_state_dir(disk: &Arc<dyn Disk>, path: &Path) -> Result<StateDir, OpenError> {
+    StateDir::read(disk).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            OpenError::Identity { path: path.to_owned(), message: error.to_string() }
+        }
+        _ => io_error(path, "reading the file INSTALLED", &error),
     })
 }
 

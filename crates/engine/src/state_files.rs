@@ -22,8 +22,9 @@ use thalweg_types::{Action, Classified, Clock, Lsn, SystemClock};
 use crate::{
     backends,
     error::{OpenError, WriteError},
-    open::{self, LOG_DIR, io_error, lock, random_seed, read_identity},
+    open::{self, LOG_DIR, io_error, lock, random_seed, read_identity, read_state_dir},
     options::{BackendKind, Create, Options},
+    state_dir::StateDir,
 };
 
 /// Result of verifying the state of a directory.
@@ -59,8 +60,8 @@ pub enum StateFilesError {
     Backend(#[from] BackendError),
     /// The log no longer has all entries, so it cannot produce the state. Nothing was changed.
     #[error(
-        "the log begins at LSN {first}, because the node has freed older entries or was restored from a backup: the \
-         state can't be rebuilt from it. Restore the newest backup into a new directory"
+        "the log begins at LSN {first}, because the node has freed older entries, was restored from a backup, or has \
+         installed a snapshot: the state can't be rebuilt from it. Restore the newest backup into a new directory"
     )]
     LogIncomplete {
         /// First LSN that the log still has.
@@ -124,7 +125,7 @@ pub fn verify(
     let disk = disk_at(path)?;
     let _lock = lock(&disk, path)?;
     let backend = backend_of(&disk, path)?;
-    let state = backends::open(&disk, backend, Arc::new(NothingNew), options)?;
+    let state = backends::open(&disk, backend, read_state_dir(&disk, path)?, Arc::new(NothingNew), options)?;
     let mut bytes = 0;
     let VerifiedRows { rows, bytes, .. } = state.verify(&mut |read| {
         bytes += read;
@@ -148,7 +149,9 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
         let (log, _) =
             Log::open(disk.clone(), LOG_DIR, options.log(), clock, random_seed()).map_err(OpenError::from)?;
         let first = log.segments().first().map_or(Lsn::ZERO, |segment| segment.first);
-        if log.start() != Lsn::ZERO || first != Lsn::ZERO {
+        // The log does not lead to a state that was installed.
+        let is_installed = read_state_dir(&disk, path)? != StateDir::FIRST;
+        if is_installed || log.start() != Lsn::ZERO || first != Lsn::ZERO {
             return Err(StateFilesError::LogIncomplete { first: log.start() });
         }
         drop(log);

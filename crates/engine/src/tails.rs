@@ -102,7 +102,8 @@ impl Tails {
         }
     }
 
-    fn wake_all(&self) {
+    /// Wakes all waiting callers, so that they look at their streams again.
+    pub(crate) fn wake_all(&self) {
         let all = std::mem::take(&mut *self.lock());
         for waiters in all.into_values() {
             self.waiting.fetch_sub(waiters.len(), Ordering::SeqCst);

@@ -34,19 +34,19 @@ use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     applied::AppliedWatch,
-    applier::Applier,
+    applier::{Applier, Raft},
+    barriers::Barriers,
     bell::Bell,
     convert::snapshot_meta,
     error::StartError,
     forward::Forwarder,
     options::ConsensusOptions,
     reader::LogReader,
-    reads::Barriers,
     recovery::Base,
     snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
     store::LogStore,
     sync_queue::{SyncDriver, SyncQueue},
-    types::{Raft, RaftSnapshot, RaftVote, Types, detach},
+    types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
 /// Parts of a node that consensus works with.
@@ -134,7 +134,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let base = Base::of(member.machine())?;
         let store =
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
-        let store = store.with_clock(Arc::clone(member.clock()));
+        let store = store.with_member(member.clone());
         let reader = store.reader();
         let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
         let may_vote = !has_promised(&member, &reader);

@@ -24,7 +24,7 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
-use thalweg_replica::MemberClock;
+use thalweg_replica::Member;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
 
@@ -72,7 +72,7 @@ pub struct LogStore<Rt: AsyncRuntime> {
     reader: LogReader,
     queue: Arc<SyncQueue<Rt>>,
     driver: Arc<dyn SyncDriver>,
-    clock: Option<Arc<MemberClock>>,
+    member: Option<Member>,
 }
 
 impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
@@ -101,14 +101,15 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         driver: Arc<dyn SyncDriver>,
     ) -> Result<Self, StoreError> {
         let group = recover(&log, space, base, options.max_tail_bytes)?;
-        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, clock: None })
+        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, member: None })
     }
 
-    /// Makes the group's log set the clock of the space by the entries that it contains and receives.
+    /// Gives the group's log the member that applies its entries. The log sets the member's clock by the entries that it
+    /// contains and receives, and takes the time of an installed snapshot from the member's state.
     #[must_use]
-    pub fn with_clock(self, clock: Arc<MemberClock>) -> Self {
-        clock.raise_to(self.reader.group().last_time);
-        Self { clock: Some(clock), ..self }
+    pub fn with_member(self, member: Member) -> Self {
+        member.clock().raise_to(self.reader.group().last_time);
+        Self { member: Some(member), ..self }
     }
 
     /// Returns a reader of the group's log.
@@ -228,16 +229,24 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
                 payload,
                 payload_at,
             };
-            if let Some(clock) = &self.clock
+            if let Some(member) = &self.member
                 && kind == RecordKind::Entry
             {
-                clock.received(time);
+                member.clock().received(time);
             }
             payload_at.offset += (record.payload.len() + thalweg_log::RECORD_HEADER_BYTES) as u32;
             group.push(&record)?;
             group.tail.push(record);
         }
         Ok(())
+    }
+
+    /// Returns the space time of an entry that is not in the log, because an installed snapshot contains it. Blank entries
+    /// after it carry this time, which must be the same on all nodes.
+    fn snapshot_time(&self, index: Index) -> SpaceTime {
+        let applied = self.member.as_ref().map(|member| member.machine().applied());
+        let applied = applied.filter(|applied| applied.index == index);
+        applied.map_or_else(|| self.reader.group().last_time, |applied| applied.time)
     }
 
     /// Returns the space time of the last entry before `index`.
@@ -301,8 +310,11 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
             let group = self.reader.group();
             (group.index.first(), group.index.next())
         };
-        let is_here = first <= id.index && id.index < next;
-        let time = if is_here { self.reader.time_of(id.index)? } else { self.reader.group().last_time };
+        let time = if first <= id.index && id.index < next {
+            self.reader.time_of(id.index)?
+        } else {
+            self.snapshot_time(id.index)
+        };
         let appended = self.write_one(RecordKind::Purged, id, time, Bytes::new()).await?;
         self.sync(appended.next).await?;
         self.reader.group().purge(id, time);

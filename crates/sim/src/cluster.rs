@@ -452,7 +452,10 @@ impl Cluster {
             FaultKind::Kill | FaultKind::Restarted | FaultKind::Reconfigured | FaultKind::Flipped => {
                 disk.kill_process()
             }
-            _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
+            _ if is_reused => {
+                parts.tables.clear();
+                thalweg_disk::SimDisk::new(random(0..u64::MAX))
+            }
             _ => disk.power_loss(random(0..u64::MAX)),
         };
     }

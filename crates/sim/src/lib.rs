@@ -1,12 +1,12 @@
 //! Deterministic simulation of a cluster: whole replicas on simulated disks, networks and clocks, in one thread.
 //!
 //! Owns: the runtime, the faults, the clients and the oracles. Does not own: what is simulated, which is the product's own
-//! code: the log (`log`), its use by openraft (`raft`), and the state machine (`state`).
+//! code: the log (`log`), the state (`state`, `store`), the member (`replica`) and its consensus (`raft`).
 //!
 //! ```text
-//! simulation ── faults ──> cluster ── network, nodes, state ──> truth ────┐
-//!      │                      ^                                           ├─> oracle ─> report
-//!      └────── clients ───────┴──────────────────────────────> history ───┘
+//! simulation ── faults ──> cluster ── network, nodes ──> truth ────┐
+//!      │                      ^                                    ├─> oracle, search ─> report
+//!      └────── clients ───────┴───────────────────────> history ───┘
 //! ```
 //!
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.

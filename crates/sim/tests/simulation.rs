@@ -13,6 +13,7 @@ const SEEDS: u64 = 200;
 fn likely_seed(plant: Plant) -> u64 {
     match plant {
         Plant::AckBeforeFsync => 32,
+        Plant::DeafLeaderKept => 43,
         _ => 1,
     }
 }

@@ -16,6 +16,7 @@
 //! membership lists the nodes that have the state, and a restored snapshot begins a new group.
 
 use bytes::Bytes;
+use thalweg_store::View;
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
 
 use crate::{
@@ -60,6 +61,25 @@ pub struct AppliedMembership {
     pub payload: Bytes,
 }
 
+impl AppliedMembership {
+    /// Reads the membership from a view of the state.
+    pub fn in_view(view: &dyn View) -> Result<Option<Self>, MachineError> {
+        view.get(&MEMBERSHIP)?.map(Self::decode).transpose()
+    }
+
+    fn decode(row: Bytes) -> Result<Self, MachineError> {
+        let Some(id) = row.first_chunk() else {
+            return Err(MachineError::corrupt("membership row", &MEMBERSHIP, "row of a wrong length"));
+        };
+        Ok(Self { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) })
+    }
+}
+
+fn decode_purged(row: &[u8]) -> Result<LogId, MachineError> {
+    let id = row.try_into().map_err(|_| MachineError::corrupt("purged row", &PURGED, "row of a wrong length"))?;
+    Ok(LogId::decode(id))
+}
+
 impl Machine {
     /// Applies an entry that contains a membership: stores the entry's payload and its log id.
     pub fn apply_membership(
@@ -80,18 +100,21 @@ impl Machine {
     }
 
     /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and
-    /// time do not change.
+    /// time do not change. An entry before the stored one changes nothing: after an install of a snapshot, the log can
+    /// still free segments with older entries.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &PURGED, &[&id.encode()])
+        self.with_applier(&Position { next_lsn, entry: None }, None, |applying| {
+            let stored = applying.get(&PURGED)?.map(|row| decode_purged(&row)).transpose()?;
+            if stored.is_none_or(|stored| stored.index < id.index) {
+                applying.applier.staged.put(&[&PURGED], &[&id.encode()]);
+            }
+            Ok(())
+        })
     }
 
     /// Returns the last applied membership; `None` if no membership was ever applied.
     pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
-        let Some(row) = self.backend.get(&MEMBERSHIP)? else { return Ok(None) };
-        let Some(id) = row.first_chunk() else {
-            return Err(MachineError::corrupt("membership row", &MEMBERSHIP, "row of a wrong length"));
-        };
-        Ok(Some(AppliedMembership { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) }))
+        self.backend.get(&MEMBERSHIP)?.map(AppliedMembership::decode).transpose()
     }
 
     /// Returns the payload of the last applied record of a vote; `None` if this node never voted.
@@ -101,11 +124,7 @@ impl Machine {
 
     /// Returns the id of the last entry that the log no longer has to retain; `None` if no entry was ever purged.
     pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
-        let Some(row) = self.backend.get(&PURGED)? else { return Ok(None) };
-        match row.as_ref().try_into() {
-            Ok(id) => Ok(Some(LogId::decode(id))),
-            Err(_) => Err(MachineError::corrupt("purged row", &PURGED, "row of a wrong length")),
-        }
+        self.backend.get(&PURGED)?.map(|row| decode_purged(&row)).transpose()
     }
 
     fn keep(&self, position: Position, key: &[u8], row: &[&[u8]]) -> Result<(), MachineError> {

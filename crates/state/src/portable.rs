@@ -18,6 +18,7 @@ use thalweg_types::{
 };
 
 use crate::{
+    changes::mark::Mark,
     error::MachineError,
     history::{
         rows as versions,
@@ -25,7 +26,7 @@ use crate::{
     },
     keys,
     keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
-    membership::LogId,
+    membership::{AppliedMembership, LogId},
     row_kinds::{RowKind, SnapshotForm},
     segments::{
         inline_floor,
@@ -166,22 +167,44 @@ impl RelocatedBytes {
     }
 }
 
-/// Adds the first rows of a new node that continues alone after the `applied` position of another node: its membership
-/// (list of nodes), a history floor that makes all earlier entries unreadable as history, and an inline floor which
-/// states that no entry of its log contains a value that the state stores inline. `membership` is the payload of the
-/// membership's record.
+/// Adds the first rows of a new node that continues alone after the position of another node: its membership (list of
+/// nodes), a history floor that makes all earlier entries unreadable as history, a mark from which later changes can be
+/// read, and an inline floor which states that no entry of its log contains a value that the state stores inline.
+/// `applied` is the position of the new node, with an LSN of its own log. `membership` is the payload of the membership's
+/// record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
+    begin_log(batch, applied);
+}
+
+/// Adds the history floor, the mark and the inline floor of a log in which no entry up to the `applied` position can be
+/// read.
+fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
+    let mark = Mark { revision: floor.revision, lsn: applied.lsn, index: floor.index };
+    batch.put(&[&keys::history_mark(mark.revision)], &[&mark.encode()]);
     inline_floor::write_none_left(batch);
+}
+
+/// Adds the rows of a node that continues with the state of another node of its group, after the `applied` position: the
+/// group's membership as of this position, the node's own last `vote`, the entry after which its log continues (entries
+/// up to it may be missing), a history floor after it, and an inline floor as in [`begin`].
+pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {
+    let last = LogId { term: applied.term, index: applied.index };
+    batch.put(&[&keys::MEMBERSHIP], &[&membership.id.encode(), &membership.payload]);
+    begin_log(batch, applied);
+    batch.put(&[&keys::PURGED], &[&last.encode()]);
+    if let Some(vote) = vote {
+        batch.put(&[&keys::VOTE], &[vote]);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use thalweg_redis::{CollectionId, Kind};
-    use thalweg_types::{Revision, SpaceTime, Term};
+    use thalweg_types::{Lsn, Revision, SpaceTime, Term};
 
     use super::*;
     use crate::{
@@ -247,13 +270,16 @@ mod tests {
     #[test]
     fn a_node_begins_with_its_membership_and_the_floor_after_what_was_applied() {
         let mut batch = WriteBatch::new();
-        let applied = Applied { term: Term(2), index: Index(5), revision: Revision(4), ..Applied::default() };
+        let applied =
+            Applied { term: Term(2), index: Index(5), revision: Revision(4), lsn: Lsn(9), ..Applied::default() };
         begin(&mut batch, &applied, b"m");
         let mut rows = batch.changes();
         let row = b"\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0m";
         assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[5, 1], row)));
         let floor = b"\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
         assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x0b], floor)));
+        let mark = b"\x09\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(b"\x0c\0\0\0\0\0\0\0\x04", mark)));
         assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
         assert_eq!(rows.next(), None);
     }

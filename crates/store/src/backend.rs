@@ -1,6 +1,6 @@
 //! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
 
-use std::{fmt, io, ops::Bound, ops::ControlFlow, sync::Arc};
+use std::{any::Any, fmt, io, ops::Bound, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
@@ -310,7 +310,7 @@ pub struct BarrierFailed(pub String);
 ///
 /// `apply` and `flush` may be called during reads. Two threads never call `apply` at the same time; any thread may
 /// call every other method at any time.
-pub trait Backend: Send + Sync + fmt::Debug + 'static {
+pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Applies a batch atomically and stores the position `applied` with the batch. May block, for a bounded time,
     /// until flushes and compactions catch up (a write stall, counted in the statistics). Every view created afterwards
     /// contains the whole batch. The batch is not durable yet when the call returns, except in [`SyncMode::PerBatch`].
@@ -385,8 +385,39 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn reclaim_space(&self) {}
     /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
+    /// Makes this backend continue with the state of `other`, a backend of the same kind in another directory. Readers
+    /// see the new state at once: a caller that has seen it does not see the former state again. Views that were taken
+    /// before stay valid while they exist. The former state is not persisted any further.
+    ///
+    /// No thread may call `apply` of either backend during the call, and `other` must only be dropped afterwards. Takes
+    /// a few microseconds; dropping the result waits for the threads of the former state.
+    ///
+    /// # Errors
+    /// [`BackendError::OtherKind`]: the backend cannot continue with `other`. Nothing has changed.
+    fn replace_with(&self, other: &dyn Backend) -> Result<Replaced, BackendError> {
+        let _ = other;
+        Err(BackendError::OtherKind { kind: self.name() })
+    }
     /// Returns the backend's name in the configuration, such as `memory` or `lsm`.
     fn name(&self) -> &'static str;
+}
+
+/// The former state of a backend that continues with another one. Dropping it stops the threads of the former state
+/// and waits for them; afterwards its files may be removed.
+pub struct Replaced {
+    _former: Box<dyn Send>,
+}
+
+impl Replaced {
+    pub(crate) fn new(former: impl Send + 'static) -> Self {
+        Self { _former: Box::new(former) }
+    }
+}
+
+impl fmt::Debug for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replaced").finish_non_exhaustive()
+    }
 }
 
 /// Amount of persisted data that a verification has read.
@@ -494,6 +525,12 @@ pub enum BackendError {
     /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
+    /// The state cannot continue with that of another backend, which is of another kind or the same backend.
+    #[error("the {kind} backend can't continue with the state of this other backend")]
+    OtherKind {
+        /// Name of the backend's kind.
+        kind: &'static str,
+    },
     /// An earlier failure closed the backend for writes.
     #[error("the state rejects writes after an earlier failure: {0}")]
     Failed(String),
@@ -536,13 +573,14 @@ impl Classified for BackendError {
             Self::Format { .. } => "state_format",
             Self::Barrier(_) => "log_failed",
             Self::BadBatch(_) => "state_bad_batch",
+            Self::OtherKind { .. } => "state_other_kind",
             Self::Failed(_) => "state_failed",
         }
     }
 
     fn action(&self) -> Action {
         match self {
-            Self::BadBatch(_) => Action::Fix,
+            Self::BadBatch(_) | Self::OtherKind { .. } => Action::Fix,
             Self::DiskFull { .. } => Action::Retry,
             _ => Action::Stop,
         }

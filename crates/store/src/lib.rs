@@ -36,7 +36,7 @@ pub mod sqlite;
 
 pub use backend::{
     Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
-    SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
+    Replaced, SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 pub use buffered::{Background, BufferOptions};
 pub use passed::deleted_rows_passed;

@@ -17,7 +17,8 @@ use zstd::{
 use super::{
     error::SnapshotReadError,
     format::{
-        BEGIN_BYTES, ChunkHeader, ChunkKind, Compression, END_BYTES, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION,
+        BEGIN_BYTES, Begin, ChunkHeader, ChunkKind, Compression, END_BYTES, HEADER_BYTES, MAGIC, MAX_BEGIN_BYTES,
+        OLDEST_VERSION, Totals, VERSION,
     },
 };
 
@@ -29,9 +30,9 @@ const ZSTD_LEVEL: i32 = 1;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// Largest ratio of plain to stored bytes that LZ4's block format can reach.
 const MAX_LZ4_RATIO: usize = 255;
-/// Maximum length of the first and of the last chunk of a snapshot. Both have a fixed layout, and are shorter.
-const MAX_FRAME_BYTES: usize = 4096;
-const _: () = assert!(BEGIN_BYTES < MAX_FRAME_BYTES && END_BYTES < MAX_FRAME_BYTES);
+/// Maximum length of the last chunk of a snapshot, which has a fixed layout and is shorter.
+const MAX_END_BYTES: usize = 4096;
+const _: () = assert!(BEGIN_BYTES < MAX_BEGIN_BYTES && END_BYTES < MAX_END_BYTES);
 /// Number of bytes of contents that are discarded in one step.
 const SKIP_BYTES: usize = 256 * 1024;
 const BAD_LENGTH: &str = "it does not decompress to the stated length";
@@ -130,6 +131,8 @@ pub(crate) struct Chunk {
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
+    /// Format version of the snapshot: that of its first chunk.
+    version: u8,
     /// Bytes of the complete chunks read so far.
     whole_bytes: u64,
     ended: bool,
@@ -155,6 +158,7 @@ impl<R: Read> ChunkReader<R> {
         Self {
             from,
             link: Link::default(),
+            version: VERSION,
             whole_bytes: 0,
             ended: false,
             zstd: None,
@@ -166,6 +170,32 @@ impl<R: Read> ChunkReader<R> {
     /// Returns the number of the chunk that is read next.
     pub(crate) fn next_number(&self) -> u64 {
         self.link.number
+    }
+
+    /// True once the last chunk of the snapshot was read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns the next chunk like [`next`](Self::next), but reads it from other bytes, which contain nothing else. After
+    /// an error, the chunk can be read again from the right bytes.
+    pub(crate) fn next_from(&mut self, from: R) -> Result<Option<Chunk>, SnapshotReadError> {
+        self.from = from;
+        let before = (self.link, self.version, self.whole_bytes, self.ended);
+        let chunk = self.next()?;
+        self.check_nothing_follows().inspect_err(|_| {
+            (self.link, self.version, self.whole_bytes, self.ended) = before;
+            self.contents = Unread::default();
+        })?;
+        Ok(chunk)
+    }
+
+    /// Checks that no bytes follow the last chunk that was read.
+    pub(crate) fn check_nothing_follows(&mut self) -> Result<(), SnapshotReadError> {
+        match read_up_to(&mut self.from, &mut [0])? {
+            0 => Ok(()),
+            _ => Err(self.corrupt("other bytes follow it")),
+        }
     }
 
     /// Returns the offset in bytes at which the last complete chunk ends.
@@ -182,7 +212,7 @@ impl<R: Read> ChunkReader<R> {
         if self.ended {
             return if got == 0 { Ok(None) } else { Err(self.corrupt("bytes follow the last chunk")) };
         }
-        let (header, crc) = self.header(&header[..got])?;
+        let (header, encoded) = self.header(&header[..got])?;
         let stored = u64::from(header.stored);
         self.stored.clear();
         // The buffer grows with the bytes that arrive, not with the length that the header claims.
@@ -190,7 +220,7 @@ impl<R: Read> ChunkReader<R> {
         if self.stored.len() as u64 != stored {
             return Err(self.truncated());
         }
-        if ChunkHeader::checksum(&crc, &self.stored) != header.crc {
+        if ChunkHeader::checksum(&encoded, &self.stored) != header.crc {
             return Err(self.corrupt("its checksum does not match"));
         }
         if header.number != self.link.number || header.chain != self.link.chain {
@@ -200,6 +230,7 @@ impl<R: Read> ChunkReader<R> {
             return Err(self.corrupt("only the first chunk may describe the snapshot"));
         }
         self.begin_contents(&header)?;
+        self.version = encoded[4];
         self.link = Link { number: header.number + 1, chain: header.crc };
         self.whole_bytes += HEADER_BYTES as u64 + stored;
         self.ended = header.kind == ChunkKind::End;
@@ -215,12 +246,16 @@ impl<R: Read> ChunkReader<R> {
         if bytes[..4] != MAGIC {
             return Err(self.corrupt("it does not begin with the magic number of a chunk"));
         }
-        if bytes[4] != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&bytes[4]) {
             return Err(SnapshotReadError::Version { found: bytes[4], supported: VERSION });
+        }
+        if self.link.number > 0 && bytes[4] != self.version {
+            return Err(self.corrupt("its format is not that of the first chunk"));
         }
         let header = ChunkHeader::decode(bytes).ok_or_else(|| self.corrupt("its header is unknown"))?;
         let most = match header.kind {
-            ChunkKind::Begin | ChunkKind::End => MAX_FRAME_BYTES,
+            ChunkKind::Begin => MAX_BEGIN_BYTES,
+            ChunkKind::End => MAX_END_BYTES,
             ChunkKind::Rows | ChunkKind::Entries => MAX_SNAPSHOT_CHUNK_BYTES,
         };
         if header.stored.max(header.plain) as usize > most {
@@ -349,11 +384,11 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Reads the first chunk of a snapshot, and returns the description in it.
-pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo, SnapshotReadError> {
+pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<Begin, SnapshotReadError> {
     reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
     let mut first = Vec::new();
-    reader.read(&mut first, MAX_FRAME_BYTES)?;
-    SnapshotInfo::decode(&first).ok_or_else(|| SnapshotReadError::Corrupt {
+    reader.read(&mut first, MAX_BEGIN_BYTES)?;
+    Begin::decode(reader.version, &first).ok_or_else(|| SnapshotReadError::Corrupt {
         chunk: 0,
         at: 0,
         what: "its description of the snapshot is invalid".to_owned(),
@@ -363,7 +398,7 @@ pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo
 /// Reads and decodes the payload of a snapshot's last chunk: the totals.
 pub(crate) fn end<R: Read>(reader: &mut ChunkReader<R>) -> Result<Totals, SnapshotReadError> {
     let mut last = Vec::new();
-    reader.read(&mut last, MAX_FRAME_BYTES)?;
+    reader.read(&mut last, MAX_END_BYTES)?;
     Totals::decode(&last).ok_or_else(|| reader.corrupt("the last chunk has a wrong length"))
 }
 

@@ -6,6 +6,7 @@ use thalweg_state::machine::MachineError;
 use thalweg_store::BackendError;
 use thalweg_types::{Action, Classified, Lsn, SpaceTime};
 
+use super::loader::LoadError;
 use crate::error::OpenError;
 
 /// Error returned when a snapshot cannot be taken.
@@ -227,6 +228,15 @@ pub enum RestoreError {
     /// The log of the restored directory could not be written.
     #[error(transparent)]
     Log(#[from] thalweg_log::AppendError),
+}
+
+impl From<LoadError> for RestoreError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::State(error) => Self::State(error),
+            LoadError::Log(error) => Self::Log(error),
+        }
+    }
 }
 
 impl From<BackendError> for RestoreError {

@@ -6,7 +6,8 @@
 //! ```text
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
 //!         | stored u32 | plain u32 | chain u32 | crc u32 | stored bytes                  32 bytes, then the contents
-//! begin  := part u8 | node u64 | since u64 | applied | before
+//! begin  := part u8 | node u64 | since u64 | applied | before | group
+//! group  := nothing, or term u64 | index u64 | membership
 //! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
 //! before := term u64 | index u64 | time u64
 //! row    := 0 | key_len u16 | value_len u32 | key | value
@@ -17,6 +18,9 @@
 //! All integers are little-endian. `crc` covers the header before it and the stored bytes. `chain` is the `crc` of the
 //! previous chunk, so a chunk that is missing, out of order or of another snapshot is detected.
 
+use bytes::Bytes;
+use thalweg_replica::Membership;
+use thalweg_state::membership::{AppliedMembership, LogId};
 use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
@@ -25,12 +29,17 @@ use thalweg_types::{
 };
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
+/// Oldest version that is read. Snapshots of version 2 have no membership.
+pub(crate) const OLDEST_VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 48 + 24;
 pub(crate) const END_BYTES: usize = 40;
 
 const _: () = assert!(BEGIN_BYTES == 89);
+
+/// Maximum length of the first chunk's contents. The largest membership has 1024 members with long names and addresses.
+pub(crate) const MAX_BEGIN_BYTES: usize = 2 << 20;
 
 /// Length of the header of an entry.
 const ENTRY_HEADER_BYTES: usize = 37;
@@ -115,7 +124,7 @@ pub struct SnapshotInfo {
 }
 
 impl SnapshotInfo {
-    pub(crate) fn encode(&self) -> [u8; BEGIN_BYTES] {
+    fn encode(&self) -> [u8; BEGIN_BYTES] {
         let Applied { lsn, term, index, revision, time, running_hash } = self.applied;
         let numbers = [
             self.node.0,
@@ -141,8 +150,7 @@ impl SnapshotInfo {
         out
     }
 
-    pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
-        let mut reader = Reader::at(payload, 0);
+    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let kind = match reader.u8("part").ok()? {
             1 => PartKind::Full,
             2 => PartKind::Increment,
@@ -160,8 +168,43 @@ impl SnapshotInfo {
         };
         let before = EntryId { term: Term(next()?), index: Index(next()?), time: SpaceTime(next()?) };
         let in_order = since <= applied.lsn && applied.lsn.0 < thalweg_log::format::MAX_NUMBER;
-        let info = Self { kind, node, since, applied, before };
-        (reader.is_empty() && in_order).then_some(info)
+        in_order.then_some(Self { kind, node, since, applied, before })
+    }
+}
+
+/// Contents of the first chunk of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Begin {
+    pub(crate) info: SnapshotInfo,
+    /// Membership of the replication group as of the snapshot, and the entry that contained it. `None` in an increment,
+    /// and in a snapshot of version 2.
+    pub(crate) membership: Option<AppliedMembership>,
+}
+
+impl Begin {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = self.info.encode().to_vec();
+        if let Some(AppliedMembership { id, payload }) = &self.membership {
+            out.extend_from_slice(&id.term.0.to_le_bytes());
+            out.extend_from_slice(&id.index.0.to_le_bytes());
+            out.extend_from_slice(payload);
+        }
+        out
+    }
+
+    pub(crate) fn decode(version: u8, payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader::at(payload, 0);
+        let info = SnapshotInfo::decode(&mut reader)?;
+        if reader.is_empty() {
+            return Some(Self { info, membership: None });
+        }
+        let id = LogId { term: Term(reader.u64("term").ok()?), index: Index(reader.u64("index").ok()?) };
+        let payload = Bytes::copy_from_slice(reader.rest());
+        let is_valid = version > 2
+            && info.kind == PartKind::Full
+            && id.index <= info.applied.index
+            && Membership::decode(&payload).is_some();
+        is_valid.then_some(Self { info, membership: Some(AppliedMembership { id, payload }) })
     }
 }
 
@@ -418,7 +461,7 @@ mod tests {
             chain: 6,
             crc: 7,
         };
-        let bytes = b"TWSN\x02\x02\x02\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0\x07\0\0\0";
+        let bytes = b"TWSN\x03\x02\x02\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0\x07\0\0\0";
         assert_eq!(header.encode(), *bytes);
         assert_eq!(ChunkHeader::decode(bytes), Some(header));
         let mut out = Vec::new();
@@ -446,9 +489,11 @@ mod tests {
             running_hash: 5,
         };
         let info = SnapshotInfo { kind: PartKind::Increment, node: NodeId(7), since: Lsn(5), applied, before: id };
-        assert_eq!(SnapshotInfo::decode(&info.encode()), Some(info));
-        assert_eq!(SnapshotInfo::decode(&info.encode()[1..]), None);
-        assert_eq!(SnapshotInfo::decode(&SnapshotInfo { since: Lsn(10), ..info }.encode()), None);
+        let plain = |info| Begin { info, membership: None };
+        assert_eq!(Begin::decode(3, &plain(info).encode()), Some(plain(info)));
+        assert_eq!(Begin::decode(2, &plain(info).encode()), Some(plain(info)));
+        assert_eq!(Begin::decode(3, &plain(info).encode()[1..]), None);
+        assert_eq!(Begin::decode(3, &plain(SnapshotInfo { since: Lsn(10), ..info }).encode()), None);
         let items = [
             Item::Row { key: b"key", value: b"", bytes: None },
             Item::Row { key: b"key", value: b"v", bytes: Some(b"") },
@@ -467,6 +512,21 @@ mod tests {
             // End the borrow of `out` by the decoded item.
             assert!(decode(&out).is_ok());
         }
+        let full = SnapshotInfo { kind: PartKind::Full, ..info };
+        let payload = Bytes::from(Membership::of_one(NodeId(7)).encode());
+        let membership = AppliedMembership { id: LogId { term: Term(1), index: Index(2) }, payload };
+        let begin = Begin { info: full, membership: Some(membership.clone()) };
+        assert_eq!(Begin::decode(3, &begin.encode()), Some(begin.clone()));
+        assert_eq!(begin.encode()[BEGIN_BYTES..][..16], *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
+        assert_eq!(begin.encode()[BEGIN_BYTES + 16..], membership.payload);
+        assert_eq!(Begin::decode(2, &begin.encode()), None, "version 2 has no membership");
+        assert_eq!(Begin::decode(3, &Begin { info, ..begin.clone() }.encode()), None, "nor has an increment");
+        for cut in BEGIN_BYTES + 1..begin.encode().len() {
+            assert_eq!(Begin::decode(3, &begin.encode()[..cut]), None, "{cut}");
+        }
+        let later = LogId { term: Term(1), index: Index(3) };
+        let later = Begin { membership: Some(AppliedMembership { id: later, ..membership }), ..begin };
+        assert_eq!(Begin::decode(3, &later.encode()), None, "it was not applied yet");
         let totals = Totals { rows: 1, row_bytes: 2, carried_bytes: 3, entries: 4, entry_bytes: 5 };
         assert_eq!(Totals::decode(&totals.encode()), Some(totals));
         assert_eq!(Totals::decode(&[0; 41]), None);

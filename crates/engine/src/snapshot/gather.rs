@@ -11,13 +11,16 @@ use std::{
 
 use thalweg_log::{Log, ReadError, RecordKind, Records};
 use thalweg_replica::Valid;
-use thalweg_state::portable::{self, Row};
+use thalweg_state::{
+    membership::AppliedMembership,
+    portable::{self, Row},
+};
 use thalweg_store::View;
 use thalweg_types::{Lsn, SpaceId};
 
 use super::{
     EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
-    format::{ChunkKind, EntryItem, EntryKind, Item},
+    format::{Begin, ChunkKind, EntryItem, EntryKind, Item},
 };
 use crate::inner::Inner;
 
@@ -66,7 +69,7 @@ pub(super) enum Source {
 impl Source {
     /// Creates a source of the present state, with the description of its snapshot. From before this call until the
     /// source is no longer used, no log segment may be freed.
-    pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, SnapshotInfo), SnapshotError> {
+    pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, Begin), SnapshotError> {
         let view = inner.open.backend.view();
         let info = SnapshotInfo {
             kind: PartKind::Full,
@@ -75,10 +78,11 @@ impl Source {
             applied: view.applied(),
             before: EntryId::default(),
         };
-        Ok((Self::State { view, log: inner.open.log.clone() }, info))
+        let membership = AppliedMembership::in_view(&*view)?;
+        Ok((Self::State { view, log: inner.open.log.clone() }, Begin { info, membership }))
     }
 
-    pub(super) fn of_log(inner: &Arc<Inner>, since: Lsn) -> Result<(Self, SnapshotInfo), SnapshotError> {
+    pub(super) fn of_log(inner: &Arc<Inner>, since: Lsn) -> Result<(Self, Begin), SnapshotError> {
         let applied = inner.open.machine.applied();
         if since > applied.lsn {
             return Err(SnapshotError::PastEnd { since, applied: applied.lsn });
@@ -87,7 +91,7 @@ impl Source {
         let valid = Valid::of(&log, SpaceId::ZERO);
         let before = last_entry_before(&log, &valid, since)?;
         let info = SnapshotInfo { kind: PartKind::Increment, node: inner.open.report.node, since, applied, before };
-        Ok((Self::Log { log, valid, since, end: applied.lsn }, info))
+        Ok((Self::Log { log, valid, since, end: applied.lsn }, Begin { info, membership: None }))
     }
 
     pub(super) fn first(&self) -> Cursor {

@@ -1,7 +1,7 @@
 //! Snapshots: all of the state, or all changes since an LSN, as bytes from which a new directory can be created.
 //!
-//! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), and creating a
-//! directory from them ([`restore`]). Does not own: files, directories of backups, or sockets; the caller writes the
+//! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), creating a
+//! directory from them ([`restore`]), and installing them into a running database ([`Install`]). Does not own: files, directories of backups, or sockets; the caller writes the
 //! chunks of a snapshot to a destination of its choice.
 //!
 //! ```text
@@ -23,6 +23,8 @@ mod error;
 mod file;
 mod format;
 mod gather;
+pub(crate) mod install;
+mod loader;
 mod pace;
 mod pins;
 mod pipeline;
@@ -42,13 +44,14 @@ use std::{
 
 use self::{
     chunk::{Link, Packer},
-    format::ChunkKind,
+    format::{Begin, ChunkKind},
     gather::{Cursor, Source},
     pins::Pin,
     pipeline::{PATIENCE, Pipeline, Ready},
     stats::SnapshotCounter,
 };
 use bytes::Bytes;
+use thalweg_state::membership::AppliedMembership;
 use thalweg_types::{
     Lsn,
     limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
@@ -59,6 +62,7 @@ use crate::{database::Database, inner::Inner, priority::Priority};
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use file::SnapshotFile;
 pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
+pub use install::{Install, InstallError, InstallProgress, Installed};
 pub(crate) use pins::Pins;
 pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};
@@ -94,7 +98,7 @@ impl Default for SnapshotOptions {
 /// them. Memory: six chunks, and six more for each compressing thread after the first, of which there are at most
 /// four. Dropping the snapshot releases all of it.
 pub struct Snapshot {
-    info: SnapshotInfo,
+    begin: Begin,
     estimated_rows: u64,
     chunk_bytes: usize,
     compression: Compression,
@@ -116,7 +120,7 @@ pub struct Snapshot {
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("info", &self.info).field("next", &self.link).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("info", &self.begin.info).field("next", &self.link).finish_non_exhaustive()
     }
 }
 
@@ -125,7 +129,7 @@ impl Database {
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let mut counted = SnapshotCounter::begin(&self.inner.snapshot_counters);
         match Snapshot::source(&self.inner, options) {
-            Ok((pin, source, info)) => Ok(Snapshot::begin(&self.inner, options, pin, source, info, counted)),
+            Ok((pin, source, begin)) => Ok(Snapshot::begin(&self.inner, options, pin, source, begin, counted)),
             Err(error) => {
                 counted.failed();
                 Err(error)
@@ -135,14 +139,14 @@ impl Database {
 }
 
 impl Snapshot {
-    fn source(inner: &Arc<Inner>, options: &SnapshotOptions) -> Result<(Pin, Source, SnapshotInfo), SnapshotError> {
+    fn source(inner: &Arc<Inner>, options: &SnapshotOptions) -> Result<(Pin, Source, Begin), SnapshotError> {
         let pin = inner.snapshots.pin()?;
-        let (source, info) = match options.since {
+        let (source, begin) = match options.since {
             None => Source::of_state(inner)?,
             Some(since) => Source::of_log(inner, since)?,
         };
-        inner.open.log.sync_through(info.applied.lsn).map_err(|error| SnapshotError::Log(error.to_string()))?;
-        Ok((pin, source, info))
+        inner.open.log.sync_through(begin.info.applied.lsn).map_err(|error| SnapshotError::Log(error.to_string()))?;
+        Ok((pin, source, begin))
     }
 
     fn begin(
@@ -150,15 +154,15 @@ impl Snapshot {
         options: &SnapshotOptions,
         pin: Pin,
         source: Source,
-        info: SnapshotInfo,
+        begin: Begin,
         counted: SnapshotCounter,
     ) -> Self {
-        let estimated_rows = match info.kind {
+        let estimated_rows = match begin.info.kind {
             PartKind::Full => inner.open.backend.stats().estimated_keys,
             PartKind::Increment => 0,
         };
         Self {
-            info,
+            begin,
             estimated_rows,
             chunk_bytes: options.chunk_bytes.clamp(1, SNAPSHOT_CHUNK_BYTES),
             compression: options.compression,
@@ -178,7 +182,13 @@ impl Snapshot {
     /// Description of the snapshot, as stored in its first chunk.
     #[must_use]
     pub fn info(&self) -> &SnapshotInfo {
-        &self.info
+        &self.begin.info
+    }
+
+    /// Membership of the replication group as of the snapshot, and the entry that contained it; `None` in an increment.
+    #[must_use]
+    pub fn membership(&self) -> Option<&AppliedMembership> {
+        self.begin.membership.as_ref()
     }
 
     /// Approximate number of rows that the snapshot will have, for a progress bar; 0 if there is no estimate.
@@ -218,7 +228,7 @@ impl Snapshot {
         let sealed = match &self.next {
             Cursor::Done(_) => return Ok(None),
             Cursor::Begin => {
-                let sealed = self.seal(ChunkKind::Begin, &self.info.encode())?;
+                let sealed = self.seal(ChunkKind::Begin, &self.begin.encode())?;
                 self.next = self.source.first();
                 sealed
             }

@@ -75,7 +75,7 @@ impl Part {
 
     /// Reads the description of the part's snapshot from its first chunk.
     pub fn info(&self) -> Result<SnapshotInfo, SnapshotReadError> {
-        chunk::begin(&mut chunk::ChunkReader::new(self.open()?))
+        Ok(chunk::begin(&mut chunk::ChunkReader::new(self.open()?))?.info)
     }
 
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read>> {

@@ -9,7 +9,10 @@
 use std::{convert::Infallible, io::Read};
 
 use thalweg_log::crc32c;
-use thalweg_state::portable::{self, Row};
+use thalweg_state::{
+    membership::AppliedMembership,
+    portable::{self, Row},
+};
 use thalweg_types::{
     Lsn,
     codec::{Malformed, Reader},
@@ -18,7 +21,7 @@ use thalweg_types::{
 use super::{
     PartKind, SnapshotInfo, SnapshotReadError, Totals,
     chunk::{self, Chunk, ChunkReader},
-    format::{ChunkKind, Item},
+    format::{Begin, ChunkKind, Item},
 };
 
 /// Number of bytes of a chunk's contents that are in memory at a time, or one larger item.
@@ -30,7 +33,9 @@ const WINDOW_ITEMS: usize = 10_000;
 pub(crate) struct Contents<R> {
     chunks: ChunkReader<R>,
     info: SnapshotInfo,
+    membership: Option<AppliedMembership>,
     totals: Totals,
+    order: Order,
 }
 
 /// Error while the items of a snapshot are visited: from the snapshot, or from the callback that gets the items.
@@ -48,8 +53,40 @@ impl<E> From<SnapshotReadError> for VisitError<E> {
 impl<R: Read> Contents<R> {
     pub(crate) fn open(from: R) -> Result<Self, SnapshotReadError> {
         let mut chunks = ChunkReader::new(from);
-        let info = chunk::begin(&mut chunks)?;
-        Ok(Self { chunks, info, totals: Totals::default() })
+        let Begin { info, membership } = chunk::begin(&mut chunks)?;
+        Ok(Self { chunks, info, membership, totals: Totals::default(), order: Order::default() })
+    }
+
+    /// Opens a snapshot whose first chunk is all that `from` contains.
+    pub(crate) fn open_whole(from: R) -> Result<Self, SnapshotReadError> {
+        let mut contents = Self::open(from)?;
+        contents.chunks.check_nothing_follows()?;
+        Ok(contents)
+    }
+
+    /// Description of the snapshot.
+    pub(crate) fn info(&self) -> &SnapshotInfo {
+        &self.info
+    }
+
+    /// Membership of the replication group as of the snapshot, if the snapshot contains it.
+    pub(crate) fn membership(&self) -> Option<&AppliedMembership> {
+        self.membership.as_ref()
+    }
+
+    /// Numbers of rows, entries and bytes visited so far.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Number of the chunk that is read next.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.chunks.next_number()
+    }
+
+    /// True once the last chunk was read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.chunks.has_ended()
     }
 
     /// Calls `each` with the items of each chunk, about [`WINDOW_BYTES`] of them at a time, and checks at the end that no
@@ -58,18 +95,39 @@ impl<R: Read> Contents<R> {
         &mut self,
         each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
     ) -> Result<Totals, VisitError<E>> {
-        let mut order = Order::default();
         while let Some(chunk) = self.chunks.next()? {
-            if chunk.kind == ChunkKind::End {
-                let promised = chunk::end(&mut self.chunks)?;
-                if promised != self.totals {
-                    return Err(self.chunks.corrupt("its contents differ from the totals that it states").into());
-                }
-                continue;
-            }
-            self.visit_chunk(chunk, &mut order, each)?;
+            self.visit_read(chunk, each)?;
         }
         Ok(self.totals)
+    }
+
+    /// Reads the next chunk from other bytes, which must not contain more, and visits it as [`visit`](Self::visit) does.
+    /// If the chunk is damaged or does not follow the previous one, the snapshot stays at that chunk.
+    pub(crate) fn visit_next<E>(
+        &mut self,
+        from: R,
+        each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
+    ) -> Result<(), VisitError<E>> {
+        let Some(chunk) = self.chunks.next_from(from)? else { return Ok(()) };
+        self.visit_read(chunk, each)
+    }
+
+    fn visit_read<E>(
+        &mut self,
+        chunk: Chunk,
+        each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
+    ) -> Result<(), VisitError<E>> {
+        if chunk.kind == ChunkKind::End {
+            let promised = chunk::end(&mut self.chunks)?;
+            if promised != self.totals {
+                return Err(self.chunks.corrupt("its contents differ from the totals that it states").into());
+            }
+            return Ok(());
+        }
+        let mut order = std::mem::take(&mut self.order);
+        let visited = self.visit_chunk(chunk, &mut order, each);
+        self.order = order;
+        visited
     }
 
     /// Visits the items of a chunk through a window of its contents, which grows only for an item that is larger.
@@ -235,7 +293,7 @@ pub struct PartialSnapshot {
 /// is an error.
 pub fn survey(from: impl Read) -> Result<PartialSnapshot, SnapshotReadError> {
     let mut chunks = ChunkReader::new(from);
-    let info = chunk::begin(&mut chunks)?;
+    let Begin { info, .. } = chunk::begin(&mut chunks)?;
     let is_complete = loop {
         match chunks.next() {
             Ok(Some(_)) => chunks.skip()?,

@@ -1,7 +1,7 @@
 //! Creating a data directory from a backup.
 //!
-//! Owns: [`restore`]. Does not own: the choice of the backup's snapshots (`plan`), or the check of their contents
-//! (`read`).
+//! Owns: [`restore`]. Does not own: the choice of the backup's snapshots (`plan`), the check of their contents (`read`),
+//! or the loading of rows (`loader`).
 //!
 //! ```text
 //! RESTORING    marker: the directory is unfinished and cannot be opened
@@ -28,17 +28,18 @@ use thalweg_replica::{Membership, Vote};
 use thalweg_state::{
     machine::{Entry, Machine, MachineOptions},
     membership::LogId,
-    portable::{self, PointerRow, RelocatedBytes, Row},
+    portable,
 };
-use thalweg_store::{Applied, Backend, WriteBatch};
+use thalweg_store::Applied;
 use thalweg_types::{
-    Clock, Durability, Index, LogPosition, Lsn, NodeId, Revision, SpaceId, SpaceTime, SystemClock, Term, command::Move,
+    Clock, Durability, Index, Lsn, NodeId, Revision, SpaceId, SpaceTime, SystemClock, Term,
     limits::MIN_INLINE_VALUE_BYTES,
 };
 
 use super::{
     Part, PartKind, RestoreError, RestoreTo, SnapshotInfo, Totals,
     format::{EntryItem, EntryKind, Item},
+    loader::{LEAST_MEMORY_BYTES, Loader},
     plan,
     read::{Contents, VisitError},
 };
@@ -48,16 +49,14 @@ use crate::{
     open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
     options::{BackendKind, Options},
     snapshot::unfinished::{MARKER, is_unfinished},
+    state_dir::StateDir,
 };
 
 const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";
-/// Maximum number of rows that a restore writes to the backend in one batch.
-const BATCH_ROWS: usize = 10_000;
+/// Maximum number of bytes of entries that a restore appends to the new log in one call.
 const BATCH_BYTES: usize = 1 << 20;
 /// Usual ratio of a snapshot's contents to its stored bytes, at most.
 const USUAL_RATIO: u64 = 8;
-/// Size of memtables and cache that a restore uses even for the shortest backup.
-const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 /// Maximum number of entries that a restore appends to the new log in one call.
 const MAX_TOGETHER: usize = 1000;
 
@@ -172,7 +171,7 @@ fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
 /// Removes the remains of an unfinished restore from a directory, except for the marker file.
 fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     backends::remove_dir(disk, LOG_DIR)?;
-    BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
+    BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &StateDir::FIRST.path(kind)))
 }
 
 /// Creates the log and the state of the new directory from the snapshots of the plan. Both are on disk when this
@@ -193,10 +192,16 @@ fn fill(
     let log_options = LogOptions { first_lsn, ..options.log() };
     let opened = Log::open(disk.clone(), LOG_DIR, log_options, clock.clone(), node.0);
     let (log, _) = opened.map_err(crate::error::OpenError::from)?;
-    let backend = backends::open(disk, options.backend.unwrap_or_default(), Arc::new(Barrier(log.clone())), options)?;
+    let backend = backends::open(
+        disk,
+        options.backend.unwrap_or_default(),
+        StateDir::FIRST,
+        Arc::new(Barrier(log.clone())),
+        options,
+    )?;
     let mut totals = Totals::default();
     let mut tell = |parts, totals| progress(RestoreProgress { parts, of: plan.len(), totals });
-    let mut loader = Loader::new(&log, &*backend, info.applied.time, options);
+    let mut loader = Loader::new(log.clone(), backend.clone(), info.applied.time, options);
     visit(full, |items| {
         for item in items {
             loader.load(item)?;
@@ -205,7 +210,9 @@ fn fill(
         tell(0, totals);
         Ok(())
     })?;
-    loader.finish(info, &Membership::of_one(node).encode())?;
+    let membership = Membership::of_one(node).encode();
+    let applied = Applied { lsn: log.end(), ..info.applied };
+    loader.finish(applied, |batch| portable::begin(batch, &applied, &membership))?;
     let inline_value_bytes = options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
     let machine = Machine::open(backend.clone(), MachineOptions { inline_value_bytes })?;
     let machine = machine.with_blobs(Arc::new(LogBlobs(log.clone())));
@@ -259,85 +266,6 @@ fn visit(part: &Part, mut each: impl FnMut(&[Item<'_>]) -> Result<(), RestoreErr
         Ok(_) => Ok(()),
         Err(VisitError::Read(error)) => Err(part.fault(error)),
         Err(VisitError::Visitor(error)) => Err(error),
-    }
-}
-
-/// Loader of a full snapshot: puts its rows into an empty state, and the bytes that rows point to into the new log.
-struct Loader<'a> {
-    log: &'a Log,
-    backend: &'a dyn Backend,
-    time: SpaceTime,
-    batch: WriteBatch,
-    batches: u64,
-    placed: RelocatedBytes,
-    payload: Vec<u8>,
-    /// Size in bytes of a batch from which the batch is persisted immediately instead of waiting in a memtable. A batch
-    /// of usual rows has about [`BATCH_BYTES`]; only larger rows reach a higher limit. For a backup that is far shorter
-    /// than its contents, the limit is so low that batches of usual rows reach it, too.
-    flush_bytes: usize,
-}
-
-impl<'a> Loader<'a> {
-    fn new(log: &'a Log, backend: &'a dyn Backend, time: SpaceTime, options: &Options) -> Self {
-        let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
-        let is_short = options.memtable_bytes as u64 <= LEAST_MEMORY_BYTES;
-        let flush_bytes = if is_short { BATCH_BYTES / 4 } else { 2 * BATCH_BYTES };
-        Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new(), flush_bytes }
-    }
-
-    fn load(&mut self, item: &Item<'_>) -> Result<(), RestoreError> {
-        let Item::Row { key, value, bytes } = *item else { return Ok(()) };
-        match (portable::sort(key, value)?, bytes) {
-            (Row::Pointing(pointing), Some(bytes)) => {
-                let at = self.append_bytes(&pointing, bytes)?;
-                let pointer = self.placed.relocate(&pointing, at).encode();
-                let (before, after) = (&value[..pointing.at], &value[pointing.at + pointer.len()..]);
-                self.batch.put(&[key], &[before, &pointer, after]);
-            }
-            _ => self.batch.put(&[key], &[value]),
-        }
-        if self.batch.len() >= BATCH_ROWS || self.batch.byte_len() >= BATCH_BYTES {
-            self.apply()?;
-        }
-        Ok(())
-    }
-
-    /// Appends the log bytes of a row (those to which its pointer refers) to the new log, as a move record. This record
-    /// names the owner of the bytes, so the mover later finds the owner before it frees the segment.
-    fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
-        self.payload.clear();
-        Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);
-        let draft = Draft {
-            space: SpaceId::ZERO,
-            kind: RecordKind::Move,
-            term: Term::ZERO,
-            index: Index::ZERO,
-            time: self.time,
-            payload: &[IoSlice::new(&self.payload)],
-        };
-        let at = self.log.append(&[draft], Durability::Os, Purpose::Data)?.payload_at;
-        let bytes_at = (self.payload.len() - bytes.len()) as u32;
-        Ok(LogPosition { offset: at.offset + bytes_at, ..at })
-    }
-
-    fn apply(&mut self) -> Result<(), RestoreError> {
-        self.batches += 1;
-        // Backends distinguish states by this position. It claims nothing before all rows are there.
-        let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
-        self.backend.apply(&self.batch, unfinished)?;
-        if self.batch.byte_len() >= self.flush_bytes {
-            self.backend.flush()?;
-            self.batch = WriteBatch::new();
-        }
-        self.batch.clear();
-        Ok(())
-    }
-
-    fn finish(mut self, info: &SnapshotInfo, membership: &[u8]) -> Result<(), RestoreError> {
-        self.placed.write(&mut self.batch);
-        portable::begin(&mut self.batch, &info.applied, membership);
-        self.backend.apply(&self.batch, Applied { lsn: self.log.end(), ..info.applied })?;
-        Ok(())
     }
 }
 

@@ -80,23 +80,28 @@ pub(crate) struct Reader {
     verdicts: VecDeque<(Index, Bytes)>,
     /// Index of the last log entry for which the state's row about it has been fetched.
     known: Option<Index>,
+    /// Number of times that another state had replaced the state when the reader was opened. After another replacement
+    /// the reader ends, because the log may lack the entries that led to the new state.
+    replacements: u64,
 }
 
 impl Reader {
     /// Opens a reader whose first visited commit is that of the revision `from`.
     pub(crate) fn open(source: &Source, from: Revision) -> Result<Self, WatchError> {
         let done = Revision(from.0.saturating_sub(1));
+        let replacements = source.machine.replacements();
         let Some(mark) = source.machine.history_mark(done)? else { return Err(source.compacted(from)) };
-        Self::at(source, mark.lsn, mark.revision, done)
+        Self::at(source, mark.lsn, mark.revision, done, replacements)
     }
 
     /// Opens a reader that visits only commits after the present applied position.
     pub(crate) fn at_end(source: &Source) -> Result<Self, WatchError> {
+        let replacements = source.machine.replacements();
         let applied = source.machine.applied();
-        Self::at(source, applied.lsn, applied.revision, applied.revision)
+        Self::at(source, applied.lsn, applied.revision, applied.revision, replacements)
     }
 
-    fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision) -> Result<Self, WatchError> {
+    fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision, replacements: u64) -> Result<Self, WatchError> {
         // Read the truncations before the records: data freed in between is in neither.
         let valid = Valid::of(&source.log, source.space);
         let records = source.log.records_from(lsn).map_err(|error| explain(source, done, error))?;
@@ -112,6 +117,7 @@ impl Reader {
             done,
             verdicts: VecDeque::new(),
             known: None,
+            replacements,
         })
     }
 
@@ -123,6 +129,10 @@ impl Reader {
     /// Visits commits in order until `visit` stops, or all commits applied at the time of the call have been visited.
     pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<ReadEnd, WatchError> {
         let applied = self.source.machine.applied();
+        // Do this after reading the applied position: if it is of the new state, the number has been raised.
+        if self.source.machine.replacements() != self.replacements {
+            return Err(self.source.compacted(self.done.next()));
+        }
         let extended = self.source.log.extend_records(&mut self.records);
         extended.map_err(|error| explain(&self.source, self.done, error))?;
         // Do this after reading the applied position: by then all truncations of the records below it are known.

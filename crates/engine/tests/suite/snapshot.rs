@@ -121,8 +121,8 @@ fn a_cut_snapshot_says_where_it_can_go_on() {
         assert!(matches!(verify(junk), Err(SnapshotReadError::NotASnapshot)));
     }
     let mut newer = files[0].clone();
-    newer[4] = 3;
-    assert!(matches!(verify(&newer[..]), Err(SnapshotReadError::Version { found: 3, supported: 2 })));
+    newer[4] = 4;
+    assert!(matches!(verify(&newer[..]), Err(SnapshotReadError::Version { found: 4, supported: 3 })));
 }
 
 #[test]
@@ -316,11 +316,11 @@ fn the_format_is_pinned() {
     let full = take(&db, Compression::None, None);
     let since = survey(&full[..]).unwrap().info.applied.lsn;
     fill(&db, 4);
-    golden("snapshot-full-v2.tws", &full);
-    golden("snapshot-increment-v2.tws", &take(&db, Compression::None, Some(since)));
+    golden("snapshot-full-v3.tws", &full);
+    golden("snapshot-increment-v3.tws", &take(&db, Compression::None, Some(since)));
     // Compressed bytes may differ between versions of a library, but must stay readable.
     for compression in [Compression::Lz4, Compression::Zstd] {
-        let path = format!("tests/golden/snapshot-{}-v2.tws", compression.name());
+        let path = format!("tests/golden/snapshot-{}-v3.tws", compression.name());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
         if std::env::var_os("THALWEG_BLESS").is_some() {
             fs::write(&path, take(&db, compression, None)).unwrap();
@@ -331,12 +331,39 @@ fn the_format_is_pinned() {
     }
 }
 
+/// Format 2 had no membership.
+#[test]
+fn snapshots_of_format_2_are_read_and_restored() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for kind in ["full", "increment", "lz4", "zstd"] {
+        let [old, new] = [2, 3].map(|version| {
+            let path = golden.join(format!("snapshot-{kind}-v{version}.tws"));
+            verify(&fs::read(path).unwrap()[..]).unwrap()
+        });
+        assert_eq!((old.info, old.totals, old.chunks), (new.info, new.totals, new.chunks), "{kind}");
+    }
+    let digests = [2, 3].map(|version| {
+        let parts =
+            ["full", "increment"].map(|kind| Part::file(golden.join(format!("snapshot-{kind}-v{version}.tws"))));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("restored");
+        restore(&path, &parts, RestoreTo::End, &tiny(), &mut |_| {}).unwrap();
+        Database::open(&path, tiny()).unwrap().state_view().digest(&mut |_| {}).unwrap().state.digest
+    });
+    assert_eq!(digests[0], digests[1]);
+    // A chunk of one format does not continue a snapshot of the other.
+    let [old, new] = [2, 3].map(|version| fs::read(golden.join(format!("snapshot-full-v{version}.tws"))).unwrap());
+    let first = |bytes: &[u8]| 32 + u32::from_le_bytes(bytes[16..20].try_into().unwrap()) as usize;
+    let mixed = [&new[..first(&new)], &old[first(&old)..]].concat();
+    assert!(matches!(verify(&mixed[..]), Err(SnapshotReadError::Corrupt { chunk: 1, .. })));
+}
+
 /// Format 1 had no running hash.
 #[test]
 fn a_snapshot_of_format_1_is_refused_as_such() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot-full-v1.tws");
     let error = verify(&fs::read(path).unwrap()[..]).unwrap_err();
-    assert!(matches!(error, SnapshotReadError::Version { found: 1, supported: 2 }), "{error}");
+    assert!(matches!(error, SnapshotReadError::Version { found: 1, supported: 3 }), "{error}");
 }
 
 fn golden(name: &str, bytes: &[u8]) {

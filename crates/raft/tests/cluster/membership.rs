@@ -1,6 +1,6 @@
 //! Learners, promotion, removal.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use thalweg_raft::ChangeError;
 use thalweg_replica::NodeInfo;
@@ -21,7 +21,7 @@ fn a_learner_is_promoted_when_it_has_caught_up() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         for number in 0..100 {
-            leader.propose(put(&format!("{number}"), &[7; 1_000])).await.unwrap();
+            cluster.write(&put(&format!("{number}"), &[7; 1_000])).await;
         }
         let info = NodeInfo::at("node4:1");
         leader.consensus.add_learner(NodeId(4), info.clone()).await.unwrap();
@@ -62,14 +62,14 @@ fn a_removed_voter_does_not_come_back() {
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
         let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
-        leader.propose(put("without it", b"v")).await.unwrap();
+        cluster.write(&put("without it", b"v")).await;
         cluster.wait_equal(Index(1)).await;
         let other = (1..=3).find(|id| *id != leader.id && *id != gone).unwrap();
         cluster.lose_power(other, 6).await;
         cluster
             .wait("silence", || {
                 let answer = leader.consensus.status().members[&NodeId(other)].last_answer;
-                answer.is_none_or(|age| age > Duration::from_millis(1_300)).then_some(())
+                answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
             })
             .await;
         let info = NodeInfo::at("node5:1");
@@ -83,7 +83,7 @@ fn a_group_of_one_grows_and_its_address_changes() {
     run(async {
         let cluster = Cluster::founded(1).await;
         let leader = cluster.leader().await;
-        leader.propose(put("k", b"v")).await.unwrap();
+        cluster.write(&put("k", b"v")).await;
         assert_eq!(leader.consensus.remove(NodeId(1)).await, Err(ChangeError::LastVoter(NodeId(1))));
         let info = NodeInfo { name: "first".to_owned(), address: "elsewhere:1".to_owned() };
         leader.consensus.set_info(NodeId(1), info.clone()).await.unwrap();
@@ -102,7 +102,7 @@ fn a_group_of_one_grows_and_its_address_changes() {
         cluster.wait_equal(leader.machine.applied().index).await;
         cluster.lose_power(1, 3).await;
         let new = cluster.leader_except(&[1]).await;
-        new.propose(put("k2", b"v")).await.unwrap();
+        cluster.write(&put("k2", b"v")).await;
         assert_eq!(new.get("k"), Some(b"v".to_vec()));
     });
 }

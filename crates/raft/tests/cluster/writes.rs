@@ -13,7 +13,7 @@ use thalweg_types::{
 
 use crate::{
     commands::{put, run},
-    node::Cluster,
+    node::{Cluster, Settings, options},
 };
 
 /// A value length that keeps the value in the log.
@@ -70,17 +70,9 @@ fn every_node_restarts_from_its_directory_after_a_loss_of_power() {
         let cluster = Cluster::founded(3).await;
         for round in 0..6_u64 {
             let victim = round % 3 + 1;
-            cluster.leader().await.propose(put(&format!("before {round}"), &[1; LARGE])).await.unwrap();
+            cluster.write(&put(&format!("before {round}"), &[1; LARGE])).await;
             cluster.lose_power(victim, round).await;
-            let leader = cluster.leader_except(&[victim]).await;
-            // A node that has just lost its leader can still refuse.
-            let write = || leader.propose(put(&format!("without {round}"), b"v"));
-            let mut written = write().await;
-            while let Err(ProposeError::NoLeader) = written {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                written = write().await;
-            }
-            written.unwrap();
+            cluster.write(&put(&format!("without {round}"), b"v")).await;
             cluster.start(victim).await;
             cluster.wait_equal(Index(1)).await;
         }
@@ -98,7 +90,7 @@ fn all_nodes_restart_together() {
     run(async {
         let cluster = Cluster::founded(3).await;
         for number in 0..50 {
-            cluster.leader().await.propose(put(&format!("{number}"), &[2; 100])).await.unwrap();
+            cluster.write(&put(&format!("{number}"), &[2; 100])).await;
         }
         let applied = cluster.leader().await.machine.applied();
         for id in 1..=3 {
@@ -109,7 +101,7 @@ fn all_nodes_restart_together() {
             assert_eq!(node.machine.applied().index, Index::ZERO, "the memory backend has no checkpoint");
         }
         cluster.wait_equal(applied.index).await;
-        cluster.leader().await.propose(put("after", b"v")).await.unwrap();
+        cluster.write(&put("after", b"v")).await;
         let time = cluster.leader().await.machine.applied().time;
         assert!(time >= applied.time, "space time never goes back");
         assert_eq!(cluster.node(1).get("49"), Some(vec![2; 100]));
@@ -124,7 +116,7 @@ fn idle_move() -> Vec<u8> {
 #[test]
 fn moves_are_applied_in_log_order_and_wait_for_the_entries_before_them() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_secs(1)).await;
+        let cluster = Cluster::impatient(3, Duration::from_secs(1)).await;
         let node = cluster.follower().await;
         relocate_on(&node).await.unwrap();
         let leader = cluster.leader().await;
@@ -144,7 +136,7 @@ fn moves_are_applied_in_log_order_and_wait_for_the_entries_before_them() {
         assert!(matches!(moved, Err(ProposeError::Behind)), "{moved:?}");
         assert!(matches!(written, Err(ProposeError::OutcomeUnknown { .. })), "{written:?}");
         let next = cluster.leader_except(&[leader.id]).await;
-        next.propose(put("together", b"v")).await.unwrap();
+        cluster.write_except(&[leader.id], &put("together", b"v")).await;
         cluster.network.heal();
         cluster.wait_equal(next.machine.applied().index).await;
         assert_eq!(leader.get("alone"), None, "the entry was truncated and never shown");
@@ -166,15 +158,17 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         for number in 0..30 {
-            leader.propose(put(&format!("{number}"), b"v")).await.unwrap();
+            cluster.write(&put(&format!("{number}"), b"v")).await;
         }
+        cluster.wait_equal(Index(30)).await;
+        leader.machine.backend().flush().unwrap();
         let applied = leader.machine.applied();
         let member = leader.member.clone();
         let noted = tokio::task::spawn_blocking(move || member.note_purged(applied.term, Index(20))).await.unwrap();
         noted.unwrap();
         assert_eq!(leader.machine.purged().unwrap().map(|id| id.index), Some(Index(20)));
         assert_eq!(leader.consensus.reader().purged().map(|id| id.index), Some(Index(20)));
-        leader.propose(put("after", b"v")).await.unwrap();
+        cluster.write(&put("after", b"v")).await;
         cluster.lose_power(leader.id, 9).await;
         cluster.start(leader.id).await;
         cluster.wait_equal(applied.index).await;
@@ -184,7 +178,7 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
 #[test]
 fn an_unknown_outcome_says_so_and_can_be_retried() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_millis(300)).await;
+        let cluster = Cluster::impatient(3, Duration::from_millis(300)).await;
         let leader = cluster.leader().await;
         cluster.network.isolate(leader.id);
         let written = leader.propose(put("k", b"v")).await;
@@ -192,5 +186,56 @@ fn an_unknown_outcome_says_so_and_can_be_retried() {
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(error.code(), "outcome_unknown");
         assert_eq!(leader.get("k"), None);
+    });
+}
+
+#[test]
+fn a_follower_that_cannot_forward_names_the_leader() {
+    run(async {
+        let cluster = Cluster::founded_with(3, Settings { forwards: false, ..Settings::default() }).await;
+        let follower = cluster.follower().await;
+        let refused = follower.propose(put("k", b"v")).await;
+        let Err(ProposeError::NotLeader { leader: Some((leader, address)) }) = refused else { panic!("{refused:?}") };
+        assert_eq!(address, format!("node{}:1", leader.0));
+        assert!(cluster.node(leader.0).propose(put("k", b"v")).await.is_ok());
+    });
+}
+
+#[test]
+fn uncommitted_bytes_are_bounded_and_the_queue_rejects_the_rest() {
+    run(async {
+        const EACH: usize = 10_000;
+        const MOST: u64 = 50_000;
+        let consensus = thalweg_raft::ConsensusOptions { max_in_flight_bytes: MOST, ..options() };
+        let cluster = Cluster::founded_with(3, Settings { consensus, ..Settings::default() }).await;
+        let leader = cluster.leader().await;
+        cluster.network.isolate(leader.id);
+        let mut waiting = Vec::new();
+        let (mut refused, mut most) = (0, 0);
+        for number in 0..300 {
+            let command = put(&format!("{number}"), &[1; EACH]);
+            match leader.member.propose_async(command, Durability::Disk, Purpose::Data) {
+                Ok(proposal) => waiting.push(proposal),
+                Err(error) => {
+                    assert!(matches!(error, ProposeError::Overloaded { .. }), "{error}");
+                    refused += 1;
+                }
+            }
+            // Lets consensus take a command before the next one comes.
+            tokio::task::yield_now().await;
+            most = most.max(leader.consensus.status().in_flight_bytes);
+        }
+        assert!(refused > 100, "the queue has room for about 100 commands: {refused}");
+        assert!((MOST..MOST + (4 << 20)).contains(&most), "{most}");
+        assert!(leader.consensus.status().in_flight_bytes >= MOST);
+        cluster.network.heal();
+        for outcome in join_all(waiting).await {
+            match outcome {
+                Ok(_) | Err(ProposeError::OutcomeUnknown { .. } | ProposeError::NoLeader) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        cluster.write(&put("after", b"v")).await;
+        cluster.wait("nothing in flight", || (leader.consensus.status().in_flight_bytes == 0).then_some(())).await;
     });
 }

@@ -176,6 +176,17 @@ impl ClearTable {
         table
     }
 
+    /// Returns a table that hides rows both from views of this table's state and from those of a newer state, whose
+    /// table is `newer`.
+    pub(crate) fn with_newer(&self, newer: &Self) -> Self {
+        let mut table = self.clone();
+        for (keyspace, prefix, clear) in newer.iter() {
+            let earlier = self.get(keyspace, prefix).map(|before| before.revision).or(clear.earlier);
+            table.set(keyspace, prefix, Some(Clear { earlier, ..clear.clone() }));
+        }
+        table
+    }
+
     /// Adds a deleted prefix with hidden rows to the table; `None` removes it.
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();

@@ -8,6 +8,7 @@
 //!
 //! * `state_machine`: [`Machine`], the data shared by the applying thread and readers. `open`: loading it from a
 //!   backend.
+//! * `replace`: continuing with the state of another backend.
 //! * `apply`: applies an entry and dispatches its commands. `applying`: the record being applied. `applier`: the
 //!   data that the applying thread keeps between records.
 //! * `staged`: the changes of the record, and reads that include them. `savepoint` and `undo`: rollback of a
@@ -39,6 +40,7 @@ pub(crate) mod commit;
 pub(crate) mod gaps;
 pub(crate) mod meter;
 pub(crate) mod open;
+pub(crate) mod replace;
 pub(crate) mod running_hash;
 pub(crate) mod savepoint;
 pub(crate) mod staged;
@@ -49,6 +51,7 @@ pub(crate) mod transaction_view;
 pub(crate) mod undo;
 pub(crate) mod upgrade;
 
+pub use replace::Replacement;
 pub use state_machine::{Machine, MachineOptions};
 pub use transaction_view::{ResolveIn, read_transaction};
 pub use upgrade::KNOWN_VERSION;

@@ -98,6 +98,7 @@ impl Machine {
             known_version: known,
             inline_floor,
             digest_view: Mutex::default(),
+            replacements: AtomicU64::new(0),
         };
         machine.show_version(meta.version);
         Ok(machine)

@@ -71,6 +71,8 @@ pub struct Machine {
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
+    /// Number of times that another state has replaced the state.
+    pub(crate) replacements: AtomicU64,
 }
 
 /// Tables in memory that readers see besides the backend, as of the last applied entry. Locked only for short copies.

@@ -1,7 +1,7 @@
 //! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on this module.
 //!
 //! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
-//! creates views; and a thread that persists sealed memtables. Does not own: the store, which is behind the trait
+//! creates views; and a thread that persists sealed memtables (`running`). Does not own: the store, which is behind the trait
 //! [`Store`], or the log. Changes that were not persisted are lost with the process, and replayed from the log.
 //!
 //! The reason for the memtables: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite,
@@ -25,29 +25,19 @@ mod contents;
 mod options;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
+mod running;
 mod shared;
 mod store;
 mod version;
 mod worker;
 
-use std::{
-    ops::ControlFlow,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{any::Any, ops::ControlFlow, sync::Arc};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use crate::{
-    backend::{
-        Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, SyncMode, VerifiedRows, View,
-        WriteBatch,
-    },
-    memtable::{ArenaPool, Memtable, MemtableWriter},
+use crate::backend::{
+    Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, Replaced, VerifiedRows, View, WriteBatch,
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
@@ -56,41 +46,23 @@ pub use contents::Contents;
 pub use options::{Background, BufferOptions};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
-use shared::lock;
+use running::Running;
 pub use shared::{Shared, State, Work};
 pub use store::{Demand, Store, StoreView};
-use version::BufferedView;
+use version::Version;
 pub use worker::ThreadMain;
-
-/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable is written, the previous
-/// one is persisted, so the two use two arenas in turn.
-const SPARE_ARENAS: usize = 1;
-/// Share of a memtable that [`Backend::make_room`] leaves free for a batch of unknown size: one in this number.
-const ROOM_SHARE: usize = 16;
-/// Size in bytes of a change in a memtable, assumed while the memtable has none.
-const DEFAULT_CHANGE_BYTES: usize = 256;
-/// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
-const MIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A backend that consists of memtables in front of a store; see the [module](self).
 pub struct Buffered<S: Store> {
-    shared: Arc<Shared<S>>,
-    /// Locked by the thread that applies a batch or seals the active memtable.
-    writer: Mutex<Writer>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-struct Writer {
-    memtable: MemtableWriter,
-    /// Sum of the pauses that slowed-down writes should have made but have not made yet.
-    owed: Duration,
-    /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
-    has_waited: bool,
+    /// The newest version (memtables and a view of the store), for reads of single keys.
+    newest: Arc<ArcSwap<Version<S::View>>>,
+    /// The memtables' writer, the store, and the threads. A replacement of the state exchanges it.
+    running: ArcSwap<Running<S>>,
 }
 
 impl<S: Store> std::fmt::Debug for Buffered<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct(S::NAME).field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct(S::NAME).field("options", &self.running.load().shared.options).finish_non_exhaustive()
     }
 }
 
@@ -103,236 +75,125 @@ impl<S: Store> Buffered<S> {
         barrier: Arc<dyn LogBarrier>,
         upkeep: &[ThreadMain<S>],
     ) -> Result<Self, BackendError> {
-        let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
-        let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
-        let is_stepped = options.background == Background::Stepped;
-        let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
-        let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
-        let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
-        Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false }), threads })
-    }
-
-    /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
-    /// `seal` requires it.
-    fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
-        let shared = &*self.shared;
-        let state = match seal {
-            SealTarget::Active if writer.has_waited => shared.lock_unless_failed()?,
-            SealTarget::Active => shared.wait_for_room()?,
-            SealTarget::Nothing => shared.lock(),
+        let running = Arc::new(Running::start(store, options, barrier, upkeep)?);
+        let newest = {
+            let mut state = running.shared.lock();
+            let newest = Arc::new(ArcSwap::new(Arc::clone(&state.version)));
+            state.front = Some(Arc::clone(&newest));
+            newest
         };
-        let applied = state.applied.filter(|_| seal == SealTarget::Active);
-        let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
-        shared.replace_active(state, active, applied);
-        writer.memtable = memtable;
-        Ok(())
+        Ok(Self { newest, running: ArcSwap::new(running) })
     }
 
-    fn buffer(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
-        let bytes = Memtable::bytes_for(batch);
-        if bytes > Memtable::MAX_BATCH_BYTES {
-            return Err(BackendError::BadBatch("it takes more than 4 GiB of memory: split it"));
-        }
-        let mut writer = lock(&self.writer);
-        if !batch.is_empty() {
-            if !writer.memtable.has_room_for(batch) {
-                self.start_memtable(&mut writer, bytes)?;
+    /// Calls `read` with the state of the store that is in use, under its lock.
+    fn with_state<T>(&self, read: impl FnOnce(&State<S>) -> T) -> T {
+        loop {
+            let running = self.running.load();
+            let state = running.shared.lock();
+            // Without this check, a caller could see the former state after another caller has seen the new one.
+            if state.front.is_some() {
+                return read(&state);
             }
-            writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
-        }
-        let owed = {
-            let mut state = self.shared.lock();
-            state.upto = writer.memtable.memtable().visible();
-            state.applied = Some(applied);
-            self.shared.store.wrote(&state.version.stored, batch.byte_len())
-        };
-        writer.owed += owed;
-        if !std::mem::take(&mut writer.has_waited) {
-            self.pause(&mut writer);
-        }
-        Ok(())
-    }
-
-    /// Replaces the active memtable with a new one that has room for `bytes`, and seals the old one if it has changes.
-    fn start_memtable(&self, writer: &mut Writer, bytes: usize) -> Result<(), BackendError> {
-        let seal = if writer.memtable.memtable().is_empty() { SealTarget::Nothing } else { SealTarget::Active };
-        self.replace_active(writer, bytes, seal)
-    }
-
-    /// Makes the pauses that are due because the store's background work is behind.
-    fn pause(&self, writer: &mut Writer) {
-        if writer.owed >= MIN_PAUSE {
-            let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
-            self.shared.count_stall(|| std::thread::sleep(pause));
         }
     }
-
-    fn sync(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
-        let _writer = lock(&self.writer);
-        let shared = &*self.shared;
-        if let Some(failure) = &shared.lock().failure {
-            return Err(BackendError::Failed(failure.to_string()));
-        }
-        let persisted = shared.persist(batch.changes(), applied).and_then(|()| {
-            shared.publish_after(|state, _| {
-                state.applied = Some(applied);
-                state.persisted = Some(applied);
-            })?;
-            shared.maintain()
-        });
-        if let Err(failure) = &persisted
-            && !failure.is_disk_full()
-        {
-            shared.lock().failure.get_or_insert(failure.clone());
-        }
-        persisted
-    }
-}
-
-/// Choice whether the replaced active memtable must be sealed, so that a thread persists it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SealTarget {
-    Active,
-    /// The active memtable is empty, so there is nothing to seal.
-    Nothing,
 }
 
 impl<S: Store> Backend for Buffered<S> {
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
-        batch.check()?;
-        match self.shared.options.sync {
-            SyncMode::BehindLog => self.buffer(batch, applied),
-            SyncMode::PerBatch => self.sync(batch, applied),
-        }
+        self.running.load().apply(batch, applied)
     }
 
     fn applied(&self) -> Option<Applied> {
-        self.shared.lock().applied
+        self.with_state(|state| state.applied)
     }
 
     fn persisted(&self) -> Option<Applied> {
-        self.shared.lock().persisted
+        self.with_state(|state| state.persisted)
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
-        let version = self.shared.version.load();
+        let version = self.newest.load();
         version.get(key, version.active.visible())
     }
 
     fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
-        let version = self.shared.version.load();
+        let version = self.newest.load();
         version.look(key, version.active.visible(), show)
     }
 
     fn warm(&self, keys: &[&[u8]]) {
-        self.shared.version.load().active.warm(keys);
+        self.newest.load().active.warm(keys);
     }
 
     fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
-        if self.shared.options.sync == SyncMode::PerBatch {
-            return Ok(());
-        }
-        let mut writer = lock(&self.writer);
-        writer.has_waited = false;
-        self.pause(&mut writer);
-        // Batches of ordinary log entries fit into the part that is kept free besides.
-        let wanted = bytes.saturating_add(self.shared.options.memtable_bytes / ROOM_SHARE);
-        if writer.memtable.free_bytes() < wanted && !writer.memtable.memtable().is_empty() {
-            self.replace_active(&mut writer, wanted, SealTarget::Active)?;
-        }
-        writer.has_waited = true;
-        Ok(())
+        self.running.load_full().make_room(bytes)
     }
 
     fn view(&self) -> Arc<dyn View> {
-        let state = self.shared.lock();
-        let version = Arc::clone(&state.version);
-        Arc::new(BufferedView { version, upto: state.upto, applied: state.applied.unwrap_or_default() })
+        self.with_state(|state| Arc::new(state.view()) as _)
     }
 
     fn flush(&self) -> Result<Option<Applied>, BackendError> {
-        let mut writer = lock(&self.writer);
-        let state = self.shared.lock();
-        if let Some(failure) = &state.failure {
-            return Err(failure.clone());
-        }
-        let newest_sealed = state.version.sealed.first().map(|sealed| sealed.applied);
-        let is_covered = newest_sealed.or(state.persisted) == state.applied;
-        drop(state);
-        if !is_covered {
-            self.replace_active(&mut writer, 0, SealTarget::Active)?;
-        }
-        drop(writer);
-        self.shared.wait_until_persisted()
+        self.running.load_full().flush()
     }
 
     fn compact(&self) -> Result<(), BackendError> {
         self.flush()?;
-        self.shared.compact()
+        self.running.load_full().shared.compact()
     }
 
     fn maintain(&self) -> Result<(), BackendError> {
-        let gathered = {
-            let state = self.shared.lock();
-            let lsn = |applied: Option<Applied>| applied.map_or(0, |applied| applied.lsn.0);
-            lsn(state.applied).saturating_sub(lsn(state.persisted))
-        };
-        if gathered > self.shared.options.max_unflushed_records {
-            self.flush()?;
-        }
-        Ok(())
+        self.running.load_full().maintain()
     }
 
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
         // A view of the store alone, so that no memtable hides its pairs.
-        self.shared.store.view()?.verify(step)
+        self.running.load_full().shared.store.view()?.verify(step)
     }
 
     fn health(&self) -> BackendHealth {
-        self.shared.health()
+        self.running.load_full().shared.health()
     }
 
     fn bytes_to_persist(&self) -> u64 {
-        let version = self.shared.version.load();
-        let active = &version.active;
-        // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
-        let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
-        let changes = self.shared.options.memtable_bytes / mean_bytes;
-        let memtables = version.sealed.len() as u64 + 1;
-        self.shared.store.bytes_to_persist(memtables, changes as u64, self.shared.options.memtable_bytes as u64)
+        self.running.load_full().bytes_to_persist()
     }
 
     fn reusable_bytes(&self) -> u64 {
-        self.shared.store.reusable_bytes()
+        self.running.load_full().shared.store.reusable_bytes()
     }
 
     fn step(&self) -> bool {
-        self.shared.work_off()
+        self.running.load_full().shared.work_off()
     }
 
     fn reclaim_space(&self) {
-        self.shared.change_upkeep(S::request_space);
+        self.running.load_full().shared.change_upkeep(S::request_space);
     }
 
     fn stats(&self) -> BackendStats {
-        let version = self.shared.version.load_full();
-        let memtables = || [&version.active].into_iter().chain(version.sealed.iter().map(|sealed| &sealed.memtable));
-        let counters = &self.shared.counters;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut stats = BackendStats {
-            memory_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum::<u64>()
-                + self.shared.pool.spare_bytes() as u64,
-            sealed_memtables: version.sealed.len() as u64,
-            flushes: count(&counters.flushes),
-            flushed_bytes: count(&counters.flushed_bytes),
-            stalls: count(&counters.stalls),
-            stall_micros: count(&counters.stall_micros),
-            estimated_keys: memtables().map(|memtable| memtable.len() as u64).sum(),
-            ..BackendStats::default()
+        self.running.load_full().stats()
+    }
+
+    fn replace_with(&self, other: &dyn Backend) -> Result<Replaced, BackendError> {
+        let other: &dyn Any = other;
+        let other = other.downcast_ref::<Self>().ok_or(BackendError::OtherKind { kind: S::NAME })?;
+        let (old, new) = (self.running.load_full(), other.running.load_full());
+        if Arc::ptr_eq(&old, &new) {
+            return Err(BackendError::OtherKind { kind: S::NAME });
+        }
+        let former = {
+            // While both are locked, no reader can take a view or a position of either. So a caller that has read the
+            // new version does not get an older view afterwards, nor the other way round.
+            let mut old = old.shared.lock();
+            let mut taken = new.shared.lock();
+            old.front = None;
+            taken.front = Some(Arc::clone(&self.newest));
+            self.running.store(Arc::clone(&new));
+            self.newest.swap(Arc::clone(&taken.version))
         };
-        self.shared.store.add_stats(&version.stored, &mut stats);
-        stats.is_compacting &= self.shared.lock().failure.is_none();
-        stats
+        drop(former);
+        Ok(Replaced::new(Ended(old)))
     }
 
     fn name(&self) -> &'static str {
@@ -340,14 +201,11 @@ impl<S: Store> Backend for Buffered<S> {
     }
 }
 
-impl<S: Store> Drop for Buffered<S> {
-    /// Stops the background threads after their current work. Persists nothing; callers that need durability call
-    /// [`Backend::flush`] first.
+/// A store that is no longer in use. Its threads stop when this is dropped.
+struct Ended<S: Store>(Arc<Running<S>>);
+
+impl<S: Store> Drop for Ended<S> {
     fn drop(&mut self) {
-        self.shared.stop();
-        for thread in self.threads.drain(..) {
-            // A panic of a thread is already recorded as the failure.
-            let _ = thread.join();
-        }
+        self.0.end();
     }
 }

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use super::{
     options::BufferOptions,
     store::{Demand, Store},
-    version::{Sealed, Version},
+    version::{BufferedView, Sealed, Version},
     worker::{ThreadMain, run_caught},
 };
 use crate::{
@@ -31,9 +31,6 @@ pub struct Shared<S: Store> {
     pub store: S,
     pub(super) pool: Arc<ArenaPool>,
     barrier: Arc<dyn LogBarrier>,
-    /// The newest version (memtables and a view of the store), for reads of single keys. Changed only while `state` is
-    /// locked.
-    pub(super) version: ArcSwap<Version<S::View>>,
     state: Mutex<State<S>>,
     /// Condition variable signalled when a memtable was sealed, or when the background threads must stop.
     work: Condvar,
@@ -51,6 +48,9 @@ pub struct Shared<S: Store> {
 /// State of a backend whose fields change together, under one lock.
 pub struct State<S: Store> {
     pub(super) version: Arc<Version<S::View>>,
+    /// The place from which readers of single keys take the newest version; `None` if another store has replaced this
+    /// one.
+    pub(super) front: Option<Arc<ArcSwap<Version<S::View>>>>,
     /// Identifies the newest batch in the active memtable whose changes are included in `applied`.
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
@@ -118,6 +118,12 @@ impl<S: Store> State<S> {
     pub fn is_idle(&self) -> bool {
         !self.stop && self.failure.is_none() && self.version.sealed.is_empty()
     }
+
+    /// Returns a view of all batches applied so far.
+    pub(super) fn view(&self) -> BufferedView<S::View> {
+        let applied = self.applied.unwrap_or_default();
+        BufferedView { version: Arc::clone(&self.version), upto: self.upto, applied }
+    }
 }
 
 impl<S: Store> Shared<S> {
@@ -135,7 +141,8 @@ impl<S: Store> Shared<S> {
         let stored = store.publish(&store.view()?, &mut upkeep);
         let version = Arc::new(Version { active, sealed: Vec::new(), stored });
         let state = State {
-            version: Arc::clone(&version),
+            version,
+            front: None,
             upto: BatchNumber::default(),
             applied,
             persisted: applied,
@@ -152,7 +159,6 @@ impl<S: Store> Shared<S> {
             store,
             pool,
             barrier,
-            version: ArcSwap::new(version),
             state: Mutex::new(state),
             work: Condvar::new(),
             upkeep: Condvar::new(),
@@ -189,9 +195,12 @@ impl<S: Store> Shared<S> {
     /// lock, because the drop can free memory, delete files or return connections.
     #[must_use]
     fn publish(&self, state: &mut State<S>, version: Version<S::View>) -> Arc<Version<S::View>> {
-        state.version = Arc::new(version);
+        let retired = std::mem::replace(&mut state.version, Arc::new(version));
         self.report_demand(state);
-        self.version.swap(Arc::clone(&state.version))
+        if let Some(front) = &state.front {
+            front.store(Arc::clone(&state.version));
+        }
+        retired
     }
 
     /// Replaces the active memtable with an empty one. If `applied` is given, the old memtable is sealed with this

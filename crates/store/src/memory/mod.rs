@@ -10,6 +10,7 @@
 mod checkpoint;
 
 use std::{
+    any::Any,
     ops::{Bound, ControlFlow},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
 };
@@ -22,7 +23,7 @@ use crate::files::create_dir;
 
 use crate::backend::{
     Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
-    VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
+    Replaced, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 
 /// Estimated memory in bytes of one pair in addition to its key and value: two reference-counted buffers and a share of
@@ -75,8 +76,9 @@ struct LiveMap {
     changed_bytes: u64,
 }
 
-#[derive(Default)]
 struct Writing {
+    /// Directory of the checkpoint. A replacement of the state changes it.
+    dir: String,
     /// Value of `LiveMap::changed_bytes` at the time of the last checkpoint.
     cut_at_changed_bytes: u64,
     /// Failure of the log barrier. After such a failure no further checkpoint may be written.
@@ -113,12 +115,13 @@ impl MemoryBackend {
             durable.applied = Some(loaded.applied);
             durable.file_bytes = loaded.file_bytes;
         }
+        let writing = Writing { dir: options.dir.clone(), cut_at_changed_bytes: 0, barrier_failed: None };
         Ok(Self {
             options,
             disk,
             barrier,
             live: RwLock::new(live),
-            writing: Mutex::default(),
+            writing: Mutex::new(writing),
             durable: Mutex::new(durable),
         })
     }
@@ -142,7 +145,7 @@ impl MemoryBackend {
             return Err(failed.into());
         }
         let needed = checkpoint::file_bytes(cut.pairs.len() as u64, cut.live_bytes);
-        let written = self.write_checkpoint(&cut, applied, needed);
+        let written = self.write_checkpoint(&writing.dir, &cut, applied, needed);
         lock(&self.durable).full = written.as_ref().err().filter(|error| error.is_disk_full()).map(ToString::to_string);
         let file_bytes = written?;
         writing.cut_at_changed_bytes = cut.changed_bytes;
@@ -158,7 +161,7 @@ impl MemoryBackend {
 impl MemoryBackend {
     /// Writes a checkpoint of the map `cut`, which takes `needed` bytes, if the disk has room for it. A checkpoint is
     /// written beside the previous one. Without the check, each attempt would first fill the disk.
-    fn write_checkpoint(&self, cut: &LiveMap, applied: Applied, needed: u64) -> Result<u64, BackendError> {
+    fn write_checkpoint(&self, dir: &str, cut: &LiveMap, applied: Applied, needed: u64) -> Result<u64, BackendError> {
         // A disk that cannot report its free space is not checked.
         let free = self.disk.free_bytes().unwrap_or(u64::MAX);
         if free < needed {
@@ -166,7 +169,7 @@ impl MemoryBackend {
             return Err(BackendError::DiskFull { operation: "checkpoint", message });
         }
         let pairs = cut.pairs.iter().map(|(key, value)| (&key[..], &value[..]));
-        checkpoint::write(&*self.disk, &self.options.dir, applied, pairs)
+        checkpoint::write(&*self.disk, dir, applied, pairs)
     }
 }
 
@@ -216,7 +219,14 @@ impl Backend for MemoryBackend {
     }
 
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
-        checkpoint::verify(&*self.disk, &self.options.dir, step)
+        loop {
+            let dir = lock(&self.writing).dir.clone();
+            let verified = checkpoint::verify(&*self.disk, &dir, step);
+            // The files of a replaced state may have been removed in the meantime.
+            if verified.is_ok() || lock(&self.writing).dir == dir {
+                return verified;
+            }
+        }
     }
 
     fn health(&self) -> BackendHealth {
@@ -243,6 +253,22 @@ impl Backend for MemoryBackend {
             estimated_keys: pairs,
             ..BackendStats::default()
         }
+    }
+
+    fn replace_with(&self, other: &dyn Backend) -> Result<Replaced, BackendError> {
+        let other: &dyn Any = other;
+        let other = other.downcast_ref::<Self>().filter(|other| !std::ptr::eq(*other, self));
+        let other = other.ok_or(BackendError::OtherKind { kind: self.name() })?;
+        // Waits for a checkpoint that is being written.
+        let mut writing = lock(&self.writing);
+        let taken = lock(&other.writing);
+        writing.dir.clone_from(&taken.dir);
+        writing.cut_at_changed_bytes = taken.cut_at_changed_bytes;
+        let mut durable = lock(&self.durable);
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *live, other.read().clone());
+        *durable = std::mem::take(&mut *lock(&other.durable));
+        Ok(Replaced::new(former))
     }
 
     fn name(&self) -> &'static str {

@@ -256,6 +256,10 @@ impl Store for SqliteStore {
         persisted
     }
 
+    fn stop(&self) {
+        self.readers.close();
+    }
+
     fn view(&self) -> Result<Arc<SqliteView>, BackendError> {
         Ok(Arc::new(self.readers.view()?))
     }

@@ -56,6 +56,11 @@ impl Readers {
         done
     }
 
+    /// Makes all views go on with the connections that they have: the files may be removed from now on.
+    pub(super) fn close(&self) {
+        self.commit(|| ());
+    }
+
     /// Creates a view of the database as of the last commit.
     pub(super) fn view(self: &Arc<Self>) -> Result<SqliteView, BackendError> {
         let commits = lock(&self.commits);

@@ -7,4 +7,5 @@ mod backend_faults;
 mod backend_suite;
 mod flips;
 mod formats;
+mod replacing;
 mod store_faults;

@@ -1,0 +1,107 @@
+//! Errors of installing a snapshot.
+
+use thalweg_log::{AppendError, ReadError};
+use thalweg_state::machine::MachineError;
+use thalweg_store::BackendError;
+use thalweg_types::{Index, classified};
+
+use crate::{
+    error::OpenError,
+    snapshot::{error::SnapshotReadError, loader::LoadError},
+};
+
+/// Error returned when a snapshot cannot be installed. The database goes on with its former state.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// Another install is in progress in this database.
+    #[error("another snapshot is being installed")]
+    InProgress,
+    /// An earlier install failed while it switched to its state, so only the next open shows which state is current.
+    #[error("an earlier install failed while it switched the state: {reason}; restart the node")]
+    SwitchFailed {
+        /// Message of the operating system.
+        reason: String,
+    },
+    /// The given bytes are not the chunk that follows. The install can go on with the right chunk.
+    #[error("chunk {next} was expected: {error}; send the snapshot again from chunk {next} on")]
+    Chunk {
+        /// Number of the chunk that the install needs next.
+        next: u64,
+        /// Reason why the bytes are not this chunk.
+        error: SnapshotReadError,
+    },
+    /// The contents of the snapshot are damaged, although the checksums of its chunks are right.
+    #[error("the snapshot is damaged: {0}; take a new one")]
+    Damaged(SnapshotReadError),
+    /// The snapshot is an increment, or of a format without the group's membership.
+    #[error("the snapshot can't be installed: it is {what}; take a full snapshot with the present version")]
+    Unsuitable {
+        /// Description of the snapshot.
+        what: &'static str,
+    },
+    /// The database has applied later entries than the snapshot contains.
+    #[error("the snapshot ends at entry {snapshot}, and entry {applied} is applied already: take a new snapshot")]
+    Outdated {
+        /// Index of the last entry that the snapshot contains.
+        snapshot: Index,
+        /// Index of the last entry that the database has applied.
+        applied: Index,
+    },
+    /// The last chunk of the snapshot has not been given.
+    #[error("the snapshot is incomplete: chunk {next} is missing")]
+    Incomplete {
+        /// Number of the chunk that the install needs next.
+        next: u64,
+    },
+    /// The install has ended with an earlier error.
+    #[error("the install has ended with an earlier error: begin a new one")]
+    Ended,
+    /// The database is closed.
+    #[error("the database is closed")]
+    Closed,
+    /// The files of the new state could not be created, opened or removed.
+    #[error(transparent)]
+    Files(#[from] OpenError),
+    /// The new state could not be written or read.
+    #[error(transparent)]
+    State(#[from] MachineError),
+    /// The log could not be written.
+    #[error(transparent)]
+    Log(#[from] AppendError),
+    /// The log could not be read.
+    #[error("the log could not be read: {0}")]
+    LogRead(#[from] ReadError),
+}
+
+impl From<LoadError> for InstallError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::State(error) => Self::State(error),
+            LoadError::Log(AppendError::Closed) => Self::Closed,
+            LoadError::Log(error) => Self::Log(error),
+        }
+    }
+}
+
+impl From<BackendError> for InstallError {
+    fn from(error: BackendError) -> Self {
+        Self::State(error.into())
+    }
+}
+
+classified!(InstallError {
+    Self::InProgress => "install_in_progress", Retry;
+    Self::SwitchFailed { .. } => "install_switch_failed", Stop;
+    Self::Chunk { .. } => "install_chunk", Retry;
+    Self::Damaged(error) => error.code(), Stop;
+    Self::Unsuitable { .. } => "snapshot_unsuitable", Fix;
+    Self::Outdated { .. } => "snapshot_outdated", Retry;
+    Self::Incomplete { .. } => "snapshot_incomplete", Fix;
+    Self::Ended => "install_ended", Fix;
+    Self::Closed => "closed", Stop;
+    Self::Files(error) => error.code(), error.action();
+    Self::State(MachineError::Backend(error)) => error.code(), error.action();
+    Self::State(error) => error.code(), error.action();
+    Self::Log(error) => error.code(), error.action();
+    Self::LogRead(error) => error.code(), error.action();
+});

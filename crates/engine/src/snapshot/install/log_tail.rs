@@ -1,0 +1,90 @@
+//! The part of a node's own log that its state has not applied when a snapshot is installed.
+//!
+//! Owns: finding the position from which the log continues the snapshot ([`LogTail`]), and applying the node's own
+//! records after it ([`catch_up`]). Does not own: replay after a restart, or the entries after the snapshot, which are
+//! applied when they are committed.
+//!
+//! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, some of
+//! which may not be part of the group's history; entries after the snapshot; votes; moves, most of them of the install.
+
+use thalweg_log::{Log, RecordKind};
+use thalweg_replica::Valid;
+use thalweg_state::{
+    machine::{Machine, MachineError},
+    membership::LogId,
+};
+use thalweg_types::{Index, Lsn, SpaceId};
+
+use super::InstallError;
+
+/// What the unapplied part of a log contains, read up to its present end.
+#[derive(Debug)]
+pub(super) struct LogTail {
+    /// LSN from which the records continue the snapshot: that of the first entry after it, or the end of the log.
+    pub(super) start: Lsn,
+    /// Payload of the last vote; `None` if there is none in this part of the log.
+    pub(super) vote: Option<Vec<u8>>,
+}
+
+impl LogTail {
+    /// Reads the records from `from` on. `last` is the last entry that the snapshot covers.
+    pub(super) fn read(log: &Log, from: Lsn, last: Index) -> Result<Self, InstallError> {
+        let (mut end, mut vote) = (from, None);
+        let mut next_entry: Option<(Lsn, Index)> = None;
+        for record in log.records_from(from)? {
+            let record = record?;
+            end = record.lsn.next();
+            if record.space != SpaceId::ZERO {
+                continue;
+            }
+            match record.kind {
+                RecordKind::Vote => vote = Some(record.payload.to_vec()),
+                // A truncation voids the entries from its index on.
+                RecordKind::Truncate => next_entry = next_entry.filter(|(_, index)| *index < record.index),
+                kind if kind.has_index() && record.index > last => {
+                    next_entry.get_or_insert((record.lsn, record.index));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { start: next_entry.map_or(end, |(lsn, _)| lsn), vote })
+    }
+}
+
+/// Whether a catch-up has passed entries that the snapshot covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    OwnRecords,
+    CoveredEntries,
+}
+
+/// Applies to an installed state the node's own records from the state's position on, up to the end of the log or the
+/// first entry after the snapshot.
+pub(super) fn catch_up(log: &Log, machine: &Machine, last: Index) -> Result<Passed, InstallError> {
+    let mut passed = Passed::OwnRecords;
+    let from = machine.applied().lsn;
+    if from == log.end() {
+        return Ok(passed);
+    }
+    let valid = Valid::of(log, SpaceId::ZERO);
+    for record in log.records_from(from)? {
+        let record = record?;
+        let next_lsn = record.lsn.next();
+        if record.space != SpaceId::ZERO || valid.is_void(&record) {
+            continue;
+        }
+        let applied: Result<(), MachineError> = match record.kind {
+            RecordKind::Move => machine.apply_move(&record.payload, record.payload_at, next_lsn).map(drop),
+            RecordKind::Vote => machine.apply_vote(&record.payload, next_lsn),
+            RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn),
+            RecordKind::Truncate => machine.skip(next_lsn, None),
+            RecordKind::Entry | RecordKind::Blank | RecordKind::Membership if record.index > last => break,
+            RecordKind::Entry | RecordKind::Blank | RecordKind::Membership => {
+                passed = Passed::CoveredEntries;
+                machine.skip(next_lsn, None)
+            }
+        };
+        applied?;
+    }
+    Ok(passed)
+}

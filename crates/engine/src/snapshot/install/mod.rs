@@ -1,0 +1,392 @@
+//! Installing a snapshot of another node into a running database.
+//!
+//! Owns: [`Install`], which takes the chunks of a snapshot in order and, at the end, makes the snapshot's state the
+//! state of the database. Does not own: the transfer of chunks, or the decision to install.
+//!
+//! ```text
+//! chunks ─► check ─► rows ──► state/default/BACKEND.n+1            beside the running state
+//!                └─► bytes that rows point to ──► log              as records of kind move
+//! finish:   log synced ─► last rows, state flushed ─► opened again, tables loaded ─► own records after the snapshot
+//!           ─► INSTALLED names n+1, synced ─► readers see the new state ─► state/default/BACKEND.n removed
+//! ```
+//! The last line runs while no log record is applied. Reads go on all the time: a read sees the former state or the new
+//! one, and a view taken before stays valid. Bytes that such a view refers to can be freed later, as after any change
+//! of the state; then the read looks the key up again, or ends with `view_expired`.
+//!
+//! Invariants:
+//! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
+//!   leaves the former state or the new one (the table in `docs/formats/directory.md`).
+//! - From its first record on, the segments of the log that an install appends to are not walked and not freed until it
+//!   has ended (`slot`). The segments of the former state are walked afterwards like all others.
+//! - The vote is the node's own. The applied index and LSN do not decrease.
+//!
+//! Memory: one chunk, and memtables and a cache of at most [`LOAD_MEMORY_BYTES`] each while rows are loaded. The memory
+//! backend holds both states in memory.
+
+mod error;
+mod log_tail;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::{io::Cursor, sync::Arc, sync::atomic::Ordering};
+
+use bytes::Bytes;
+use thalweg_state::{
+    machine::{Machine, MachineOptions},
+    membership::AppliedMembership,
+    portable,
+};
+use thalweg_store::{Applied, Backend};
+use thalweg_types::{NodeId, limits::MIN_INLINE_VALUE_BYTES};
+
+use self::{
+    log_tail::{LogTail, Passed, catch_up},
+    slot::Hold,
+};
+use super::{
+    PartKind, SnapshotInfo, Totals,
+    loader::Loader,
+    read::{Contents, VisitError},
+};
+use crate::{
+    backends,
+    database::Database,
+    inner::Inner,
+    open::{Barrier, LogBlobs, io_error},
+    options::Options,
+    state_dir::{StateDir, SwitchError},
+};
+
+pub use error::InstallError;
+pub(crate) use slot::Slot;
+
+/// Maximum size of a memtable and of the cache of the new state while rows are loaded. Larger ones make the load little
+/// faster, because the rows come in order.
+const LOAD_MEMORY_BYTES: u64 = 16 << 20;
+
+/// Progress of an install.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstallProgress {
+    /// Number of the chunk that the install needs next.
+    pub next: u64,
+    /// Numbers of rows and bytes installed so far.
+    pub totals: Totals,
+    /// True if the last chunk was given, so that the install can be [finished](Install::finish).
+    pub is_complete: bool,
+}
+
+/// Result of a finished install.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Node from which the snapshot was taken.
+    pub from: NodeId,
+    /// Position of the database after the install.
+    pub applied: Applied,
+    /// Membership of the replication group as of the snapshot, and the entry that contained it.
+    pub membership: AppliedMembership,
+    /// Numbers of rows and bytes installed.
+    pub totals: Totals,
+    /// Message of the error with which the files of the former state could not be removed. The next open removes them.
+    pub leftover: Option<String>,
+}
+
+/// An install of a snapshot into a running database, which takes one chunk after the other.
+///
+/// All methods block on the disk. Dropping an install that is not finished removes its files; the bytes that it has
+/// appended to the log become free space. While an install exists, the database is not released.
+#[derive(Debug)]
+pub struct Install {
+    inner: Arc<Inner>,
+    phase: Phase,
+    /// Released after the files of an unfinished install are removed.
+    hold: Option<Hold>,
+}
+
+enum Phase {
+    /// The first chunk has not been given.
+    Begin,
+    Loading(Box<Loading>),
+    /// The install has failed, or was finished.
+    Ended,
+}
+
+impl std::fmt::Debug for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Begin => f.write_str("Begin"),
+            Self::Loading(loading) => f.debug_tuple("Loading").field(&loading.contents.next_number()).finish(),
+            Self::Ended => f.write_str("Ended"),
+        }
+    }
+}
+
+/// State of an install after its first chunk.
+struct Loading {
+    contents: Contents<Cursor<Bytes>>,
+    membership: AppliedMembership,
+    backend: Arc<dyn Backend>,
+    loader: Loader,
+}
+
+impl Database {
+    /// Begins to install a snapshot. The database goes on as before until the install is
+    /// [finished](Install::finish).
+    pub fn install(&self) -> Result<Install, InstallError> {
+        Install::begin(&self.inner)
+    }
+}
+
+impl Install {
+    fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
+        let inner = Arc::clone(inner);
+        let hold = inner.installs.take(|| inner.open.log.end())?;
+        let install = Self { inner, phase: Phase::Begin, hold: Some(hold) };
+        install.check_open()?;
+        Ok(install)
+    }
+
+    /// Number of the chunk that the install needs next.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
+        match &self.phase {
+            Phase::Loading(loading) => loading.contents.next_number(),
+            Phase::Begin | Phase::Ended => 0,
+        }
+    }
+
+    /// Description of the snapshot; `None` before its first chunk was given.
+    #[must_use]
+    pub fn info(&self) -> Option<&SnapshotInfo> {
+        match &self.phase {
+            Phase::Loading(loading) => Some(loading.contents.info()),
+            Phase::Begin | Phase::Ended => None,
+        }
+    }
+
+    /// Takes the next chunk of the snapshot.
+    ///
+    /// # Errors
+    /// [`InstallError::Chunk`] if the bytes are not the chunk with the number [`next_number`](Self::next_number). The
+    /// install then goes on with that chunk: the sender [rewinds](super::Snapshot::resume_at) to it. All other errors
+    /// end the install.
+    pub fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
+        let pushed = self.check_open().and_then(|()| match &mut self.phase {
+            Phase::Begin => self.start(chunk),
+            Phase::Loading(loading) => loading.push(chunk),
+            Phase::Ended => Err(InstallError::Ended),
+        });
+        if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
+            self.abandon();
+        }
+        pushed
+    }
+
+    /// Takes the first chunk, and creates the state beside the running one.
+    fn start(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
+        let contents = Contents::open_whole(Cursor::new(chunk));
+        let contents = contents.map_err(|error| InstallError::Chunk { next: 0, error })?;
+        if contents.info().kind != PartKind::Full {
+            return Err(InstallError::Unsuitable { what: "an increment" });
+        }
+        let membership = contents.membership().cloned();
+        let membership = membership.ok_or(InstallError::Unsuitable { what: "without a membership" })?;
+        let open = &self.inner.open;
+        let (snapshot, applied) = (contents.info().applied.index, open.machine.applied().index);
+        if snapshot < applied {
+            return Err(InstallError::Outdated { snapshot, applied });
+        }
+        let (former, new) = self.dirs()?;
+        // The remains of an install that could not remove its files.
+        let swept = backends::remove_all_but(&open.disk, open.report.backend, former);
+        swept.map_err(|error| self.io("removing the leftovers of an install", &error))?;
+        let options = loading_options(&self.inner.options);
+        let backend = self.open_backend(new, &options)?;
+        let time = open.machine.applied().time;
+        let loader = Loader::new(open.log.clone(), Arc::clone(&backend), time, &options);
+        let loading = Loading { contents, membership, backend, loader };
+        let progress = loading.progress();
+        self.phase = Phase::Loading(Box::new(loading));
+        Ok(progress)
+    }
+
+    /// Makes the state of the snapshot the state of the database, also after a crash. Fails if chunks are missing.
+    ///
+    /// # Errors
+    /// After [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the
+    /// former state or the new one. After all other errors nothing has changed.
+    pub fn finish(mut self) -> Result<Installed, InstallError> {
+        self.check_open()?;
+        let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Loading(loading) if loading.contents.has_ended() => loading,
+            Phase::Loading(loading) => {
+                let next = loading.contents.next_number();
+                self.phase = Phase::Loading(loading);
+                return Err(InstallError::Incomplete { next });
+            }
+            Phase::Begin => return Err(InstallError::Incomplete { next: 0 }),
+            Phase::Ended => return Err(InstallError::Ended),
+        };
+        let (info, totals) = (*loading.contents.info(), loading.contents.totals());
+        let membership = loading.membership.clone();
+        let machine = self.complete(*loading).inspect_err(|_| self.remove_new())?;
+        let leftover = self.switch(machine, &info)?;
+        let applied = self.inner.open.machine.applied();
+        Ok(Installed { from: info.node, applied, membership, totals, leftover })
+    }
+
+    /// Completes the new state on disk, and loads its tables into memory.
+    fn complete(&self, loading: Loading) -> Result<Machine, InstallError> {
+        let Loading { contents, membership, backend, loader } = loading;
+        let (open, info) = (&self.inner.open, contents.info());
+        open.log.sync()?;
+        let tail = LogTail::read(&open.log, open.machine.applied().lsn, info.applied.index)?;
+        let vote = match tail.vote {
+            Some(vote) => Some(Bytes::from(vote)),
+            None => open.machine.vote()?,
+        };
+        let applied = Applied { lsn: tail.start, ..info.applied };
+        loader.finish(applied, |batch| portable::follow(batch, &applied, &membership, vote.as_deref()))?;
+        backend.flush()?;
+        drop(backend);
+        let (_, new) = self.dirs()?;
+        let backend = self.open_backend(new, &self.inner.options)?;
+        assert_eq!(backend.persisted(), Some(applied), "the state was flushed");
+        let inline_value_bytes = self.inner.options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
+        let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
+        let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
+        if catch_up(&open.log, &machine, info.applied.index)? == Passed::CoveredEntries {
+            machine.backend().flush()?;
+        }
+        Ok(machine)
+    }
+
+    /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of an
+    /// error that left files of the former state behind.
+    fn switch(&mut self, machine: Machine, info: &SnapshotInfo) -> Result<Option<String>, InstallError> {
+        let inner = Arc::clone(&self.inner);
+        let open = &inner.open;
+        let last = info.applied.index;
+        let (former, new) = self.dirs()?;
+        let replacement = open.machine.begin_replacement();
+        let switched = catch_up(&open.log, &machine, last).and_then(|passed| {
+            if passed == Passed::CoveredEntries {
+                machine.backend().flush()?;
+            }
+            if !replacement.accepts(&machine) {
+                return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
+            }
+            match new.make_current(&open.disk) {
+                Ok(()) => Ok(None),
+                Err(SwitchError::NotSwitched(error)) => Err(self.io("writing the file INSTALLED", &error)),
+                Err(SwitchError::Unknown(error)) => Ok(Some(error)),
+            }
+        });
+        match switched {
+            Ok(None) => {}
+            Ok(Some(error)) => return Err(self.keep_both(&error)),
+            Err(error) => {
+                drop(replacement);
+                drop(machine);
+                self.remove_new();
+                return Err(error);
+            }
+        }
+        let replaced = match replacement.finish(machine) {
+            Ok(replaced) => replaced,
+            Err(error) => return Err(self.keep_both(&std::io::Error::other(error.to_string()))),
+        };
+        if let Some(hold) = self.hold.take() {
+            hold.switched(new);
+        }
+        open.tails.wake_all();
+        open.watches.notify();
+        inner.note_state_space();
+        // Waits for the threads that work on the former state's files.
+        drop(replaced);
+        let removed = backends::remove_dir(&open.disk, &former.path(open.report.backend));
+        Ok(removed.err().map(|error| error.to_string()))
+    }
+
+    fn keep_both(&mut self, error: &std::io::Error) -> InstallError {
+        match self.hold.take() {
+            Some(hold) => hold.keep(error),
+            None => InstallError::Ended,
+        }
+    }
+
+    /// Returns the current state directory and the new one.
+    fn dirs(&self) -> Result<(StateDir, StateDir), InstallError> {
+        let current = self.hold.as_ref().ok_or(InstallError::Ended)?.current();
+        Ok((current, current.next()))
+    }
+
+    fn open_backend(&self, dir: StateDir, options: &Options) -> Result<Arc<dyn Backend>, InstallError> {
+        let open = &self.inner.open;
+        let barrier = Arc::new(Barrier(open.log.clone()));
+        Ok(backends::open(&open.disk, open.report.backend, dir, barrier, options)?)
+    }
+
+    fn check_open(&self) -> Result<(), InstallError> {
+        if self.inner.closed.load(Ordering::SeqCst) { Err(InstallError::Closed) } else { Ok(()) }
+    }
+
+    fn io(&self, operation: &'static str, error: &std::io::Error) -> InstallError {
+        io_error(&backends::shown_path(&self.inner.open.disk), operation, error).into()
+    }
+
+    /// Ends the install, and removes its files.
+    fn abandon(&mut self) {
+        if let Phase::Loading(loading) = std::mem::replace(&mut self.phase, Phase::Ended) {
+            drop(loading);
+            self.remove_new();
+        }
+    }
+
+    /// Removes the files of the new state. If that fails, the next install or open removes them.
+    fn remove_new(&self) {
+        if let Ok((_, new)) = self.dirs() {
+            let open = &self.inner.open;
+            let _ = backends::remove_dir(&open.disk, &new.path(open.report.backend));
+        }
+    }
+}
+
+impl Drop for Install {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Loading {
+    fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
+        let next = self.contents.next_number();
+        let loader = &mut self.loader;
+        let load = &mut |items: &[super::format::Item<'_>]| items.iter().try_for_each(|item| loader.load(item));
+        match self.contents.visit_next(Cursor::new(chunk), load) {
+            Ok(()) => Ok(self.progress()),
+            Err(VisitError::Visitor(error)) => Err(error.into()),
+            Err(VisitError::Read(error)) if self.contents.next_number() == next => {
+                Err(InstallError::Chunk { next, error })
+            }
+            Err(VisitError::Read(error)) => Err(InstallError::Damaged(error)),
+        }
+    }
+
+    fn progress(&self) -> InstallProgress {
+        InstallProgress {
+            next: self.contents.next_number(),
+            totals: self.contents.totals(),
+            is_complete: self.contents.has_ended(),
+        }
+    }
+}
+
+/// Returns the options with small memtables and a small cache, for a state that is only written.
+fn loading_options(options: &Options) -> Options {
+    Options {
+        memtable_bytes: options.memtable_bytes.min(LOAD_MEMORY_BYTES as usize),
+        cache_bytes: options.cache_bytes.min(LOAD_MEMORY_BYTES),
+        ..options.clone()
+    }
+}

@@ -1,0 +1,100 @@
+//! The one install that a database can have in progress, and the state directory that is current.
+//!
+//! Owns: [`Slot`] and [`Hold`]. Does not own: the work of an install.
+//!
+//! While an install is in progress, nothing in the state points to the records that it has appended to the log, so a
+//! walk over their segments would find them dead. The hold excludes these segments from walks and from freeing.
+//! Segments that were sealed before the install have no such records, and are walked and freed as usual.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use thalweg_log::SegmentInfo;
+use thalweg_types::Lsn;
+
+use super::InstallError;
+use crate::state_dir::StateDir;
+
+/// Place for one install of a database.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// LSN of the first record that an install may have appended; [`NONE`] without an install.
+    from: AtomicU64,
+    state: Mutex<SlotState>,
+}
+
+#[derive(Debug)]
+struct SlotState {
+    current: StateDir,
+    is_taken: bool,
+    /// Message of a failed switch, after which no install may begin before the next open.
+    failed: Option<String>,
+}
+
+const NONE: u64 = u64::MAX;
+
+/// Keeps the segments of an install from being freed, and other installs from beginning, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Hold(Arc<Slot>);
+
+impl Slot {
+    pub(crate) fn new(current: StateDir) -> Self {
+        let state = SlotState { current, is_taken: false, failed: None };
+        Self { from: AtomicU64::new(NONE), state: Mutex::new(state) }
+    }
+
+    /// Returns true if an install in progress may have appended records to this segment.
+    pub(crate) fn holds(&self, segment: &SegmentInfo) -> bool {
+        segment.next > Lsn(self.from.load(Ordering::Acquire))
+    }
+
+    /// Takes the place. `end` returns the end of the log: an install appends its records there or later.
+    pub(super) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<Hold, InstallError> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.failed {
+            return Err(InstallError::SwitchFailed { reason: reason.clone() });
+        }
+        if state.is_taken {
+            return Err(InstallError::InProgress);
+        }
+        state.is_taken = true;
+        self.from.store(end().0, Ordering::Release);
+        Ok(Hold(Arc::clone(self)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hold {
+    /// Returns the current state directory.
+    pub(super) fn current(&self) -> StateDir {
+        self.0.lock().current
+    }
+
+    /// Records that another state directory is the current one.
+    pub(super) fn switched(&self, to: StateDir) {
+        self.0.lock().current = to;
+    }
+
+    /// Keeps the segments for as long as the database is open, because the next open may find the new state.
+    pub(super) fn keep(self, reason: &io::Error) -> InstallError {
+        let reason = reason.to_string();
+        self.0.lock().failed = Some(reason.clone());
+        std::mem::forget(self);
+        InstallError::SwitchFailed { reason }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.from.store(NONE, Ordering::Release);
+        self.0.lock().is_taken = false;
+    }
+}

@@ -1,0 +1,207 @@
+//! Kills and power losses at every step of an install: the next open finds the former state or the new one.
+
+use std::{fs, path::Path};
+
+use bytes::Bytes;
+use thalweg_disk::{SimDisk, sim::PowerLoss};
+use thalweg_replica::Vote;
+use thalweg_types::{NodeId, Term};
+
+use super::support::{NODE, Node, built, chunks, digest, furnish, open_at, open_sim, told, verify};
+use crate::{
+    BackendKind, Database,
+    snapshot::{Install, InstallError},
+};
+
+/// What a node can show: the former state, or that of the snapshot.
+struct States {
+    former: (String, String),
+    new: (String, String),
+    chunks: Vec<Bytes>,
+}
+
+fn shown(db: &Database) -> (String, String) {
+    (digest(db), told(db))
+}
+
+fn fill_former(db: &Database) {
+    let keyspace = db.keyspace("former").unwrap();
+    for number in 0..20_u8 {
+        keyspace.put(&[number], &vec![number; 400 * usize::from(number % 3)]).unwrap();
+    }
+    let stream = db.stream("records").unwrap();
+    let mut batch = thalweg_types::record::RecordBatch::new();
+    batch.push_payload(b"record").unwrap();
+    stream.append(&batch).unwrap();
+}
+
+impl States {
+    fn new() -> Self {
+        let node = Node::new(BackendKind::Memory);
+        furnish(node.db());
+        let other = Node::new(BackendKind::Memory);
+        fill_former(other.db());
+        Self { former: shown(other.db()), new: shown(node.db()), chunks: chunks(node.db()) }
+    }
+
+    /// Checks a directory after a crash. `done` tells if the install had returned.
+    fn check(&self, db: &Database, done: bool, context: &str) {
+        let found = shown(db);
+        assert!(found == self.new || (!done && found == self.former), "{context}: {}, or done: {done}", found.0);
+        verify(db);
+        let vote = db.inner.open.machine.vote().unwrap().unwrap();
+        let expected = Vote { term: Term(1), node: NodeId(NODE), committed: true };
+        assert_eq!(Vote::decode(&vote), Some(expected), "{context}: the node's own vote");
+        let stats = db.stats();
+        assert!(stats.applied_lsn <= stats.durable_lsn, "{context}: the state is ahead of the log");
+    }
+
+    fn install(&self, db: &Database) -> Result<(), InstallError> {
+        let mut install = db.install()?;
+        for chunk in &self.chunks {
+            install.push(chunk.clone())?;
+        }
+        install.finish().map(drop)
+    }
+}
+
+/// Opens the former state on a new disk, and installs the snapshot until the power is lost after `after` operations
+/// from the beginning of the install. Returns true if the install has finished.
+fn install_on(states: &States, backend: BackendKind, disk: &SimDisk, after: Option<u64>) -> bool {
+    let db = open_sim(disk, backend).unwrap();
+    fill_former(&db);
+    db.flush().unwrap();
+    db.sync().unwrap();
+    if let Some(after) = after {
+        disk.power_off_after(after);
+    }
+    states.install(&db).is_ok()
+}
+
+fn crash_at(states: &States, backend: BackendKind, after: u64, total: u64) {
+    let disk = SimDisk::new(after);
+    let done = install_on(states, backend, &disk, Some(after));
+    for draw in [after, !after] {
+        let loss = PowerLoss::random(draw, disk.unsynced_changes());
+        let context = format!("{backend:?}: power off after {after} of {total}, {loss:?}");
+        let crashed = disk.after_power_loss_with(loss);
+        // A kill during the recovery, then another power loss.
+        drop(open_sim(&crashed.kill_process(), backend));
+        let again = crashed.kill_process();
+        again.power_off_after(draw % 40);
+        drop(open_sim(&again, backend));
+        let twice = again.power_loss(draw);
+        let db = open_sim(&twice, backend).unwrap_or_else(|error| panic!("{context}, twice: {error}"));
+        states.check(&db, done, &context);
+        drop(db);
+        let db = open_sim(&crashed, backend).unwrap_or_else(|error| panic!("{context}: {error}"));
+        states.check(&db, done, &context);
+        // The install succeeds when it is made again.
+        if draw == after {
+            let installed = states.install(&db);
+            let is_new = shown(&db) == states.new;
+            assert!(is_new, "{context}: {installed:?}");
+        }
+        drop(db);
+        let db = open_sim(&crashed.power_loss(draw), backend).unwrap_or_else(|error| panic!("{context}: {error}"));
+        states.check(&db, done || draw == after, &context);
+    }
+    let killed = disk.kill_process();
+    let db = open_sim(&killed, backend).unwrap_or_else(|error| panic!("{backend:?}: killed after {after}: {error}"));
+    states.check(&db, done, &format!("{backend:?}: killed after {after}"));
+}
+
+fn operations(states: &States, backend: BackendKind) -> u64 {
+    let disk = SimDisk::new(1);
+    let db = open_sim(&disk, backend).unwrap();
+    fill_former(&db);
+    db.flush().unwrap();
+    db.sync().unwrap();
+    let before = disk.operations();
+    states.install(&db).unwrap();
+    disk.operations() - before
+}
+
+#[test]
+fn power_loss_at_every_operation_of_an_install() {
+    let states = States::new();
+    let total = operations(&states, BackendKind::Memory);
+    println!("{total} operations");
+    assert!(total > 50, "{total}");
+    (0..=total).for_each(|after| crash_at(&states, BackendKind::Memory, after, total));
+}
+
+/// A separate thread makes redb's transactions, so the number of operations varies a little.
+#[test]
+#[cfg(feature = "redb")]
+fn power_loss_at_every_operation_of_an_install_with_redb() {
+    let states = States::new();
+    let total = operations(&states, BackendKind::Redb);
+    println!("{total} operations");
+    assert!(total > 100, "{total}");
+    (0..=total + 5).for_each(|after| crash_at(&states, BackendKind::Redb, after, total));
+}
+
+/// Steps between which the files of a real directory are copied, as a kill of the process leaves them.
+#[test]
+fn a_kill_between_any_two_steps_leaves_the_former_state_or_the_new_one() {
+    let states = States::new();
+    for backend in built() {
+        let node = Node::new(backend);
+        fill_former(node.db());
+        node.db().flush().unwrap();
+        let mut install = node.db().install().unwrap();
+        let check = |step: &str, is_new: bool| {
+            let copy = tempfile::tempdir().unwrap();
+            copy_all(node.dir.path(), copy.path());
+            let context = format!("{backend:?}: {step}");
+            let db = open_at(copy.path(), backend).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert_eq!(shown(&db), if is_new { states.new.clone() } else { states.former.clone() }, "{context}");
+            states.check(&db, is_new, &context);
+            drop(db);
+            let left = fs::read_dir(copy.path().join("state/default")).unwrap().count();
+            assert_eq!(left, 1, "{context}: the other state directories are removed");
+        };
+        for (number, chunk) in states.chunks.iter().enumerate() {
+            install.push(chunk.clone()).unwrap();
+            if number % 5 == 0 {
+                check(&format!("after chunk {number}"), false);
+            }
+        }
+        check("before the end", false);
+        finish_in_steps(install, &check);
+        assert_eq!(shown(node.db()), states.new);
+        check("after the end", true);
+    }
+}
+
+/// Finishes an install like [`Install::finish`], and calls `check` after each step.
+fn finish_in_steps(mut install: Install, check: &dyn Fn(&str, bool)) {
+    let super::super::Phase::Loading(loading) = std::mem::replace(&mut install.phase, super::super::Phase::Ended)
+    else {
+        panic!("no chunks")
+    };
+    let info = *loading.contents.info();
+    let machine = install.complete(*loading).unwrap();
+    check("complete", false);
+    let (_, new) = install.dirs().unwrap();
+    // The switch does this first; doing it twice changes nothing.
+    new.make_current(&install.inner.open.disk).unwrap();
+    check("current on disk", true);
+    assert_eq!(install.switch(machine, &info).unwrap(), None);
+    check("switched", true);
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            fs::create_dir_all(&target).unwrap();
+            copy_all(&entry.path(), &target);
+        } else if entry.file_name() != "LOCK" {
+            // A file that disappears in the meantime is one that a background thread has removed.
+            let _ = fs::copy(entry.path(), &target);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Installs that are interrupted, continued, abandoned, or rejected.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation},
+};
+use thalweg_types::{Action, Classified};
+
+use super::support::{Node, chunks, digest, furnish, go_on, install, open_sim, snapshot, told};
+use crate::{
+    BackendKind,
+    snapshot::{InstallError, SnapshotOptions, SnapshotReadError},
+};
+
+/// Capacity of a disk that is not full.
+const LARGE: u64 = 1 << 40;
+
+#[test]
+fn an_install_goes_on_after_damaged_missing_and_repeated_chunks() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let mut sender = snapshot(node.db());
+    let other = Node::new(BackendKind::Memory);
+    let mut install = other.db().install().unwrap();
+    let mut last = Bytes::new();
+    let mut number = 0;
+    while let Some(chunk) = sender.next_chunk().unwrap() {
+        assert_eq!(install.next_number(), number);
+        let mut flipped = chunk.to_vec();
+        flipped[chunk.len() / 2] ^= 1;
+        let wrong = [
+            Bytes::from(flipped),
+            chunk.slice(..chunk.len() - 1),
+            Bytes::new(),
+            last.clone(),
+            [&chunk[..], b"more"].concat().into(),
+            [&chunk[..], &chunk[..]].concat().into(),
+        ];
+        for wrong in wrong {
+            let error = install.push(wrong).unwrap_err();
+            assert!(matches!(error, InstallError::Chunk { next, .. } if next == number), "{number}: {error}");
+            assert_eq!((error.code(), error.action()), ("install_chunk", Action::Retry));
+        }
+        // The receiver loses a chunk, and the sender rewinds.
+        let again = match sender.next_chunk().unwrap() {
+            Some(later) => {
+                let error = install.push(later).unwrap_err();
+                assert!(matches!(error, InstallError::Chunk { .. }), "{error}");
+                sender.resume_at(install.next_number()).unwrap();
+                sender.next_chunk().unwrap().unwrap()
+            }
+            None => chunk.clone(),
+        };
+        assert_eq!(again, chunk);
+        let progress = install.push(again).unwrap();
+        number += 1;
+        assert_eq!((progress.next, progress.is_complete), (number, install.info().is_some() && is_last(&chunk)));
+        last = chunk;
+    }
+    // Nothing follows the last chunk.
+    assert!(matches!(install.push(last).unwrap_err(), InstallError::Chunk { .. }));
+    install.finish().unwrap();
+    assert_eq!(told(other.db()), told(node.db()));
+}
+
+fn is_last(chunk: &Bytes) -> bool {
+    chunk[5] == 4
+}
+
+#[test]
+fn an_unfinished_install_leaves_nothing_behind_and_another_one_can_begin() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    for backend in super::support::built() {
+        let mut other = Node::new(backend);
+        other.db().keyspace("k").unwrap().put(b"key", b"value").unwrap();
+        let before = digest(other.db());
+        for taken in 0..chunks.len() {
+            let mut install = other.db().install().unwrap();
+            assert!(matches!(other.db().install().unwrap_err(), InstallError::InProgress));
+            for chunk in &chunks[..taken] {
+                install.push(chunk.clone()).unwrap();
+            }
+            if taken % 2 == 0 {
+                let error = install.finish().unwrap_err();
+                assert!(matches!(error, InstallError::Incomplete { next } if next == taken as u64), "{error}");
+            } else {
+                drop(install);
+            }
+            assert_eq!(other.state_dirs(), [backend.name()]);
+        }
+        assert_eq!(digest(other.db()), before);
+        other.reopen();
+        assert_eq!(digest(other.db()), before);
+        install(other.db(), &chunks).unwrap();
+        assert_eq!(digest(other.db()), digest(node.db()));
+    }
+}
+
+#[test]
+fn snapshots_that_do_not_fit_are_rejected() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let early = chunks(node.db());
+    go_on(node.db(), 1);
+    // The node itself is ahead of its earlier snapshot.
+    let error = install(node.db(), &early).unwrap_err();
+    assert!(matches!(error, InstallError::Outdated { snapshot, applied } if snapshot < applied), "{error}");
+    let since = node.db().inner.open.machine.applied().lsn;
+    go_on(node.db(), 2);
+    let other = Node::new(BackendKind::Memory);
+    let increment = SnapshotOptions { since: Some(since), ..SnapshotOptions::default() };
+    let increment = node.db().snapshot(&increment).unwrap().next_chunk().unwrap().unwrap();
+    let error = other.db().install().unwrap().push(increment).unwrap_err();
+    assert!(matches!(error, InstallError::Unsuitable { .. }), "{error}");
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot-full-v2.tws");
+    let old = std::fs::read(old).unwrap();
+    let first = 32 + u32::from_le_bytes(old[16..20].try_into().unwrap()) as usize;
+    let error = other.db().install().unwrap().push(Bytes::copy_from_slice(&old[..first])).unwrap_err();
+    assert!(matches!(error, InstallError::Unsuitable { .. }), "{error}");
+    let mut install = other.db().install().unwrap();
+    let error = install.push(Bytes::from_static(b"not a snapshot, but longer than a header")).unwrap_err();
+    assert!(matches!(error, InstallError::Chunk { next: 0, error: SnapshotReadError::NotASnapshot }), "{error}");
+}
+
+#[test]
+fn entries_that_are_applied_during_an_install_make_it_outdated() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let mut install = node.db().install().unwrap();
+    for chunk in &chunks {
+        install.push(chunk.clone()).unwrap();
+    }
+    go_on(node.db(), 1);
+    let now = told(node.db());
+    let error = install.finish().unwrap_err();
+    assert!(matches!(error, InstallError::Outdated { .. }), "{error}");
+    assert_eq!(told(node.db()), now);
+    assert_eq!(node.state_dirs(), ["memory"]);
+    go_on(node.db(), 2);
+}
+
+#[test]
+fn a_closed_database_installs_nothing() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let other = Node::new(BackendKind::Memory);
+    let mut install = other.db().install().unwrap();
+    install.push(chunks[0].clone()).unwrap();
+    other.db().close().unwrap();
+    assert!(matches!(install.push(chunks[1].clone()).unwrap_err(), InstallError::Closed));
+    assert!(matches!(other.db().install().unwrap_err(), InstallError::InProgress | InstallError::Closed));
+}
+
+#[test]
+fn a_full_disk_ends_an_install_and_keeps_the_former_state() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let backends = [BackendKind::Memory, BackendKind::Redb].into_iter().filter(|kind| kind.is_built());
+    for backend in backends {
+        let mut failures = 0;
+        // From no room at all to enough room.
+        for room in (0..2_000_000).step_by(8_000) {
+            let disk = SimDisk::new(1);
+            let db = open_sim(&disk, backend).unwrap();
+            db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+            db.flush().unwrap();
+            let before = digest(&db);
+            disk.set_capacity(allocated(&disk) + room);
+            match install(&db, &chunks) {
+                Ok(_) => {
+                    assert!(failures > 0, "{backend:?}: no room was enough");
+                    assert_eq!(digest(&db), digest(node.db()));
+                    break;
+                }
+                Err(error) => {
+                    failures += 1;
+                    assert!(is_full(&error), "{backend:?} with {room}: {error:?}");
+                    assert_eq!(digest(&db), before, "{backend:?} with {room}");
+                    disk.set_capacity(LARGE);
+                    // The log prepares segments again after a moment.
+                    let installed = (0..100).find_map(|_| install(&db, &chunks).ok());
+                    assert!(installed.is_some(), "{backend:?} with {room}");
+                    assert_eq!(digest(&db), digest(node.db()));
+                }
+            }
+        }
+        println!("{backend:?}: {failures} failures");
+        assert!(failures > 0, "{backend:?}");
+    }
+}
+
+fn is_full(error: &InstallError) -> bool {
+    error.code() == "disk_full" || error.to_string().contains("full") || error.to_string().contains("space")
+}
+
+/// Returns the bytes that the files on the disk take.
+fn allocated(disk: &SimDisk) -> u64 {
+    disk.set_capacity(LARGE);
+    LARGE - disk.free_bytes().unwrap()
+}
+
+/// Each call on the disk that an install makes can fail.
+#[test]
+fn a_failed_call_keeps_the_former_state_and_an_unknown_outcome_keeps_both() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let new = digest(node.db());
+    let operations = [
+        Operation::Create,
+        Operation::Write,
+        Operation::Sync,
+        Operation::SyncDir,
+        Operation::Rename,
+        Operation::Remove,
+        Operation::CreateDir,
+        Operation::SetLen,
+    ];
+    let (mut unknown, mut failed) = (0, 0);
+    for operation in operations {
+        for nth in 1..30 {
+            let disk = SimDisk::new(nth);
+            let db = open_sim(&disk, BackendKind::Memory).unwrap();
+            db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+            db.flush().unwrap();
+            let before = digest(&db);
+            disk.fail(Fault::new(operation, nth, Errno::Io));
+            let finished = install(&db, &chunks);
+            disk.clear_faults();
+            let context = format!("{operation:?} {nth}: {finished:?}");
+            match finished {
+                Err(InstallError::SwitchFailed { .. }) => {
+                    unknown += 1;
+                    assert_eq!(digest(&db), before, "{context}");
+                    assert!(matches!(db.install().unwrap_err(), InstallError::SwitchFailed { .. }));
+                    db.maintain().unwrap();
+                    for draw in 0..10 {
+                        let reopened = open_sim(&disk.power_loss(draw), BackendKind::Memory).unwrap();
+                        let found = digest(&reopened);
+                        assert!(found == before || found == new, "{context}: {found}");
+                        let long = reopened.find_keyspace("k").unwrap().get(b"long").unwrap();
+                        assert!(long.is_none() || long.unwrap().value == super::support::long(2), "{context}");
+                    }
+                }
+                Err(_) => {
+                    failed += 1;
+                    assert_eq!(digest(&db), before, "{context}");
+                }
+                Ok(_) => assert_eq!(digest(&db), new, "{context}"),
+            }
+            let finished = digest(&db);
+            drop(db);
+            let reopened = open_sim(&disk, BackendKind::Memory).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let found = digest(&reopened);
+            assert!(found == finished || found == new, "{context}");
+        }
+    }
+    assert!(unknown > 1 && failed > 5, "{unknown} {failed}");
+}

@@ -1,0 +1,161 @@
+//! The node's own log, as an install finds it: votes, entries before and after the snapshot, and truncations.
+
+use std::io::IoSlice;
+
+use thalweg_log::{Draft, Purpose, RecordKind};
+use thalweg_replica::Vote;
+use thalweg_state::membership::LogId;
+use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
+
+use super::support::{Node, chunks, digest, follow, furnish, go_on, install, told, verify};
+use crate::{BackendKind, Database};
+
+/// Appends a record that the state does not apply yet, as a member of a group does with an entry that is not committed.
+fn append(db: &Database, kind: RecordKind, (term, index): (u64, u64), payload: &[u8]) {
+    let time = SpaceTime(1_700_000_000_000_000);
+    let payload = [IoSlice::new(payload)];
+    let (term, index) = (Term(term), Index(index));
+    let draft = Draft { space: SpaceId::ZERO, kind, term, index, time, payload: &payload };
+    db.inner.open.log.append(&[draft], Durability::Os, Purpose::Data).unwrap();
+}
+
+fn copy_entries(from: &Database, to: &Database, indexes: std::ops::RangeInclusive<u64>) {
+    let log = &from.inner.open.log;
+    for record in log.records_from(Lsn::ZERO).unwrap() {
+        let record = record.unwrap();
+        if record.kind == RecordKind::Entry && indexes.contains(&record.index.0) {
+            append(to, record.kind, (record.term.0, record.index.0), &record.payload);
+        }
+    }
+}
+
+fn vote(term: u64) -> Vote {
+    Vote { term: Term(term), node: NodeId(super::support::NODE), committed: true }
+}
+
+#[test]
+fn the_last_vote_survives_wherever_it_is() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    for unapplied in [&[][..], &[7], &[7, 9]] {
+        let mut other = Node::new(BackendKind::Memory);
+        for term in unapplied {
+            append(other.db(), RecordKind::Vote, (*term, 0), &vote(*term).encode());
+        }
+        install(other.db(), &chunks).unwrap();
+        let expected = vote(unapplied.last().copied().unwrap_or(1));
+        for _ in 0..2 {
+            let found = other.db().inner.open.machine.vote().unwrap().unwrap();
+            assert_eq!(Vote::decode(&found), Some(expected));
+            other.reopen();
+        }
+    }
+}
+
+#[test]
+fn entries_that_the_snapshot_covers_are_passed_and_later_ones_are_applied() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let last = node.db().inner.open.machine.applied().index.0;
+    let before = digest(node.db());
+    (1..4).for_each(|number| go_on(node.db(), number));
+    let end = node.db().inner.open.machine.applied().index.0;
+    for has in [last - 3, last, last + 1, end] {
+        println!("the log has the entries up to {has}, the snapshot ends at {last}");
+        let mut other = Node::new(BackendKind::Memory);
+        // No entry is applied here, so the log can have those of the group from the first on.
+        assert_eq!(other.db().inner.open.machine.applied().index, Index(0));
+        copy_entries(node.db(), other.db(), 1..=has);
+        append(other.db(), RecordKind::Vote, (8, 0), &vote(8).encode());
+        let start = other.db().inner.open.log.end();
+        install(other.db(), &chunks).unwrap();
+        let open = &other.db().inner.open;
+        assert_eq!(digest(other.db()), before);
+        assert_eq!(open.machine.applied().lsn >= start, has <= last, "the log continues after the snapshot");
+        assert_eq!(open.machine.purged().unwrap(), Some(LogId { term: Term(1), index: Index(last) }));
+        if has <= last {
+            let at = Lsn::ZERO;
+            follow(node.db(), at, other.db());
+        } else {
+            // A restart of a single node applies what is there.
+            other.reopen();
+            assert_eq!(other.db().inner.open.machine.applied().index, Index(has));
+            follow(node.db(), Lsn::ZERO, other.db());
+        }
+        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        let found = other.db().inner.open.machine.vote().unwrap().unwrap();
+        assert_eq!(Vote::decode(&found).map(|vote| vote.term >= Term(8)), Some(true));
+        other.reopen();
+        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        verify(other.db());
+    }
+}
+
+#[test]
+fn entries_of_another_history_and_those_that_a_truncation_voids_are_not_applied() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let last = node.db().inner.open.machine.applied().index.0;
+    let at = node.db().inner.open.machine.applied().lsn;
+    for truncated in [false, true] {
+        let mut other = Node::new(BackendKind::Memory);
+        copy_entries(node.db(), other.db(), 1..=5);
+        // Entries of a leader that lost its term.
+        let to = if truncated { last + 4 } else { last };
+        for index in 6..=to {
+            append(other.db(), RecordKind::Blank, (1, index), &[]);
+        }
+        if truncated {
+            append(other.db(), RecordKind::Truncate, (0, 6), &[]);
+        }
+        let end = other.db().inner.open.log.end();
+        install(other.db(), &chunks).unwrap();
+        assert!(other.db().inner.open.machine.applied().lsn >= end);
+        go_on(node.db(), 1 + u8::from(truncated));
+        follow(node.db(), at, other.db());
+        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        other.reopen();
+        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+    }
+}
+
+#[test]
+fn records_of_the_node_that_are_appended_during_an_install_are_kept() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let mut other = Node::new(BackendKind::Memory);
+    let mut install = other.db().install().unwrap();
+    for (number, chunk) in chunks.iter().enumerate() {
+        install.push(chunk.clone()).unwrap();
+        append(other.db(), RecordKind::Vote, (10 + number as u64, 0), &vote(10 + number as u64).encode());
+    }
+    let last = 9 + chunks.len() as u64;
+    install.finish().unwrap();
+    for _ in 0..2 {
+        let found = other.db().inner.open.machine.vote().unwrap().unwrap();
+        assert_eq!(Vote::decode(&found), Some(vote(last)));
+        assert_eq!(told(other.db()), told(node.db()));
+        other.reopen();
+    }
+}
+
+#[test]
+fn a_purge_of_older_entries_does_not_lower_that_of_the_install() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let other = Node::new(BackendKind::Memory);
+    install(other.db(), &chunks(node.db())).unwrap();
+    let machine = &other.db().inner.open.machine;
+    let purged = machine.purged().unwrap().unwrap();
+    assert_eq!(purged.index, machine.applied().index);
+    let next = machine.applied().lsn.next();
+    machine.apply_purged(LogId { term: Term(1), index: Index(2) }, next).unwrap();
+    assert_eq!(machine.purged().unwrap(), Some(purged));
+    let later = LogId { term: Term(1), index: purged.index.next() };
+    machine.apply_purged(later, next.next()).unwrap();
+    assert_eq!(machine.purged().unwrap(), Some(later));
+}

@@ -1,0 +1,132 @@
+//! Loading the rows of a full snapshot into an empty state, and the bytes that rows point to into a log.
+//!
+//! Owns: [`Loader`], which restores and installs share. Does not own: the check of the snapshot's contents (`read`), or
+//! the rows that belong to the new node.
+//!
+//! Memory: one batch of rows, besides the memtables of the backend. Invariant: the state claims no position before
+//! [`Loader::finish`], so a state that was loaded half-way is recognised.
+
+use std::{io::IoSlice, sync::Arc};
+
+use thalweg_log::{AppendError, Draft, Log, Purpose, RecordKind};
+use thalweg_state::{
+    machine::MachineError,
+    portable::{self, PointerRow, RelocatedBytes, Row},
+};
+use thalweg_store::{Applied, Backend, BackendError, WriteBatch};
+use thalweg_types::{Durability, Index, LogPosition, SpaceId, SpaceTime, Term, command::Move};
+
+use super::format::Item;
+use crate::options::Options;
+
+/// Maximum number of rows that are written to the backend in one batch.
+const BATCH_ROWS: usize = 10_000;
+const BATCH_BYTES: usize = 1 << 20;
+/// Size of memtables and cache that suffices for loading a snapshot of any length.
+pub(super) const LEAST_MEMORY_BYTES: u64 = 4 << 20;
+
+/// Error while rows are loaded.
+#[derive(Debug)]
+pub(super) enum LoadError {
+    State(MachineError),
+    Log(AppendError),
+}
+
+impl From<MachineError> for LoadError {
+    fn from(error: MachineError) -> Self {
+        Self::State(error)
+    }
+}
+
+impl From<BackendError> for LoadError {
+    fn from(error: BackendError) -> Self {
+        Self::State(error.into())
+    }
+}
+
+impl From<AppendError> for LoadError {
+    fn from(error: AppendError) -> Self {
+        Self::Log(error)
+    }
+}
+
+/// Loader of a full snapshot.
+pub(super) struct Loader {
+    log: Log,
+    backend: Arc<dyn Backend>,
+    /// Space time of the records with the bytes of rows.
+    time: SpaceTime,
+    batch: WriteBatch,
+    batches: u64,
+    placed: RelocatedBytes,
+    payload: Vec<u8>,
+    /// Size in bytes of a batch from which the batch is persisted immediately instead of waiting in a memtable. A batch
+    /// of usual rows has about [`BATCH_BYTES`]; only larger rows reach a higher limit. For a backup that is far shorter
+    /// than its contents, the limit is so low that batches of usual rows reach it, too.
+    flush_bytes: usize,
+}
+
+impl Loader {
+    pub(super) fn new(log: Log, backend: Arc<dyn Backend>, time: SpaceTime, options: &Options) -> Self {
+        let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
+        let is_short = options.memtable_bytes as u64 <= LEAST_MEMORY_BYTES;
+        let flush_bytes = if is_short { BATCH_BYTES / 4 } else { 2 * BATCH_BYTES };
+        Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new(), flush_bytes }
+    }
+
+    pub(super) fn load(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+        let Item::Row { key, value, bytes } = *item else { return Ok(()) };
+        match (portable::sort(key, value)?, bytes) {
+            (Row::Pointing(pointing), Some(bytes)) => {
+                let at = self.append_bytes(&pointing, bytes)?;
+                let pointer = self.placed.relocate(&pointing, at).encode();
+                let (before, after) = (&value[..pointing.at], &value[pointing.at + pointer.len()..]);
+                self.batch.put(&[key], &[before, &pointer, after]);
+            }
+            _ => self.batch.put(&[key], &[value]),
+        }
+        if self.batch.len() >= BATCH_ROWS || self.batch.byte_len() >= BATCH_BYTES {
+            self.apply()?;
+        }
+        Ok(())
+    }
+
+    /// Appends the log bytes of a row (those to which its pointer refers) to the log, as a move record. This record
+    /// names the owner of the bytes, so the mover later finds the owner before it frees the segment.
+    fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, LoadError> {
+        self.payload.clear();
+        Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);
+        let draft = Draft {
+            space: SpaceId::ZERO,
+            kind: RecordKind::Move,
+            term: Term::ZERO,
+            index: Index::ZERO,
+            time: self.time,
+            payload: &[IoSlice::new(&self.payload)],
+        };
+        let at = self.log.append(&[draft], Durability::Os, Purpose::Data)?.payload_at;
+        let bytes_at = (self.payload.len() - bytes.len()) as u32;
+        Ok(LogPosition { offset: at.offset + bytes_at, ..at })
+    }
+
+    fn apply(&mut self) -> Result<(), LoadError> {
+        self.batches += 1;
+        // Backends distinguish states by this position. It claims nothing before all rows are there.
+        let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
+        self.backend.apply(&self.batch, unfinished)?;
+        if self.batch.byte_len() >= self.flush_bytes {
+            self.backend.flush()?;
+            self.batch = WriteBatch::new();
+        }
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Applies the last rows, with the counts of live bytes and the rows that `add` adds, at the position `applied`.
+    pub(super) fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
+        self.placed.write(&mut self.batch);
+        add(&mut self.batch);
+        self.backend.apply(&self.batch, applied)?;
+        Ok(())
+    }
+}

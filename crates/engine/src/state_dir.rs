@@ -1,0 +1,147 @@
+//! The directory that holds the state: a node that installs a snapshot fills a new one and switches to it.
+//!
+//! Owns: the names of state directories, and the file `INSTALLED`, which names the current one. Does not own: the
+//! contents of the directories.
+//!
+//! ```text
+//! thalweg state 1
+//! directory 3            the state is in state/default/BACKEND.3
+//! ```
+//! Without the file, the state is in `state/default/BACKEND`, which counts as directory 0. The file is replaced
+//! atomically. Invariant: it names a directory whose state is complete and on disk. At most the directories before and
+//! after the current one exist besides it: the former state, and an unfinished install.
+
+use std::{io, sync::Arc};
+
+use thalweg_disk::Disk;
+
+use crate::options::BackendKind;
+
+/// Name of the file that names the current state directory.
+pub(crate) const FILE: &str = "INSTALLED";
+const TEMPORARY: &str = "INSTALLED.tmp";
+const MAX_BYTES: u64 = 4096;
+/// Directory of all state directories of the default space.
+pub(crate) const PARENT: &str = "state/default";
+
+/// Number of a state directory: the number of installs that led to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StateDir(u64);
+
+/// Failure of making a state directory the current one.
+#[derive(Debug)]
+pub(crate) enum SwitchError {
+    /// The former directory is still the current one.
+    NotSwitched(io::Error),
+    /// Only the next open shows which directory is the current one, so both must be kept.
+    Unknown(io::Error),
+}
+
+impl StateDir {
+    /// The state directory of a node that has never installed a snapshot.
+    pub(crate) const FIRST: Self = Self(0);
+
+    /// Returns the directory of the next install.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// Returns the path of the directory, within the data directory.
+    pub(crate) fn path(self, kind: BackendKind) -> String {
+        match self.0 {
+            0 => format!("{PARENT}/{}", kind.name()),
+            number => format!("{PARENT}/{}.{number}", kind.name()),
+        }
+    }
+
+    /// Iterates over all state directories that can exist while this one is the current one.
+    pub(crate) fn possible(self) -> impl Iterator<Item = Self> {
+        (self.0.saturating_sub(1)..=self.0 + 1).map(Self)
+    }
+
+    /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file.
+    pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
+        let file = match disk.open(FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::FIRST),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = vec![0; usize::try_from(file.len()?.min(MAX_BYTES)).unwrap_or_default()];
+        file.read_exact_at(&mut bytes, 0)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let shown: String = text.chars().take(80).collect();
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content of {FILE}: {shown:?}"));
+        Self::decode(&text).ok_or_else(invalid)
+    }
+
+    /// Makes this directory, whose state is on disk, the current one, also after a power loss.
+    pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
+        self.prepare(disk).map_err(SwitchError::NotSwitched)?;
+        disk.rename(TEMPORARY, FILE).and_then(|()| disk.sync_dir("")).map_err(SwitchError::Unknown)
+    }
+
+    fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        // The names of the new directory and of its parents.
+        disk.sync_dir(PARENT)?;
+        match disk.remove(TEMPORARY) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = disk.create(TEMPORARY)?;
+        file.write_all_at(self.encode().as_bytes(), 0)?;
+        file.sync_all()
+    }
+
+    fn encode(self) -> String {
+        format!("thalweg state 1\ndirectory {}\n", self.0)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let number = text.strip_prefix("thalweg state 1\ndirectory ")?.strip_suffix('\n')?;
+        let number: u64 = number.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
+        (Self(number).encode() == text).then_some(Self(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_disk::SimDisk;
+
+    use super::*;
+
+    #[test]
+    fn comes_back_and_refuses_anything_else() {
+        assert_eq!(StateDir(3).encode(), "thalweg state 1\ndirectory 3\n");
+        assert_eq!(StateDir::decode("thalweg state 1\ndirectory 3\n"), Some(StateDir(3)));
+        for bad in
+            ["", "thalweg state 2\ndirectory 3\n", "thalweg state 1\ndirectory 0\n", "thalweg state 1\ndirectory"]
+        {
+            assert_eq!(StateDir::decode(bad), None, "{bad:?}");
+        }
+        for number in ["-1", "+3", "03", "3 ", "18446744073709551615", "3\n\n"] {
+            assert_eq!(StateDir::decode(&format!("thalweg state 1\ndirectory {number}\n")), None, "{number:?}");
+        }
+    }
+
+    #[test]
+    fn a_power_loss_leaves_the_former_directory_or_the_new_one_as_the_current_one() {
+        let write = |disk: &SimDisk| {
+            let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+            disk.create_dir(PARENT).map_err(SwitchError::NotSwitched)?;
+            StateDir(1).make_current(&disk)?;
+            StateDir(2).make_current(&disk)
+        };
+        let rehearsal = SimDisk::new(1);
+        write(&rehearsal).unwrap();
+        for after in 0..=rehearsal.operations() {
+            let disk = SimDisk::new(1);
+            disk.power_off_after(after);
+            let written = write(&disk);
+            for draw in 0..20 {
+                let found = StateDir::read(&(Arc::new(disk.power_loss(draw)) as _)).unwrap();
+                assert!(found <= StateDir(2));
+                assert!(written.is_err() || found == StateDir(2), "{after} {draw}");
+            }
+        }
+    }
+}

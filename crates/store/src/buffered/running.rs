@@ -1,0 +1,259 @@
+//! Memtables in front of one store: applying batches, sealing full memtables, and waiting for the store.
+//!
+//! Owns: [`Running`], with the active memtable's writer and the background threads. Does not own: the store, or the
+//! backend that shows it to readers (`Buffered`), which can go on with another `Running`.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use super::{
+    options::{Background, BufferOptions},
+    shared::{Shared, lock},
+    store::Store,
+    worker::{self, ThreadMain},
+};
+use crate::{
+    backend::{Applied, BackendError, BackendStats, LogBarrier, SyncMode, WriteBatch},
+    memtable::{ArenaPool, Memtable, MemtableWriter},
+};
+
+/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable is written, the previous
+/// one is persisted, so the two use two arenas in turn.
+const SPARE_ARENAS: usize = 1;
+/// Share of a memtable that [`Backend::make_room`] leaves free for a batch of unknown size: one in this number.
+const ROOM_SHARE: usize = 16;
+/// Size in bytes of a change in a memtable, assumed while the memtable has none.
+const DEFAULT_CHANGE_BYTES: usize = 256;
+/// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Memtables in front of one store, with the threads that work on them.
+pub(super) struct Running<S: Store> {
+    pub shared: Arc<Shared<S>>,
+    /// Locked by the thread that applies a batch or seals the active memtable.
+    writer: Mutex<Writer>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Writer {
+    memtable: MemtableWriter,
+    /// Sum of the pauses that slowed-down writes should have made but have not made yet.
+    owed: Duration,
+    /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
+    has_waited: bool,
+}
+
+impl<S: Store> Running<S> {
+    /// Puts memtables in front of a store. Starts the thread that persists sealed memtables, and the store's own
+    /// background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
+    pub fn start(
+        store: S,
+        options: BufferOptions,
+        barrier: Arc<dyn LogBarrier>,
+        upkeep: &[ThreadMain<S>],
+    ) -> Result<Self, BackendError> {
+        let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
+        let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
+        let is_stepped = options.background == Background::Stepped;
+        let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
+        let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
+        let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
+        let writer = Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false });
+        Ok(Self { shared, writer, threads: Mutex::new(threads) })
+    }
+
+    /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
+    /// `seal` requires it.
+    fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
+        let shared = &*self.shared;
+        let state = match seal {
+            SealTarget::Active if writer.has_waited => shared.lock_unless_failed()?,
+            SealTarget::Active => shared.wait_for_room()?,
+            SealTarget::Nothing => shared.lock(),
+        };
+        let applied = state.applied.filter(|_| seal == SealTarget::Active);
+        let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
+        shared.replace_active(state, active, applied);
+        writer.memtable = memtable;
+        Ok(())
+    }
+
+    fn buffer(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        let bytes = Memtable::bytes_for(batch);
+        if bytes > Memtable::MAX_BATCH_BYTES {
+            return Err(BackendError::BadBatch("it takes more than 4 GiB of memory: split it"));
+        }
+        let mut writer = lock(&self.writer);
+        if !batch.is_empty() {
+            if !writer.memtable.has_room_for(batch) {
+                self.start_memtable(&mut writer, bytes)?;
+            }
+            writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
+        }
+        let owed = {
+            let mut state = self.shared.lock();
+            state.upto = writer.memtable.memtable().visible();
+            state.applied = Some(applied);
+            self.shared.store.wrote(&state.version.stored, batch.byte_len())
+        };
+        writer.owed += owed;
+        if !std::mem::take(&mut writer.has_waited) {
+            self.pause(&mut writer);
+        }
+        Ok(())
+    }
+
+    /// Replaces the active memtable with a new one that has room for `bytes`, and seals the old one if it has changes.
+    fn start_memtable(&self, writer: &mut Writer, bytes: usize) -> Result<(), BackendError> {
+        let seal = if writer.memtable.memtable().is_empty() { SealTarget::Nothing } else { SealTarget::Active };
+        self.replace_active(writer, bytes, seal)
+    }
+
+    /// Makes the pauses that are due because the store's background work is behind.
+    fn pause(&self, writer: &mut Writer) {
+        if writer.owed >= MIN_PAUSE {
+            let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
+            self.shared.count_stall(|| std::thread::sleep(pause));
+        }
+    }
+
+    fn sync(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        let _writer = lock(&self.writer);
+        let shared = &*self.shared;
+        if let Some(failure) = &shared.lock().failure {
+            return Err(BackendError::Failed(failure.to_string()));
+        }
+        let persisted = shared.persist(batch.changes(), applied).and_then(|()| {
+            shared.publish_after(|state, _| {
+                state.applied = Some(applied);
+                state.persisted = Some(applied);
+            })?;
+            shared.maintain()
+        });
+        if let Err(failure) = &persisted
+            && !failure.is_disk_full()
+        {
+            shared.lock().failure.get_or_insert(failure.clone());
+        }
+        persisted
+    }
+
+    /// Applies a batch; see [`Backend::apply`](crate::Backend::apply).
+    pub fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        batch.check()?;
+        match self.shared.options.sync {
+            SyncMode::BehindLog => self.buffer(batch, applied),
+            SyncMode::PerBatch => self.sync(batch, applied),
+        }
+    }
+
+    /// Waits for room; see [`Backend::make_room`](crate::Backend::make_room).
+    pub fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
+        if self.shared.options.sync == SyncMode::PerBatch {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
+        writer.has_waited = false;
+        self.pause(&mut writer);
+        // Batches of ordinary log entries fit into the part that is kept free besides.
+        let wanted = bytes.saturating_add(self.shared.options.memtable_bytes / ROOM_SHARE);
+        if writer.memtable.free_bytes() < wanted && !writer.memtable.memtable().is_empty() {
+            self.replace_active(&mut writer, wanted, SealTarget::Active)?;
+        }
+        writer.has_waited = true;
+        Ok(())
+    }
+
+    /// Persists all applied batches; see [`Backend::flush`](crate::Backend::flush).
+    pub fn flush(&self) -> Result<Option<Applied>, BackendError> {
+        let mut writer = lock(&self.writer);
+        let state = self.shared.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let newest_sealed = state.version.sealed.first().map(|sealed| sealed.applied);
+        let is_covered = newest_sealed.or(state.persisted) == state.applied;
+        drop(state);
+        if !is_covered {
+            self.replace_active(&mut writer, 0, SealTarget::Active)?;
+        }
+        drop(writer);
+        self.shared.wait_until_persisted()
+    }
+
+    /// Persists if much has gathered; see [`Backend::maintain`](crate::Backend::maintain).
+    pub fn maintain(&self) -> Result<(), BackendError> {
+        let gathered = {
+            let state = self.shared.lock();
+            let lsn = |applied: Option<Applied>| applied.map_or(0, |applied| applied.lsn.0);
+            lsn(state.applied).saturating_sub(lsn(state.persisted))
+        };
+        if gathered > self.shared.options.max_unflushed_records {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Estimates the disk space that persisting takes.
+    pub fn bytes_to_persist(&self) -> u64 {
+        let version = Arc::clone(&self.shared.lock().version);
+        let active = &version.active;
+        // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
+        let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
+        let changes = self.shared.options.memtable_bytes / mean_bytes;
+        let memtables = version.sealed.len() as u64 + 1;
+        self.shared.store.bytes_to_persist(memtables, changes as u64, self.shared.options.memtable_bytes as u64)
+    }
+
+    /// Returns the statistics of the memtables and the store.
+    pub fn stats(&self) -> BackendStats {
+        let version = Arc::clone(&self.shared.lock().version);
+        let memtables = || [&version.active].into_iter().chain(version.sealed.iter().map(|sealed| &sealed.memtable));
+        let counters = &self.shared.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut stats = BackendStats {
+            memory_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum::<u64>()
+                + self.shared.pool.spare_bytes() as u64,
+            sealed_memtables: version.sealed.len() as u64,
+            flushes: count(&counters.flushes),
+            flushed_bytes: count(&counters.flushed_bytes),
+            stalls: count(&counters.stalls),
+            stall_micros: count(&counters.stall_micros),
+            estimated_keys: memtables().map(|memtable| memtable.len() as u64).sum(),
+            ..BackendStats::default()
+        };
+        self.shared.store.add_stats(&version.stored, &mut stats);
+        stats.is_compacting &= self.shared.lock().failure.is_none();
+        stats
+    }
+
+    /// Stops the background threads after their current work, and waits for them. Persists nothing; callers that need
+    /// durability flush first.
+    pub fn end(&self) {
+        self.shared.stop();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // A panic of a thread is already recorded as the failure.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Choice whether the replaced active memtable must be sealed, so that a thread persists it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SealTarget {
+    Active,
+    /// The active memtable is empty, so there is nothing to seal.
+    Nothing,
+}
+
+impl<S: Store> Drop for Running<S> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
