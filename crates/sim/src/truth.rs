@@ -48,6 +48,8 @@ struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
     /// Commands of each entry.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
+    /// Running hashes of states that were opened at entries that are not known.
+    opened: BTreeMap<u64, u64>,
     /// Highest revision of the state of a node.
     revision: u64,
     violations: Vec<String>,
@@ -86,6 +88,9 @@ impl Truth {
                 if commands.is_none() {
                     self.violation(node, format!("entry {index} has {} outcomes: one is missing", outcomes.len()));
                 }
+                if self.inner().opened.get(&index).is_some_and(|hash| *hash != running_hash) {
+                    self.opened_other(node, index);
+                }
                 let mut inner = self.inner();
                 inner.commands.insert(index, commands.unwrap_or_default());
                 inner.entries.insert(index, entry);
@@ -103,13 +108,21 @@ impl Truth {
         }
     }
 
-    /// Reports that a node has opened a state that is applied up to a position. Entries without commands do not change the
-    /// running hash, so that of the last entry with commands decides.
+    /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known here,
+    /// and have running hashes too, so a state at such an entry is compared with nothing.
     pub fn opened(&self, node: ProcessId, state: Applied) {
-        let last = self.inner().entries.range(..=state.index.0).next_back().map(|(_, entry)| entry.running_hash);
-        if last.is_some_and(|hash| hash != state.running_hash) {
-            self.violation(node, format!("the opened state differs at entry {}, or has one more", state.index));
+        let index = state.index.0;
+        let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);
+        match known {
+            Some(hash) if hash != state.running_hash => self.opened_other(node, index),
+            Some(_) => {}
+            // A node may commit the entry later; then it must be this one.
+            None => _ = self.inner().opened.insert(index, state.running_hash),
         }
+    }
+
+    fn opened_other(&self, node: ProcessId, index: u64) {
+        self.violation(node, format!("a state was opened that has another entry {index}"));
     }
 
     fn raise_revision(&self, revision: u64) {
