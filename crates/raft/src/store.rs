@@ -39,8 +39,11 @@ use crate::{
 
 /// Time after which an append to a full disk tries again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum payload bytes that entries of one append share in a batch. A larger entry is a batch of its own.
+/// Maximum bytes that entries of one append share in a batch, or less, if a segment has less room. A larger entry is a
+/// batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a batch's header and padding.
+const BATCH_OVERHEAD_BYTES: u64 = 56;
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
@@ -186,10 +189,12 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         let mut time = group.last_time;
         let mut expected: Option<Index> = None;
         let (mut batch, mut bytes) = (Vec::new(), 0);
+        let room = self.reader.log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES);
+        let max_bytes = MAX_BATCH_BYTES.min(usize::try_from(room).unwrap_or(usize::MAX));
         while let Some(entry) = entries.peek() {
             let (kind, payload) = record_of(entry)?;
-            bytes += payload.len();
-            if !batch.is_empty() && (bytes > MAX_BATCH_BYTES || batch.len() == MAX_BATCH_ENTRIES) {
+            bytes += payload.len() + thalweg_log::RECORD_HEADER_BYTES;
+            if !batch.is_empty() && (bytes > max_bytes || batch.len() == MAX_BATCH_ENTRIES) {
                 break;
             }
             if let EntryPayload::Normal(commands) = &entry.payload {

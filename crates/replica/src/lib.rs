@@ -22,6 +22,8 @@ mod lead;
 mod member;
 mod membership;
 mod pending;
+#[cfg(feature = "plant")]
+pub mod plant;
 mod queue;
 mod replay;
 mod replica;

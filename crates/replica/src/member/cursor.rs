@@ -168,7 +168,11 @@ impl Ahead {
     fn peek(&mut self, parts: Parts<'_>) -> Result<Option<&LogRecord>, OpenError> {
         let Parts { log, machine, space } = parts;
         let (applied, valid) = (machine.applied().lsn, Valid::of(log, space));
-        let is_next = |record: &LogRecord| record.lsn >= applied && record.space == space && !valid.is_void(record);
+        #[cfg(feature = "plant")]
+        let is_void = |record: &LogRecord| valid.is_void(record) && !crate::plant::applies_void_entries();
+        #[cfg(not(feature = "plant"))]
+        let is_void = |record: &LogRecord| valid.is_void(record);
+        let is_next = |record: &LogRecord| record.lsn >= applied && record.space == space && !is_void(record);
         if self.next.as_ref().is_some_and(is_next) {
             return Ok(self.next.as_ref());
         }
