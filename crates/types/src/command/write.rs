@@ -382,7 +382,7 @@ fn decode_put<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     let Some((sizes, rest)) = sizes_and_rest else { return decode_put_by_fields(reader) };
     let number = |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]);
     let (keyspace, key_len, value_len) = (KeyspaceId(number(0)), number(4) as usize, number(8) as usize);
-    let Some(pair) = rest.get(..key_len + value_len) else { return decode_put_by_fields(reader) };
+    let Some(pair) = rest.get(..key_len.saturating_add(value_len)) else { return decode_put_by_fields(reader) };
     let (key, value) = pair.split_at(key_len);
     reader.advance(PUT_SIZES + pair.len());
     Ok(Write::Put { keyspace, key, value, value_at: at + PUT_SIZES + key_len })
