@@ -228,9 +228,15 @@ pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
 }
 
 /// Appends `value` as a u32. The caller has checked that the value fits.
+#[inline]
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
-    let value = u32::try_from(value).expect("the caller has checked a limit");
-    out.extend_from_slice(&value.to_le_bytes());
+    out.extend_from_slice(&u32_bytes(value));
+}
+
+/// Returns a number, which the caller has checked to be below 2^32, as the bytes of a u32.
+#[inline]
+pub(crate) fn u32_bytes(value: usize) -> [u8; 4] {
+    u32::try_from(value).expect("the caller has checked a limit").to_le_bytes()
 }
 
 /// Appends the length of `bytes` as a u32 and then the bytes, which the caller has checked to be shorter than 4 GiB.
