@@ -122,7 +122,7 @@ pub use self::{
     broker::Broker,
     cache::{
         Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, Condition, CreateCacheError,
-        ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
+        ClearedEntries, ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
     driver::{Link, QueueStats, SubscribeError, UnknownSubscription},
     link::{Budget, LinkId, Outbound, TakeResult},
