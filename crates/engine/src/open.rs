@@ -206,7 +206,8 @@ pub(crate) fn on(
         forget_history(&solo, &log)?;
     }
     let tails = Arc::new(Tails::new(machine.clone()));
-    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
+    let watches =
+        Hub::new(Source { log: log.clone(), machine: machine.clone(), space }, options.max_watch_queues_bytes);
     solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
     let report = OpenReport {
         created,

@@ -20,7 +20,6 @@ use thalweg_types::{
     steps::{READ, SCAN, read_bytes},
 };
 
-
 use crate::{
     ack::{Ack, check_outcome_known, unexpected},
     database::Database,

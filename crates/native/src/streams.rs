@@ -24,7 +24,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let from = begin(&stream, &read.from)?;
     let max_records = if read.max_records == 0 { u64::MAX } else { read.max_records.into() };
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
-    let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
+    let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes())).min(turn.app.config.reading_bytes());
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
     let (on_the_spot, steps) = match turn.is_sole_client {
         true => (ALONE_READ_BYTES, u64::MAX),

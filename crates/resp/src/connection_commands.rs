@@ -48,7 +48,8 @@ impl Session {
         }
         let is_about_server = matches!(command.name, "client" | "config" | "command" | "info");
         if is_about_server && arguments.len() > MAX_SESSION_ARGUMENTS {
-            return self.fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} arguments are accepted by this command"), out);
+            return self
+                .fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} arguments are accepted by this command"), out);
         }
         if matches!(command.name, "auth" | "hello") && self.must_wait_to_authenticate(arguments) {
             return CommandProgress::Again;

@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use thalweg_redis::{Command, Reply, run_read, wire::Writer};
+use thalweg_redis::{Command, Reply, StoreError, run_read, wire::Writer};
 use thalweg_serving::{
     admission::{Reservation, Resource},
     limits::COUNTED_REPLY_BYTES,
@@ -26,6 +26,7 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use super::{
     burst::Slot,
+    cache::CacheDatabase,
     commands::Commands,
     database::{Database, Watched},
     failure::Failure,
@@ -78,23 +79,17 @@ impl Session {
             "mset" if !arguments.len().is_multiple_of(2) => 2,
             _ => return self.fail(TOO_LONG_FOR_CACHE, out),
         };
-        let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
-        let number = command.number_of(&slices(&arguments));
+        let mut commands = Commands::default();
+        commands.push(command, arguments.iter().copied());
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        self.run_long(number, None, out, move || {
-            let Database::Immediate(cache) = &resp.databases.list[database].database else { return Ok(Reply::Null) };
-            let arguments = slices(&arguments);
-            let (mut sum, mut last) = (0, Reply::Ok);
-            for part in arguments[1..].chunks(each * PART_KEYS) {
-                let part = [&arguments[..1], part].concat();
-                last = cache.write(|store| thalweg_redis::run(store, command, &part))?;
-                match last {
-                    Reply::Integer(count) => sum += count,
-                    Reply::Error(_) => return Ok(last),
-                    _ => {}
+        self.run_long(command.number_of(arguments), None, out, move || {
+            let mut reply = Ok(Reply::Null);
+            commands.each(|command, arguments| {
+                if let Database::Immediate(cache) = &resp.databases.list[database].database {
+                    reply = write_parts(cache, command, arguments, each * PART_KEYS).map_err(Failure::from);
                 }
-            }
-            Ok(if each == 1 { Reply::Integer(sum) } else { last })
+            });
+            reply
         })
     }
 
@@ -230,6 +225,26 @@ impl Session {
             self.resp.metrics.statistics.failed(number);
         }
     }
+}
+
+/// Executes a write of many keys of a cache in parts of `each` arguments. Returns the sum of their replies, or the last one
+/// if they are no numbers.
+fn write_parts(
+    cache: &CacheDatabase,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    each: usize,
+) -> Result<Reply, StoreError> {
+    let mut done = Reply::Ok;
+    for part in arguments[1..].chunks(each) {
+        let part = [&arguments[..1], part].concat();
+        done = match (cache.write(|store| thalweg_redis::run(store, command, &part))?, done) {
+            (Reply::Integer(count), Reply::Integer(before)) => Reply::Integer(before + count),
+            (error @ Reply::Error(_), _) => return Ok(error),
+            (reply, _) => reply,
+        };
+    }
+    Ok(done)
 }
 
 fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {

@@ -70,13 +70,7 @@ pub(crate) struct SubscriptionList {
 
 impl SubscriptionList {
     /// Copies the names of a command.
-    pub(crate) fn new(
-        change: SubscriptionChange,
-        kind: Kind,
-        names: &[&[u8]],
-        muted: bool,
-        held: Reservation,
-    ) -> Self {
+    pub(crate) fn new(change: SubscriptionChange, kind: Kind, names: &[&[u8]], muted: bool, held: Reservation) -> Self {
         let bytes = names.concat();
         let mut end = 0;
         let ends = names.iter().map(|name| {

@@ -590,9 +590,7 @@ impl Session {
             self.publishing.caused.had_turn();
             moved = true;
         }
-        if !self.is_replying()
-            && !self.subscriber.must_wait(&self.registered.client)
-            && self.subscriber.has_messages()
+        if !self.is_replying() && !self.subscriber.must_wait(&self.registered.client) && self.subscriber.has_messages()
         {
             if socket.may_deliver(cx) {
                 moved |= self.deliver(out);

@@ -121,7 +121,8 @@ impl Session {
         names: &[&[u8]],
         out: &mut Outbox,
     ) -> CommandProgress {
-        let count = if change == SubscriptionChange::UnsubscribeAll { self.subscriber.count(kind) } else { names.len() };
+        let count =
+            if change == SubscriptionChange::UnsubscribeAll { self.subscriber.count(kind) } else { names.len() };
         if count > FEW_NAMES && !self.is_executing {
             let bytes = names.iter().map(|name| 4 + name.len()).sum::<usize>();
             let mut held = self.account.empty(Resource::BodyBytes);
@@ -130,7 +131,8 @@ impl Session {
             }
             self.begin_list(SubscriptionList::new(change, kind, names, self.muted, held), out);
         } else if count > MAX_SESSION_ARGUMENTS {
-            return self.fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} channels in a command of a transaction"), out);
+            return self
+                .fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} channels in a command of a transaction"), out);
         } else if change == SubscriptionChange::UnsubscribeAll {
             while let Some(name) = self.subscriber.first_name(kind) {
                 self.change_subscription(change, kind, &name, out);

@@ -49,6 +49,7 @@ pub(crate) struct Hub {
     closed: AtomicBool,
     dispatched: AtomicU64,
     queued_bytes: Arc<AtomicUsize>,
+    max_queued_bytes: usize,
     registry: Mutex<Registry>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
     /// Handle of the dispatcher's thread, by which the applying thread wakes it.
@@ -90,9 +91,11 @@ impl Drop for WatchRegistration {
 }
 
 impl Hub {
-    pub(crate) fn new(source: Source) -> Arc<Self> {
+    /// Creates a hub whose watches together queue at most `max_queued_bytes` bytes.
+    pub(crate) fn new(source: Source, max_queued_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             source,
+            max_queued_bytes,
             watching: AtomicUsize::new(0),
             idle: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -165,7 +168,7 @@ impl Hub {
         };
         let id = registry.next;
         registry.next += 1;
-        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes)));
+        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes), self.max_queued_bytes));
         let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue) };
         registry.watches.insert(id, registered);
         registry.changed.insert(keyspace);

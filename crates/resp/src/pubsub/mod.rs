@@ -343,8 +343,11 @@ impl Subscriber {
                 let Outbound::Batch { batch, subscriptions } = item else { return Delivery::TooSlow };
                 let count = subscriptions.len();
                 while self.sending.1 < 2 * count {
-                    if compared >= MAX_COMPARISONS || out.len() >= OUTBOX_BYTES {
+                    if compared >= MAX_COMPARISONS {
                         return delivery;
+                    }
+                    if out.len() >= OUTBOX_BYTES {
+                        return if is_cut(link) { Delivery::TooSlow } else { delivery };
                     }
                     // Subscriptions by name precede those by pattern, as in Redis.
                     let is_by_pattern = self.sending.1 >= count;
@@ -375,6 +378,13 @@ impl Subscriber {
             }
         }
     }
+}
+
+/// Returns true if the broker has disconnected the link, which is noticed also while its client takes no messages.
+fn is_cut(link: &Link) -> bool {
+    let mut told = Vec::new();
+    let _ = link.take(&mut told, Budget { batches: 0, bytes: 0 });
+    told.iter().any(|item| !matches!(item, Outbound::Batch { .. }))
 }
 
 /// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.

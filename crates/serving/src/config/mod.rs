@@ -386,6 +386,8 @@ impl Config {
             cache_bytes: self.cache_bytes.0,
             memtable_bytes: usize::try_from(self.memtable_bytes.0).unwrap_or(usize::MAX),
             max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
+            max_watch_queues_bytes: usize::try_from(self.watch_queues_bytes()).unwrap_or(usize::MAX),
+            compaction_key_bytes: usize::try_from(self.compaction_key_bytes()).unwrap_or(usize::MAX),
             max_replay_bytes: self.max_replay_bytes.0,
             maintenance_interval: self.maintenance_interval.0,
             max_clock_jump: self.max_clock_jump.0,

@@ -367,8 +367,13 @@ fn last_id(reply: &Reply) -> String {
 
 #[test]
 fn deliveries_and_claims_without_a_count_leave_the_rest_to_the_next_command() {
-    let cases =
-        [(12_000, 1, false), (6_000, 2_400, false), (1_000, 16_384, false), (6, (8 << 20) - 64, false), (20, 1 << 20, true)];
+    let cases = [
+        (12_000, 1, false),
+        (6_000, 2_400, false),
+        (1_000, 16_384, false),
+        (6, (8 << 20) - 64, false),
+        (20, 1 << 20, true),
+    ];
     for (entries, bytes, is_of_small_fields) in cases {
         let mut node = node();
         stream(&mut node, entries, bytes, is_of_small_fields);
