@@ -594,6 +594,7 @@ impl Session {
         {
             if socket.may_deliver(cx) {
                 moved |= self.deliver(out);
+                self.report_work(socket);
             } else {
                 self.subscriber.keep_turn();
             }

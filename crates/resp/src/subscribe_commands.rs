@@ -1,7 +1,10 @@
 //! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks
 //! RESP2.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use thalweg_redis::{
     Command, Reply,
@@ -26,6 +29,8 @@ use super::{
     session::{CommandProgress, NO_REPLY_ROOM, Session},
 };
 
+/// Time of a delivery from which it counts as work of the connection.
+const LONG_DELIVERY: Duration = Duration::from_micros(100);
 /// Number of names of one command up to which they are not handled in slices.
 const FEW_NAMES: usize = 64;
 
@@ -189,7 +194,11 @@ impl Session {
     /// Moves queued messages of the client's subscriptions into its outbox. Returns true if there was progress. A
     /// client that reads too slowly is disconnected.
     pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
-        match self.subscriber.deliver(self.protocol, out) {
+        // Comparing patterns can take as long as sending.
+        let begun = (self.subscriber.count(Kind::Pattern) > 0).then(Instant::now);
+        let delivery = self.subscriber.deliver(self.protocol, out);
+        self.worked += begun.map(|begun| begun.elapsed()).filter(|time| *time >= LONG_DELIVERY).unwrap_or_default();
+        match delivery {
             Delivery::Nothing => false,
             Delivery::Moved => true,
             Delivery::TooSlow => {

@@ -543,10 +543,7 @@ impl Admission {
         };
         let largest = |resource| match resource {
             Resource::BodyBytes => config.max_body_bytes.0,
-            Resource::ReplyBytes => {
-                let limit = config.max_reply_bytes_in_flight.0;
-                (MAX_REDIS_REPLY_BYTES as u64).min(limit - limit / 10)
-            }
+            Resource::ReplyBytes => MAX_REDIS_REPLY_BYTES as u64,
             _ => 1,
         };
         let percent = config.share_reserve_percent;

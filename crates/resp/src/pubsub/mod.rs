@@ -344,7 +344,8 @@ impl Subscriber {
                 let count = subscriptions.len();
                 while self.sending.1 < 2 * count {
                     if compared >= MAX_COMPARISONS {
-                        return delivery;
+                        // There is more to compare, although nothing may have been sent.
+                        return Delivery::Moved;
                     }
                     if out.len() >= OUTBOX_BYTES {
                         return if is_cut(link) { Delivery::TooSlow } else { delivery };

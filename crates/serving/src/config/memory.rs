@@ -54,7 +54,7 @@ pub(super) const FOLLOWERS: [&str; 20] = [
 const OF_STATE: [&str; 4] = ["cache_bytes", "memtable_bytes", "max_caches_bytes", "new_cache_bytes"];
 
 /// Least bound on the bytes of large replies: three values of the maximum size.
-const LEAST_REPLY_BYTES: u64 = 3 * MAX_VALUE_BYTES as u64;
+pub(super) const LEAST_REPLY_BYTES: u64 = 3 * MAX_VALUE_BYTES as u64;
 
 /// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.
 impl Config {

@@ -29,7 +29,7 @@ use thalweg_types::{
     Action, Classified, Durability,
     limits::{
         DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
-        MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES,
+        MIN_CACHE_BYTES,
     },
 };
 
@@ -481,8 +481,11 @@ impl Config {
                 "at least max_body_bytes; otherwise the largest body is never admitted",
             );
         }
-        if self.max_reply_bytes_in_flight.0 < MAX_REDIS_REPLY_BYTES as u64 {
-            return wrong("max_reply_bytes_in_flight", "at least 64MiB; otherwise the largest reply is never admitted");
+        if self.max_reply_bytes_in_flight.0 < memory::LEAST_REPLY_BYTES {
+            return wrong(
+                "max_reply_bytes_in_flight",
+                "at least 24MiB; otherwise the largest values are never admitted",
+            );
         }
         if self.max_link_bytes < self.subscription_bytes {
             return wrong(
