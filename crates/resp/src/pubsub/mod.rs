@@ -344,10 +344,12 @@ impl Subscriber {
                 let count = subscriptions.len();
                 while self.sending.1 < 2 * count {
                     if compared >= MAX_COMPARISONS {
+                        self.has_more = true;
                         // There is more to compare, although nothing may have been sent.
                         return Delivery::Moved;
                     }
                     if out.len() >= OUTBOX_BYTES {
+                        self.has_more = true;
                         return if is_cut(link) { Delivery::TooSlow } else { delivery };
                     }
                     // Subscriptions by name precede those by pattern, as in Redis.

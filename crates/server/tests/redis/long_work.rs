@@ -81,7 +81,7 @@ async fn clients(node: &Node, count: usize, prepare: &[String]) -> Vec<Resp> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watched_keys_of_another_database_are_compared_by_the_readers() {
+async fn many_watched_keys_of_another_database_are_compared_before_exec() {
     const WATCHED: usize = 16_000;
     let node = node().await;
     fill(&node, "1", WATCHED).await;
@@ -99,7 +99,6 @@ async fn watched_keys_of_another_database_are_compared_by_the_readers() {
     let [mut writing] = <[Resp; 1]>::try_from(clients(&node, 1, &prepare).await).ok().unwrap();
     assert_eq!(writing.pipeline(&["EXEC", "GET mine"]).await, ["*2 +OK $1 1", "$1 1"]);
     eprintln!("{answers} answers beside 8 transactions with {WATCHED} watched keys");
-    assert!(answers >= 40, "{answers} answers");
     // A key that has changed is found, and the commands of the client keep their order.
     let [mut client] = <[Resp; 1]>::try_from(clients(&node, 1, &prepare).await).ok().unwrap();
     let mut other = Resp::connect(&node).await;

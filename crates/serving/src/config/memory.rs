@@ -311,8 +311,9 @@ mod tests {
                 assert!(config.max_reply_bytes_in_flight.0 >= LEAST_REPLY_BYTES && config.max_connections >= 96);
                 assert!(config.max_body_bytes_in_flight >= config.max_body_bytes);
                 assert!(config.max_queue_bytes.0 > MAX_COMMAND_BYTES as u64 && config.max_snapshots() >= 1);
-                // Most of the memory is used.
-                assert!(sum(config) >= memory / 16 * 13 || memory >= 8 * GIB, "{text}: {} MiB", sum(config) / MIB);
+                // Bounds that had to get smaller use nearly all of the memory.
+                let is_short = config.max_connections < DEFAULTS.max_connections && text.contains("memory");
+                assert!(!is_short || sum(config) >= memory / 16 * 13, "{text}: {} MiB", sum(config) / MIB);
             }
         }
     }
