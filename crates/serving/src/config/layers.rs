@@ -142,7 +142,7 @@ impl Layers {
         config.take(&self.flags);
         let memory = MemoryBudget::new(config.memory, available)?;
         let is_set = |name: &str| !matches!(self.source(name), Source::Default | Source::Profile(_));
-        let followers = plan(&config, &memory, &is_set);
+        let followers = plan(&config, &memory, is_set);
         config.take(&followers);
         config.check()?;
         let source = |name: &str| if followers.get(name).is_some() { Source::Memory } else { self.source(name) };
