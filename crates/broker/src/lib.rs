@@ -121,8 +121,8 @@ pub use self::{
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::Broker,
     cache::{
-        Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, Condition, CreateCacheError,
-        ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
+        Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, ClearedEntries, Condition,
+        CreateCacheError, ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
     driver::{Link, QueueStats, SubscribeError, UnknownSubscription},
     link::{Budget, LinkId, Outbound, TakeResult},

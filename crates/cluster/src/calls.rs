@@ -239,11 +239,8 @@ impl ClusterHandle for Node {
         let (node, db) = (self.clone(), self.shared.db.clone());
         Box::pin(async move {
             let before = node.shared.member.machine().applied().index;
-            // The database proposes the command, which blocks.
-            let requesting = db.clone();
-            let requested = tokio::task::spawn_blocking(move || requesting.request_digest()).await;
-            let failed = |reason: String| ClusterError::Failed { reason };
-            requested.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+            let requested = AsyncDatabase::from(db.clone()).request_digest().await;
+            requested.map_err(|error| ClusterError::Failed { reason: error.to_string() })?;
             loop {
                 let newest = db.state_digests().last().map(|report| report.state.applied.index);
                 if let Some(index) = newest.filter(|index| *index > before) {

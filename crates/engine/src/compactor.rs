@@ -15,7 +15,7 @@
 //! it has gone through everything below the tombstone, so records that the tombstone deleted never reappear. If the
 //! remaining records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass
 //! continues after this batch, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of
-//! one dirty stretch, at most [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the stretch earlier.
+//! one dirty stretch, at most `compaction_key_bytes` of the options and those of one batch; more keys end the stretch earlier.
 //!
 //! A stream is due when its dirty stretch is at least as large as its clean part. Each byte that is kept is then
 //! rewritten O(log n) times instead of once for every segment.
@@ -31,7 +31,7 @@ use thalweg_state::{
 use thalweg_types::{
     BlobRef, Generation, Offset, SpaceTime, StreamId,
     command::{Compacted, Compaction, Move, MoveTarget},
-    limits::{COMPACTION_BATCHES, COMPACTION_BYTES, COMPACTION_ROUND_BYTES, MAX_COMPACTION_KEY_BYTES},
+    limits::{COMPACTION_BATCHES, COMPACTION_BYTES, COMPACTION_ROUND_BYTES},
     record::{Record, Records},
     sparse::SparseBuilder,
 };
@@ -269,7 +269,7 @@ impl Pass {
                     }
                 }
             })?;
-            if self.key_bytes >= MAX_COMPACTION_KEY_BYTES {
+            if self.key_bytes >= inner.options.compaction_key_bytes {
                 self.end = batch.end();
                 break;
             }

@@ -103,6 +103,13 @@ impl Database {
         self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
     }
 
+    /// Returns the names, ids and settings of at most `limit` keyspaces with ids above `after`, in the order of ids.
+    #[must_use]
+    pub fn keyspaces_after(&self, after: KeyspaceId, limit: usize) -> Vec<KeyspaceInfo> {
+        let found = self.inner.open.machine.keyspaces_after(after, limit);
+        found.into_iter().map(|(id, row)| described(id, &row)).collect()
+    }
+
     /// Returns the names, ids and settings of all keyspaces.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {

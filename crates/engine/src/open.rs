@@ -233,7 +233,8 @@ pub(crate) fn on(
     let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
     let tails = Arc::new(Tails::new(machine.clone()));
     let hashes = Arc::<HashMarks>::default();
-    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO }, mode);
+    let source = Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO };
+    let watches = Hub::new(source, mode, options.max_watch_queues_bytes);
     let observers = Observers { tails: tails.clone(), watches: watches.clone() };
     match replica.member() {
         None => replica.observe(Arc::new(observers)),

@@ -118,6 +118,11 @@ pub struct Options {
     /// Maximum number of bytes of commands that wait for the writer in memory. Further commands are rejected as
     /// `Overloaded`.
     pub max_queue_bytes: usize,
+    /// Maximum number of bytes of changes that wait in memory for the watches of all clients. A watch whose changes have
+    /// no room reads them from the log later.
+    pub max_watch_queues_bytes: usize,
+    /// Number of bytes of keys that a compaction of a stream holds in memory. With fewer, it takes more passes.
+    pub compaction_key_bytes: usize,
     /// Number of bytes of log after the persisted state above which the state is persisted again. A larger value makes
     /// opening after a crash slower, because more log is replayed.
     pub max_replay_bytes: u64,
@@ -156,6 +161,8 @@ impl Default for Options {
             memtable_bytes: 64 << 20,
             compaction: Compaction::default(),
             max_queue_bytes: limits::MAX_QUEUE_BYTES,
+            max_watch_queues_bytes: limits::MAX_WATCH_QUEUES_BYTES,
+            compaction_key_bytes: limits::MAX_COMPACTION_KEY_BYTES,
             max_replay_bytes: 512 << 20,
             maintenance_interval: Duration::from_secs(1),
             max_clock_jump: Duration::from_secs(24 * 3600),

@@ -17,7 +17,7 @@ use thalweg_types::{
         encode_configure_stream, encode_create_stream, encode_delete_stream, encode_trim_stream,
     },
     record::RecordBatch,
-    steps::read_bytes,
+    steps::{READ, SCAN, read_bytes},
 };
 
 use crate::{
@@ -43,6 +43,9 @@ pub struct Stream {
     db: Database,
     id: StreamId,
 }
+
+/// Steps of a binary search in the index of a stream.
+const OFFSET_SEARCH_STEPS: u64 = 10 * (SCAN + READ);
 
 impl Database {
     /// Returns the stream with this name. If it is missing, creates it without limits.
@@ -169,6 +172,10 @@ impl Stream {
         let open = &self.db.inner.open;
         let mut gone = None;
         loop {
+            // A binary search in the index.
+            if budget::charge(OFFSET_SEARCH_STEPS).is_break() {
+                return Err(ReadError::Io(Spent.to_string()));
+            }
             let found = open.machine.offset_at_or_after(self.id, time);
             let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
             let batches = match open.machine.batches_from(self.id, found, 1, u64::MAX) {
@@ -182,6 +189,9 @@ impl Stream {
                 return Ok(found);
             };
             // The batch contains several appends: only its runs show the offset for the time.
+            if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
+                return Err(ReadError::Io(Spent.to_string()));
+            }
             match read_batch(&open.log, batch) {
                 Ok(bytes) => {
                     let newer = parts(batch, &bytes)?.into_iter().find(|part| part.time >= time);

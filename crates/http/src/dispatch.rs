@@ -327,7 +327,7 @@ operations! {
         => boxed caches::many::multi_put(app, call);
     /// Lists keys of a cache.
     CacheScan = "cache_scan", GET "/v1/caches/{cache}/keys"
-        => now caches::many::scan(app, call);
+        => read caches::many::scan(app, call);
     /// Returns an entry of a cache.
     CacheGet = "cache_get", GET "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::keys::get(app, call);

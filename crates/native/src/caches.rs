@@ -4,15 +4,19 @@
 //! value is copied from the cache entry into the channel's outbox while the mutex of the entry's shard is held, so a
 //! hit allocates nothing and counts no reference; a large value is shared instead of copied.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_broker::{
     Cache, CacheEntry as Entry, CacheError, CacheId, CacheStats as Stats, Condition, CreateCacheError, Expiry, Moment,
-    NamedCache, ScanCursor, Version,
+    NamedCache, ScanCursor, ScanPage, Version,
 };
-use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
-use thalweg_types::limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS};
+use thalweg_serving::{app::App, aside, error::ApiError, limits::DEFAULT_CACHE_KEYS};
+use thalweg_types::{
+    budget,
+    limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS},
+    steps::ROW,
+};
 use thalweg_wire::{
     self as wire, CacheAdd, CacheClear, CacheCounter, CacheCreate, CacheDelete, CacheDone, CacheEntries, CacheExpect,
     CacheFigures, CacheGet, CacheKeys, CacheMultiGet, CacheMultiPut, CacheOpened, CachePut, CacheScan, CacheStats,
@@ -21,11 +25,14 @@ use thalweg_wire::{
 
 use super::{
     failure::Failure,
-    replies::FrameMemory,
+    reads::inline_or_blocking,
+    replies::{FrameMemory, Replies},
     request::Request,
     turn::{Handled, Turn},
 };
 
+/// Number of bytes that a page of keys usually requests at most.
+const MAX_SCAN_BYTES: usize = 1024 * 1024;
 /// Value of the field `remaining` in the reply, for an entry that does not expire.
 const NEVER: u64 = u64::MAX;
 /// Size in bytes from which a value is shared with the outbox. Smaller values are copied while the shard's mutex is
@@ -219,16 +226,25 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan)
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
     // The frame's fixed fields and the length prefixes of the keys count towards the frame size.
     let room = turn.out.max_frame_bytes().saturating_sub(64 + 4 * count.min(MAX_CACHE_SCAN_KEYS));
-    let page = cache.scan(turn.app.views.moment(request.received), scan.cursor.map(ScanCursor), count, room);
-    let keys: Vec<&[u8]> = page.keys.iter().map(|key| &**key).collect();
-    let cursor = page.next.map(|next| next.0);
-    turn.out.reply(request.id, &CacheKeys { cursor, keys: List::Items(&keys) })?;
-    Ok(Handled::Replied)
+    let (now, cursor) = (turn.app.views.moment(request.received), scan.cursor.map(ScanCursor));
+    inline_or_blocking(turn, request, 1, room.min(MAX_SCAN_BYTES), move || {
+        // A page of the default size is read here, unless the cache has very many entries.
+        let steps = cache.scan_steps() + ROW * count.min(MAX_CACHE_SCAN_KEYS) as u64;
+        let page = match budget::charge(steps) {
+            ControlFlow::Continue(()) => cache.scan(now, cursor, count, room),
+            ControlFlow::Break(()) => ScanPage::default(),
+        };
+        Ok(move |out: &mut Replies, id: u32| {
+            let keys: Vec<&[u8]> = page.keys.iter().map(|key| &**key).collect();
+            let cursor = page.next.map(|next| next.0);
+            out.reply(id, &CacheKeys { cursor, keys: List::Items(&keys) })
+        })
+    })
 }
 
 /// Handles a `cache clear` request: removes all entries of a cache.
 pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
-    find(turn.app, clear.cache)?.clear();
+    aside::free(find(turn.app, clear.cache)?.clear());
     done(turn, request, true)
 }
 
@@ -251,7 +267,11 @@ pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<
 
 /// Handles a `drop cache` request: removes a cache and all its entries.
 pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
-    let existed = turn.app.views.caches.remove_id(CacheId(gone.cache)).is_some();
+    let removed = turn.app.views.caches.remove_id(CacheId(gone.cache));
+    let existed = removed.is_some();
+    if let Some(removed) = removed {
+        aside::free(removed.cache.clear());
+    }
     done(turn, request, existed)
 }
 

@@ -54,9 +54,7 @@ pub(crate) fn list_keyspaces(
 ) -> Result<Handled, Failure> {
     let (limit, after, app) = (listed(wanted.limit), wanted.after, Arc::clone(turn.app));
     inline_or_blocking(turn, request, limit, LISTED_BYTES * limit, move || {
-        let mut found = app.db.blocking().keyspaces();
-        found.retain(|info| info.id > after);
-        found.sort_unstable_by_key(|info| info.id);
+        let mut found = app.db.blocking().keyspaces_after(after, limit.saturating_add(1));
         let more = found.len() > limit;
         found.truncate(limit);
         Ok(move |out: &mut Replies, id: u32| out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&found) }))

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
-use thalweg_types::{Offset, budget, steps::SHORT_READ};
+use thalweg_types::{Offset, budget, limits::MAX_ENTRY_BYTES, steps::SHORT_READ};
 use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
 
 use super::{
     failure::Failure,
-    reads::reply_off_thread,
+    reads::{inline_or_blocking, reply_off_thread},
     records::{Page, room_for_records},
-    replies::FrameMemory,
+    replies::{FrameMemory, Replies},
     request::Request,
     subscription::Source,
     tail::Tail,
@@ -24,7 +24,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let from = begin(&stream, &read.from)?;
     let max_records = if read.max_records == 0 { u64::MAX } else { read.max_records.into() };
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
-    let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
+    let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes())).min(turn.app.config.reading_bytes());
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
     let (on_the_spot, steps) = match turn.is_sole_client {
         true => (ALONE_READ_BYTES, u64::MAX),
@@ -64,10 +64,12 @@ pub(crate) fn find_offset(
     request: &Request<'_>,
     wanted: &wire::FindOffset,
 ) -> Result<Handled, Failure> {
-    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
-    let offset = stream.offset_at(wanted.time)?;
-    turn.out.reply(request.id, &wire::OffsetFound { offset })?;
-    Ok(Handled::Replied)
+    let (stream, time) = (turn.app.db.blocking().stream_by_id(wanted.stream), wanted.time);
+    // It may have to read a batch of the log.
+    inline_or_blocking(turn, request, 1, MAX_ENTRY_BYTES, move || {
+        let offset = stream.offset_at(time)?;
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::OffsetFound { offset }))
+    })
 }
 
 /// Converts the position in a request to the offset at which reading begins.

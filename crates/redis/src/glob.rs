@@ -33,6 +33,16 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     compare::<Infallible>(pattern, text, |_| Ok(())).unwrap_or_else(|never| match never {})
 }
 
+/// Returns true if the text matches the pattern. Adds the number of comparisons to `compared`.
+#[must_use]
+pub fn matches_counting(pattern: &[u8], text: &[u8], compared: &mut u64) -> bool {
+    let count = |taken| {
+        *compared += taken;
+        Ok(())
+    };
+    compare::<Infallible>(pattern, text, count).unwrap_or_else(|never| match never {})
+}
+
 /// A pattern that a command compares with many names. Counts the comparisons as work of the command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matcher<'a> {

@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_ITEM_BYTES};
+use thalweg_types::{
+    limits::{MAX_REDIS_DELIVERY_STEPS, MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_ITEM_BYTES},
+    steps::read_bytes,
+};
 
 use crate::{
     Reply,
@@ -81,10 +84,23 @@ pub(crate) fn put_computed<'a>(
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
 
-/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`].
+/// Returns the steps of reading an entry of a stream, which its row holds with a length before each field and value.
+pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
+    fn values(reply: &Reply) -> usize {
+        match reply {
+            Reply::Array(parts) => parts.iter().map(values).sum(),
+            _ => 1,
+        }
+    }
+    read_bytes(entry.content_bytes() + 8 * values(entry))
+}
+
+/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`], and of the steps of a delivery, which
+/// must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
 #[derive(Debug, Default)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
+    taken_steps: u64,
 }
 
 impl ReplyBudget {
@@ -116,9 +132,26 @@ impl ReplyBudget {
         }
     }
 
-    /// Returns true if the counted values exceed the limit of a reply.
+    /// Counts steps of a delivery that cost no bytes of the reply.
+    pub(crate) fn work(&mut self, steps: u64) {
+        self.taken_steps = self.taken_steps.saturating_add(steps);
+    }
+
+    /// Counts an entry that is delivered for `steps` steps besides those of reading its bytes. Returns true if the reply
+    /// and the delivery are still within their limits.
+    pub(crate) fn fits_delivery(&mut self, entry: &Reply, steps: u64) -> bool {
+        self.work(steps + steps_to_read(entry));
+        self.fits_part(entry)
+    }
+
+    /// Returns true if an entry of the maximum size could still be delivered.
+    pub(crate) fn has_room_for_largest(&self) -> bool {
+        !self.is_exceeded() && self.taken_steps + read_bytes(MAX_VALUE_BYTES) <= MAX_REDIS_DELIVERY_STEPS
+    }
+
+    /// Returns true if the counted values exceed the limit of a reply, or the counted steps that of a delivery.
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.taken_bytes > MAX_REDIS_REPLY_BYTES
+        self.taken_bytes > MAX_REDIS_REPLY_BYTES || self.taken_steps > MAX_REDIS_DELIVERY_STEPS
     }
 
     /// Returns an error if the counted values exceed the limit of a reply.

@@ -160,10 +160,10 @@ impl Session {
     /// Ends the client's blocked read with an error if its stream or its group no longer exists.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
-        let reply = match self.store().read(|read| wait.blocked.poll(read)) {
-            Ok(Found::Waiting | Found::Ready) => return,
-            Ok(Found::Ended(reply)) => reply,
-            Err(failure) => Reply::Error(failure.0),
+        let reply = match self.store().read_briefly(|read| wait.blocked.poll(read)) {
+            Ok(Ok(Found::Waiting | Found::Ready)) | Err(Spent) => return,
+            Ok(Ok(Found::Ended(reply))) => reply,
+            Ok(Err(failure)) => Reply::Error(failure.0),
         };
         self.set_blocked(None);
         self.answer(&reply, out);
@@ -173,7 +173,8 @@ impl Session {
         let Some(mut wait) = self.blocked.take() else { return };
         // The old notifications have fired; new ones cover all changes that the check below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
-        let found = self.store().read(|read| wait.blocked.poll(read));
+        // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long reads.
+        let found = self.store().read_briefly(|read| wait.blocked.poll(read)).unwrap_or(Ok(Found::Ready));
         if matches!(found, Ok(Found::Waiting)) {
             // The client stays blocked as before, so a concurrent `CLIENT UNBLOCK` still takes effect.
             self.blocked = Some(wait);

@@ -31,10 +31,11 @@ use thalweg_redis::{
     errors::STRINGS_ONLY,
     store::{Visit, VisitKeys},
 };
+use thalweg_serving::aside;
 use thalweg_types::{
     budget::{self, Spent},
     limits::{MAX_CACHE_SCAN_KEYS, MAX_REDIS_VIEW_COMPARISONS},
-    steps::{ROW, comparisons},
+    steps::{ROW, SCAN, WRITE, comparisons},
 };
 
 /// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
@@ -44,6 +45,11 @@ const MAX_COPIED_BYTES: usize = 4096;
 const FIRST_PAGE_KEYS: usize = 256;
 /// Maximum total bytes of the keys that a scan reads from the cache in one page.
 const PAGE_BYTES: usize = 1024 * 1024;
+/// Number of bytes of a value that are copied into a cache in one step.
+const BYTES_COPIED_PER_STEP: usize = 256;
+/// Error reply to a command of a transaction that has used up its steps.
+const TOO_EXPENSIVE: &str = "ERR too expensive: the commands of the transaction before this one have used up its steps, so \
+                             this one and those after it were not executed";
 /// Change of the distance between wall clock and monotonic clock, in nanoseconds, above which the wall clock counts
 /// as set to another time.
 const MAX_DRIFT_NANOS: u64 = 500_000_000;
@@ -91,7 +97,8 @@ impl CacheDatabase {
     }
 
     fn view(&self) -> CacheView<'_> {
-        CacheView { cached: self, now: (self.now)(), began: OnceCell::new(), steps: Cell::new(0) }
+        let (steps, left) = (Cell::new(0), Cell::new(u64::MAX));
+        CacheView { cached: self, now: (self.now)(), began: OnceCell::new(), steps, left }
     }
 
     /// Size in bytes at which the cache evicts keys.
@@ -107,9 +114,16 @@ impl CacheDatabase {
 
     /// Calls `act` with a view of the cache for writing. No other Redis client writes to the cache in the meantime.
     pub fn write<'a, R>(&self, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
+        self.write_at_most(u64::MAX, act)
+    }
+
+    /// Calls `act` like [`write`](Self::write). After `max_steps` steps, the view refuses all further operations.
+    pub fn write_at_most<'a, R>(&self, max_steps: u64, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
         // A panicking command leaves nothing half done, since each of its changes is one change of the cache.
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut self.view());
+        let mut view = self.view();
+        view.left = Cell::new(max_steps);
+        let result = act(&mut view);
         drop(writing);
         result
     }
@@ -124,6 +138,8 @@ struct CacheView<'c> {
     began: OnceCell<u64>,
     /// Steps of work besides lookups.
     steps: Cell<u64>,
+    /// Steps after which operations are refused; the maximum if there is no such bound.
+    left: Cell<u64>,
 }
 
 impl CacheView<'_> {
@@ -146,6 +162,21 @@ impl CacheView<'_> {
         // The maximum value means no deadline, so this stays one below it.
         let nanos = deadline.saturating_mul(1_000_000).saturating_sub(self.began()).min(u64::MAX - 1);
         Some(Expiry::At(Moment::from_nanos(nanos)))
+    }
+
+    /// Charges work to the budget of the thread's read and to the steps that are left. Returns an error, which ends the
+    /// command, if one of them is spent.
+    #[inline]
+    fn charge(&self, steps: u64) -> Result<(), StoreError> {
+        if budget::charge(steps).is_break() {
+            return Err(StoreError::Failed(Box::new(Spent)));
+        }
+        let left = self.left.get();
+        if left == u64::MAX {
+            return Ok(());
+        }
+        self.left.set(left.saturating_sub(steps));
+        if left < steps { Err(StoreError::Refused(Reply::error(TOO_EXPENSIVE))) } else { Ok(()) }
     }
 
     fn look_of(&self, entry: &CacheEntry) -> KeyInfo {
@@ -171,10 +202,9 @@ impl CacheView<'_> {
     }
 }
 
-/// Charges a lookup to the budget of the thread's read. Returns an error, which ends the command, if the budget is spent.
-#[inline]
-fn charge() -> Result<(), StoreError> {
-    if budget::charge(ROW).is_break() { Err(StoreError::Failed(Box::new(Spent))) } else { Ok(()) }
+/// Returns the steps of writing an entry with a value of this size.
+fn steps_to_write(bytes: usize) -> u64 {
+    WRITE + (bytes / BYTES_COPIED_PER_STEP) as u64
 }
 
 fn too_large(error: CacheError) -> StoreError {
@@ -206,12 +236,12 @@ impl Read for CacheView<'_> {
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
-        charge()?;
+        self.charge(ROW)?;
         Ok(self.cached.cache.read(self.now, key, |entry| self.look_of(entry)))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
-        charge()?;
+        self.charge(ROW)?;
         let found = |entry: &CacheEntry| (bytes_of(&entry.value), entry.version.0, entry.deadline);
         let found = self.cached.cache.read(self.now, key, found);
         Ok(found.map(|(value, version, deadline)| KeyValue {
@@ -229,9 +259,10 @@ impl Read for CacheView<'_> {
         let cache = &self.cached.cache;
         let (mut from, mut count) = (after.map(|after| cache.cursor_behind(after)), FIRST_PAGE_KEYS);
         loop {
+            self.charge(cache.scan_steps())?;
             let page = cache.scan(self.now, from, count, PAGE_BYTES);
             for key in &page.keys {
-                charge()?;
+                self.charge(ROW)?;
                 if let Some(look) = self.peek(key)
                     && visit(key, &look).is_break()
                 {
@@ -244,9 +275,7 @@ impl Read for CacheView<'_> {
     }
 
     fn work(&self, steps: u64) -> Result<(), StoreError> {
-        if budget::charge(steps).is_break() {
-            return Err(StoreError::Failed(Box::new(Spent)));
-        }
+        self.charge(steps)?;
         self.steps.set(self.steps.get().saturating_add(steps));
         if self.steps.get() > comparisons(MAX_REDIS_VIEW_COMPARISONS) {
             return Err(StoreError::Refused(Reply::error(
@@ -274,6 +303,10 @@ impl Read for CacheView<'_> {
 
 impl<'a> Store<'a> for CacheView<'_> {
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
+        self.charge(match &value {
+            NewValue::String(bytes) => steps_to_write(bytes.len()),
+            NewValue::Collection(_) => 0,
+        })?;
         match value {
             NewValue::String(Cow::Borrowed(bytes)) => self.set(key, bytes, deadline),
             NewValue::String(Cow::Owned(bytes)) => self.set(key, &bytes, deadline),
@@ -286,6 +319,7 @@ impl<'a> Store<'a> for CacheView<'_> {
     }
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
+        self.charge(WRITE)?;
         let expiry = self.expiry(deadline);
         // Putting the value again gives it another version.
         let update = |entry: Option<&CacheEntry>| match (entry, expiry) {
@@ -297,10 +331,12 @@ impl<'a> Store<'a> for CacheView<'_> {
     }
 
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {
+        self.charge(WRITE)?;
         Ok(self.cached.cache.delete(self.now, key))
     }
 
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
+        self.charge(2 * WRITE)?;
         let cache = &self.cached.cache;
         let Some(moved) = cache.get(self.now, from) else { return Ok(()) };
         let expiry = if moved.deadline == Moment::NEVER { Expiry::Never } else { Expiry::At(moved.deadline) };
@@ -325,7 +361,8 @@ impl<'a> Store<'a> for CacheView<'_> {
     }
 
     fn clear(&mut self) -> Result<(), StoreError> {
-        self.cached.cache.clear();
+        self.charge(SCAN)?;
+        aside::free(self.cached.cache.clear());
         Ok(())
     }
 }

@@ -7,9 +7,12 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::{Durability, limits::MAX_COMMAND_BYTES};
+use thalweg_types::{
+    Durability,
+    limits::{MAX_COMMAND_BYTES, MAX_REDIS_PATTERN_BYTES},
+};
 
-use super::{session::Session, transaction::MAX_TRANSACTION_COMMANDS};
+use super::{bounds::PATTERN_TOO_LONG, session::Session, transaction::MAX_TRANSACTION_COMMANDS};
 
 /// Reply to `CONFIG HELP`.
 const HELP: &[&str] = &[
@@ -103,6 +106,9 @@ fn refusal(parameters: &[(&str, String)], pairs: &[&[u8]]) -> String {
 }
 
 fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
+    if patterns.iter().any(|pattern| pattern.len() > MAX_REDIS_PATTERN_BYTES) {
+        return session.error(PATTERN_TOO_LONG, out);
+    }
     let mut found = parameters(session);
     found.retain(|(name, _)| {
         patterns.iter().any(|pattern| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))

@@ -17,6 +17,7 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 
 use super::{
+    bounds::MAX_SESSION_ARGUMENTS,
     client_commands, config_commands, introspection,
     pubsub::Kind,
     session::{CommandProgress, ReplyMode, Session},
@@ -44,6 +45,11 @@ impl Session {
         );
         if !joins && !self.burst.is_empty() {
             return CommandProgress::Again;
+        }
+        let is_about_server = matches!(command.name, "client" | "config" | "command" | "info");
+        if is_about_server && arguments.len() > MAX_SESSION_ARGUMENTS {
+            return self
+                .fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} arguments are accepted by this command"), out);
         }
         if matches!(command.name, "auth" | "hello") && self.must_wait_to_authenticate(arguments) {
             return CommandProgress::Again;
@@ -80,7 +86,7 @@ impl Session {
             "punsubscribe" => return self.unsubscribe(Kind::Pattern, &arguments[1..], out),
             "sunsubscribe" => return self.unsubscribe(Kind::Shard, &arguments[1..], out),
             "publish" | "spublish" => return self.publish_alone(arguments, out),
-            "pubsub" => self.pubsub(arguments, out),
+            "pubsub" => return self.pubsub(command, arguments, out),
             "client" => return client_commands::client(self, command, arguments, out),
             "config" => config_commands::config(self, arguments, out),
             "command" => introspection::command(self, arguments, out),
@@ -260,7 +266,7 @@ impl Session {
 
     /// Handles `RESET`: resets the connection to the state of a new one.
     fn reset(&mut self, out: &mut Outbox) {
-        self.subscriber.clear(&self.resp.subscriptions);
+        self.end_subscriptions();
         self.end_transaction();
         self.enter_database(0);
         self.speak(Protocol::Resp2);

@@ -14,9 +14,9 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::budget::Spent;
+use thalweg_types::{budget::Spent, limits::MAX_REDIS_PATTERN_BYTES};
 
-use super::{metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
+use super::{bounds::PATTERN_TOO_LONG, metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
 
 /// Version of Redis that the server reports. Clients use the version to decide which commands they can send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -164,6 +164,9 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
     match options {
         [] => {}
         [filter, kind, pattern] if filter.eq_ignore_ascii_case(b"filterby") => {
+            if kind.eq_ignore_ascii_case(b"pattern") && pattern.len() > MAX_REDIS_PATTERN_BYTES {
+                return session.error(PATTERN_TOO_LONG, out);
+            }
             if kind.eq_ignore_ascii_case(b"pattern") {
                 let pattern = pattern.to_ascii_lowercase();
                 named.retain(|(name, _)| thalweg_redis::glob::matches(&pattern, name.as_bytes()));

@@ -153,17 +153,20 @@ fn is_too_expensive(reply: &Reply) -> bool {
 }
 
 /// Returns a batch whose first command is split into two that delete half as much each; `None` if this command does not
-/// delete several keys, fields or entries, or depends on watched keys. Keys and names can be so long, or values in a
+/// delete several keys, fields or entries. Watched keys are compared again, with the first part. Keys and names can be so long, or values in a
 /// keyspace with history, that even [`MAX_DELETED`] of them take too many steps.
 fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     let Ok(Command::Redis(batch)) = Command::decode(batch) else { return None };
     let (mut commands, mut args) = (batch.commands(), Vec::new());
-    if batch.watched().next().is_some() || !commands.next_into(&mut args) {
+    if !commands.next_into(&mut args) {
         return None;
     }
     let fixed = fixed_arguments(thalweg_redis::find(args[0])?.name)?;
     let deleted = args.len().checked_sub(fixed).filter(|deleted| *deleted > 1)?;
     let mut builder = RedisBuilder::with_capacity(batch.keyspace, batch.bytes.len());
+    for (key, version) in batch.watched() {
+        builder.watch(key, version).ok()?;
+    }
     let middle = fixed + deleted / 2;
     builder.push(&args[..middle]).ok()?;
     builder.push(&[&args[..fixed], &args[middle..]].concat()).ok()?;

@@ -36,6 +36,7 @@
 
 mod auth_failures;
 mod blocking;
+mod bounds;
 mod burst;
 pub mod cache;
 mod client;
@@ -56,12 +57,14 @@ mod long_read;
 mod long_reads;
 pub mod metrics;
 mod native_streams;
+mod ongoing;
 mod out;
 mod publish_commands;
 mod pubsub;
 mod queued;
 mod session;
 mod shared;
+mod slices;
 mod statistics;
 mod subscribe_commands;
 mod transaction;

@@ -29,6 +29,8 @@ pub(crate) enum LongReadKind {
     },
     /// A transaction that only reads.
     Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
+    /// `EXEC` whose watched keys of other databases are compared. The result is false if one of them has changed.
+    Exec { unchanged: PendingRead<Result<bool, Failure>> },
     /// `WATCH` of many keys.
     Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
 }

@@ -6,6 +6,8 @@
 //! newer view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
 //! replies stay in the order of commands.
 //!
+//! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
+//!
 //! Limit: each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`.
 
 use std::{
@@ -13,7 +15,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use thalweg_redis::{Command, Reply, run_read, wire::Writer};
+use thalweg_redis::{Command, Reply, StoreError, run_read, wire::Writer};
 use thalweg_serving::{
     admission::{Reservation, Resource},
     limits::COUNTED_REPLY_BYTES,
@@ -24,17 +26,22 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use super::{
     burst::Slot,
+    cache::CacheDatabase,
     commands::Commands,
-    database::Watched,
+    database::{Database, Watched},
     failure::Failure,
     long_read::{LongRead, LongReadKind, LongReply},
     out::ReplyTarget,
     queued::Watch,
     session::{CommandProgress, Session},
-    transaction::read_all,
+    transaction::{are_unchanged_elsewhere, read_all},
     wait::Wait,
 };
 
+/// Number of keys of a cache that one part of a long write changes, while other writes of Redis clients wait.
+const PART_KEYS: usize = 1_000;
+/// Error reply to a write in a cache that cannot be executed in parts.
+const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 pairs in this command";
 /// Error reply to a long read beyond the client's share.
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
@@ -49,21 +56,61 @@ impl Session {
         wait: Option<Box<Wait>>,
         out: &mut Outbox,
     ) -> CommandProgress {
-        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
         let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
         let number = command.number_of(&slices(&arguments));
-        let (resp, database, protocol) = (Arc::clone(&self.resp), self.database, self.protocol);
-        // The size of the reply is unknown.
-        let reply = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+        let (resp, database) = (Arc::clone(&self.resp), self.database);
+        self.run_long(number, wait, out, move || {
             let arguments = slices(&arguments);
             let reply = resp.databases.list[database].database.read(|read| run_read(read, command, &arguments))?;
-            let reply = if is_scan { resp.cursors.translate(reply) } else { reply };
-            Ok(match reply {
-                Reply::Ok | Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Bulk(_) => {
+            Ok(if is_scan { resp.cursors.translate(reply) } else { reply })
+        })
+    }
+
+    /// Gives a write of many keys of a cache to the readers, which make it in parts. So neither this thread nor the
+    /// others, whose clients write to the same cache, wait for all of it.
+    pub(super) fn write_long(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let each = match command.name {
+            "del" | "unlink" => 1,
+            "mset" if !arguments.len().is_multiple_of(2) => 2,
+            _ => return self.fail(TOO_LONG_FOR_CACHE, out),
+        };
+        let mut commands = Commands::default();
+        commands.push(command, arguments.iter().copied());
+        let (resp, database) = (Arc::clone(&self.resp), self.database);
+        self.run_long(command.number_of(arguments), None, out, move || {
+            let mut reply = Ok(Reply::Null);
+            commands.each(|command, arguments| {
+                if let Database::Immediate(cache) = &resp.databases.list[database].database {
+                    reply = write_parts(cache, command, arguments, each * PART_KEYS).map_err(Failure::from);
+                }
+            });
+            reply
+        })
+    }
+
+    /// Gives work with one reply to the readers. `wait` begins if the command is a blocking read that finds nothing.
+    pub(super) fn run_long(
+        &mut self,
+        number: usize,
+        wait: Option<Box<Wait>>,
+        out: &mut Outbox,
+        work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
+    ) -> CommandProgress {
+        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
+        let protocol = self.protocol;
+        // The size of the reply is unknown.
+        let reply = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+            Ok(match work()? {
+                reply @ (Reply::Ok | Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Bulk(_)) => {
                     LongReply::Reply(reply)
                 }
-                Reply::Null | Reply::NullArray => LongReply::Reply(reply),
-                _ => {
+                reply @ (Reply::Null | Reply::NullArray) => LongReply::Reply(reply),
+                reply => {
                     let mut bytes = Vec::with_capacity(reply.content_bytes());
                     Writer::new(ReplyTarget::Buffer(&mut bytes), protocol).reply(&reply);
                     LongReply::Encoded(bytes.into())
@@ -101,6 +148,18 @@ impl Session {
         self.begin_long(LongReadKind::Watch { watched }, held)
     }
 
+    /// Gives the comparison of watched keys of other databases to the readers. `EXEC` continues after it.
+    pub(super) fn compare_long(&mut self, watched: Vec<Watch>, out: &mut Outbox) -> CommandProgress {
+        let Some(held) = self.account.take(Resource::Scans, 1) else {
+            self.end_transaction();
+            return self.fail(TOO_MANY, out);
+        };
+        let resp = Arc::clone(&self.resp);
+        let compare = move || are_unchanged_elsewhere(&resp.databases, watched.iter());
+        let unchanged = self.resp.app.readers.run(&self.account, 0, compare);
+        self.begin_long(LongReadKind::Exec { unchanged }, held)
+    }
+
     fn begin_long(&mut self, kind: LongReadKind, held: Reservation) -> CommandProgress {
         self.reading = Some(Box::new(LongRead { kind, muted: self.muted, _held: held }));
         CommandProgress::Done
@@ -121,7 +180,14 @@ impl Session {
                 let Poll::Ready(outcome) = poll(outcome, cx) else { return false };
                 let slots = std::mem::take(slots);
                 self.reading = None;
-                self.write_slots(&slots, &[], outcome, out);
+                self.write_slots(slots, Vec::new(), outcome, out);
+            }
+            LongReadKind::Exec { unchanged } => {
+                let Poll::Ready(unchanged) = poll(unchanged, cx) else { return false };
+                self.reading = None;
+                self.exec_unless_changed(unchanged, out);
+                // Nothing else has joined its burst, and nothing may join a burst with watched keys.
+                self.send_burst();
             }
             LongReadKind::Watch { watched } => {
                 let Poll::Ready(watched) = poll(watched, cx) else { return false };
@@ -159,6 +225,26 @@ impl Session {
             self.resp.metrics.statistics.failed(number);
         }
     }
+}
+
+/// Executes a write of many keys of a cache in parts of `each` arguments. Returns the sum of their replies, or the last one
+/// if they are no numbers.
+fn write_parts(
+    cache: &CacheDatabase,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    each: usize,
+) -> Result<Reply, StoreError> {
+    let mut done = Reply::Ok;
+    for part in arguments[1..].chunks(each) {
+        let part = [&arguments[..1], part].concat();
+        done = match (cache.write(|store| thalweg_redis::run(store, command, &part))?, done) {
+            (Reply::Integer(count), Reply::Integer(before)) => Reply::Integer(before + count),
+            (error @ Reply::Error(_), _) => return Ok(error),
+            (reply, _) => reply,
+        };
+    }
+    Ok(done)
 }
 
 fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a barrier, a burst or a long read is pending, or the client is blocked in a read, waits to authenticate or waits for a
-//!   turn, the session handles no further command.
+//! * While a barrier, a burst or a long read is pending, work is done in slices, or the client is blocked in a read, waits
+//!   to authenticate or waits for a turn, the session handles no further command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
@@ -15,7 +15,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use thalweg_redis::{
@@ -36,6 +36,7 @@ use tokio::time::Sleep;
 
 use super::{
     Resp,
+    bounds::MAX_CACHE_ARGUMENTS,
     burst::{Burst, Slot},
     client::{Client, Registered},
     cursors::{INVALID_CURSOR, cursor_argument},
@@ -43,6 +44,7 @@ use super::{
     failure::Failure,
     long_read::LongRead,
     metrics::Tally,
+    ongoing::Ongoing,
     out::ReplyTarget,
     pubsub::{Publishing, Subscriber},
     queued::{Transaction, Watch},
@@ -121,6 +123,12 @@ pub(crate) struct Session {
     /// True if the session takes no more commands, because the connection is about to end.
     pub is_ending: bool,
     scratch: Vec<u8>,
+    /// Work that is done in slices; `None` if there is none.
+    pub(super) ongoing: Option<Box<Ongoing>>,
+    /// Time of slices that does not count as work of the connection yet.
+    pub(super) worked: Duration,
+    /// True while a command of a transaction runs.
+    pub(super) is_executing: bool,
     /// Memory reservation for large replies that the client has not read.
     replies: Option<Reservation>,
     /// Number of requests that the session has handled, including the current one.
@@ -181,6 +189,9 @@ impl Session {
             publishing: Publishing::default(),
             is_ending: false,
             scratch: Vec::new(),
+            ongoing: None,
+            worked: Duration::ZERO,
+            is_executing: false,
             replies: None,
             requests: 0,
             tally: Tally::default(),
@@ -198,10 +209,10 @@ impl Session {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
-    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a barrier,
-    /// a long read or a blocking read.
+    /// Returns true if the session still owes the client a reply: one that depends on a commit, a barrier, a long read or a
+    /// blocking read, or that is written in slices.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_under_way() || self.blocked.is_some()
+        self.is_under_way() || self.blocked.is_some() || self.ongoing.is_some()
     }
 
     /// Returns true if commands of the session were proposed to the log, given to the readers, or wait for a barrier, and
@@ -210,10 +221,10 @@ impl Session {
         self.pending.is_some() || self.reading.is_some() || self.barrier.is_pending()
     }
 
-    /// Returns true if there may be work after all replies are sent: messages to deliver, or a memory
-    /// reservation of large replies to release.
+    /// Returns true if there may be work after all replies are sent: messages to deliver, the next slice of ongoing work, or
+    /// a memory reservation of large replies to release.
     pub(crate) fn has_work(&self) -> bool {
-        self.subscriber.is_subscribed() || self.replies.is_some()
+        self.subscriber.is_subscribed() || self.ongoing.is_some() || self.replies.is_some()
     }
 
     /// Ends the client's blocking read without a reply, because the client has probably gone, and prevents new waits.
@@ -462,6 +473,9 @@ impl Session {
     ) -> CommandProgress {
         let is_read = matches!(command.run, Run::Read(_));
         let reply = match (self.store(), command.run) {
+            (Database::Immediate(_), Run::Write(_)) if arguments.len() > MAX_CACHE_ARGUMENTS => {
+                return self.write_long(command, arguments, out);
+            }
             (Database::Immediate(database), Run::Write(_)) => {
                 database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
             }
@@ -505,7 +519,7 @@ impl Session {
     /// Counts a reply of a burst against the memory limit, once the replies to which it belongs are large together. Returns
     /// false if there is no room, and the client must get an error instead. Only a reply to a read is rejected, which
     /// hides no change. `uncounted` is the number of bytes of the burst's replies that are not counted yet.
-    fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
+    pub(super) fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
         let bytes = if self.muted { 0 } else { reply.content_bytes() };
         let together = *uncounted + bytes;
         if together < COUNTED_REPLY_BYTES {
@@ -533,7 +547,7 @@ impl Session {
 
     /// Returns true if one more reply of the server itself may be written behind those that wait for the client. Such a reply
     /// has at most about 100 KiB, but a transaction can contain thousands of them.
-    fn has_room_behind(&mut self, out: &Outbox) -> bool {
+    pub(super) fn has_room_behind(&mut self, out: &Outbox) -> bool {
         out.len() < OUTBOX_BYTES || self.replies_held().grow_to(out.len() as u64)
     }
 
@@ -602,8 +616,8 @@ impl Session {
         self.pending = Some(PendingBurst { commands, _held: self.account.count(Resource::Requests) });
     }
 
-    /// Continues the session's pending work: messages, proposed commands, the long read, and the blocking read. Returns
-    /// true if there was progress.
+    /// Continues the session's pending work: messages, proposed commands, the long read, the blocking read, and work in
+    /// slices. Returns true if there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
@@ -612,6 +626,7 @@ impl Session {
             }
         }
         let mut moved = false;
+        self.report_work(socket);
         if let Some(wait) = &mut self.auth_wait
             && wait.as_mut().poll(cx).is_ready()
         {
@@ -621,9 +636,11 @@ impl Session {
             self.publishing.caused.had_turn();
             moved = true;
         }
-        if !self.subscriber.must_wait(&self.registered.client) && self.subscriber.has_messages() {
+        if !self.is_replying() && !self.subscriber.must_wait(&self.registered.client) && self.subscriber.has_messages()
+        {
             if socket.may_deliver(cx) {
                 moved |= self.deliver(out);
+                self.report_work(socket);
             } else {
                 self.subscriber.keep_turn();
             }
@@ -645,10 +662,28 @@ impl Session {
                 if !self.poll_blocked(cx, out) {
                     return moved;
                 }
+            } else if self.ongoing.is_some() {
+                if self.publishing.caused.need_turn() {
+                    if !socket.may_deliver(cx) {
+                        return moved;
+                    }
+                    self.publishing.caused.had_turn();
+                }
+                if !self.go_on(out) {
+                    return moved;
+                }
+                self.report_work(socket);
             } else {
                 return moved;
             }
             moved = true;
+        }
+    }
+
+    /// Counts the time of slices in the rounds of the thread.
+    fn report_work(&mut self, socket: &mut ServedSocket) {
+        if !self.worked.is_zero() {
+            socket.worked(std::mem::take(&mut self.worked));
         }
     }
 
@@ -665,93 +700,13 @@ impl Session {
             self.begin_waiting(wait, out);
             return;
         }
-        let (mut slots, mut held) = (std::mem::take(&mut self.burst.slots), std::mem::take(&mut self.burst.held));
-        self.write_slots(&slots, &held, outcome, out);
+        let (slots, held) = (std::mem::take(&mut self.burst.slots), std::mem::take(&mut self.burst.held));
+        let Some((mut slots, mut held)) = self.write_slots(slots, held, outcome, out) else { return };
         slots.clear();
         held.clear();
         slots.shrink_to(64);
         held.shrink_to(4096);
         (self.burst.slots, self.burst.held) = (slots, held);
-    }
-
-    /// Writes the replies to a burst of commands that was committed, in the order of the commands.
-    pub(super) fn write_slots(&mut self, slots: &[Slot], held: &[u8], outcome: Outcome, out: &mut Outbox) {
-        let (mut replies, instead) = match outcome {
-            Ok(Some(replies)) => (replies.into_iter(), None),
-            Ok(None) => (Vec::new().into_iter(), Some(Reply::NullArray)),
-            Err(failure) => (Vec::new().into_iter(), Some(Reply::Error(failure.0))),
-        };
-        let (mut at, mut held_at) = (0, 0);
-        // Number of following slots that belong to an `EXEC`.
-        let mut queued = 0_u32;
-        let errors = self.tally.errors;
-        let mut uncounted = 0;
-        while let Some(slot) = slots.get(at) {
-            at += 1;
-            let is_queued = queued > 0;
-            queued = queued.saturating_sub(1);
-            let before = self.tally.errors;
-            match slot {
-                Slot::Held(bytes) => {
-                    let end = held_at + *bytes as usize;
-                    out.buffer().extend_from_slice(&held[held_at..end]);
-                    held_at = end;
-                }
-                Slot::Outcome { is_scan, is_read, muted, command } => {
-                    self.muted = *muted;
-                    let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(missing_reply);
-                    let fits = self.count_outcome(&reply, *is_read, &mut uncounted);
-                    let reply = if fits { reply } else { Reply::error(NO_REPLY_ROOM) };
-                    let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
-                    self.answer(&reply, out);
-                    let command = usize::from(*command);
-                    if is_queued {
-                        // A command outside of a transaction was counted when it joined the burst.
-                        self.tally.command(command);
-                    }
-                    if self.tally.errors != before {
-                        self.resp.metrics.statistics.failed(command);
-                    }
-                }
-                Slot::Group { len, muted } => {
-                    self.muted = *muted;
-                    match &instead {
-                        None => {
-                            queued = *len;
-                            self.write_reply(out, |writer| writer.array(*len as usize));
-                        }
-                        Some(reply) => {
-                            self.answer(reply, out);
-                            at += *len as usize;
-                        }
-                    }
-                }
-                Slot::Refused { error, muted } => {
-                    self.muted = *muted;
-                    self.error(error, out);
-                }
-                Slot::Session { muted, .. } if !self.has_room_behind(out) => {
-                    self.muted = *muted;
-                    self.error(NO_REPLY_ROOM, out);
-                }
-                Slot::Session { arguments, muted } => {
-                    self.muted = *muted;
-                    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
-                    if let Ok(command) = thalweg_redis::admit(&arguments) {
-                        if self.session_command(command, &arguments, out) == CommandProgress::End {
-                            self.is_ending = true;
-                        }
-                        let command = command.number_of(&arguments);
-                        self.tally.command(command);
-                        if self.tally.errors != before {
-                            self.resp.metrics.statistics.failed(command);
-                        }
-                    }
-                }
-            }
-        }
-        // These errors are counted for their own commands, not for the `EXEC` that may be running now.
-        self.tally.errors = errors;
     }
 
     // ----- replies
@@ -842,7 +797,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriber.clear(&self.resp.subscriptions);
+        self.end_subscriptions();
     }
 }
 
@@ -871,6 +826,6 @@ fn ends_queueing(name: &str) -> bool {
 
 /// Returns the error for a command without a reply of the database. This does not happen, since a database replies
 /// to each command.
-fn missing_reply() -> Reply {
+pub(super) fn missing_reply() -> Reply {
     Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

@@ -1,21 +1,38 @@
 //! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks
 //! RESP2.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use thalweg_redis::{
     Command, Reply,
     command::help,
-    errors::wrong_subcommand,
+    errors::{REPLY_TOO_LARGE, wrong_subcommand},
+    glob,
     wire::{Protocol, Writer},
 };
+use thalweg_serving::{admission::Resource, aside, limits::OWN_BODY_BYTES};
 use thalweg_transport::Outbox;
+use thalweg_types::{
+    budget::{self, Spent},
+    limits::{MAX_REDIS_PATTERN_BYTES, MAX_REDIS_REPLY_BYTES, MAX_REDIS_VIEW_COMPARISONS, REDIS_REPLY_ITEM_BYTES},
+    steps::{self, READ, ROW, SHORT_READ},
+};
 
 use super::{
+    bounds::{MAX_SESSION_ARGUMENTS, PATTERN_TOO_LONG},
+    ongoing::{SubscriptionChange, SubscriptionList},
     out::ReplyTarget,
-    pubsub::{Delivery, Kind},
-    session::{CommandProgress, Session},
+    pubsub::{Delivery, Kind, PAGE_NAMES, Registry},
+    session::{CommandProgress, NO_REPLY_ROOM, Session},
 };
+
+/// Time of a delivery from which it counts as work of the connection.
+const LONG_DELIVERY: Duration = Duration::from_micros(100);
+/// Number of names of one command up to which they are not handled in slices.
+const FEW_NAMES: usize = 64;
 
 /// Reply to `PUBSUB HELP`.
 const HELP: &[&str] = &[
@@ -83,15 +100,7 @@ impl Session {
 
     /// Handles `SUBSCRIBE`, `PSUBSCRIBE` and `SSUBSCRIBE`: subscribes to each name and confirms it.
     pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> CommandProgress {
-        for name in names {
-            let client = Arc::clone(&self.registered.client);
-            let (views, registry) = (&self.resp.app.views, &self.resp.subscriptions);
-            match self.subscriber.subscribe(views, registry, &client, &self.account, kind, name) {
-                Ok(()) => self.confirm(SUBSCRIBED[kind as usize], Some(name), kind, out),
-                Err(text) => self.error(&text, out),
-            }
-        }
-        CommandProgress::Done
+        self.change_subscriptions(SubscriptionChange::Subscribe, kind, names, out)
     }
 
     /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE` for the given names, or for all names of the kind.
@@ -100,16 +109,73 @@ impl Session {
         if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
             return CommandProgress::End;
         }
-        let all = if names.is_empty() { self.subscriber.names(kind) } else { Vec::new() };
-        let all: Vec<&[u8]> = if names.is_empty() { all.iter().map(|name| &**name).collect() } else { names.to_vec() };
-        for name in &all {
-            self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
-            self.confirm(UNSUBSCRIBED[kind as usize], Some(name), kind, out);
+        match names.is_empty() {
+            false => self.change_subscriptions(SubscriptionChange::Unsubscribe, kind, names, out),
+            true if self.subscriber.count(kind) == 0 => {
+                self.confirm(UNSUBSCRIBED[kind as usize], None, kind, out);
+                CommandProgress::Done
+            }
+            true => self.change_subscriptions(SubscriptionChange::UnsubscribeAll, kind, &[], out),
         }
-        if all.is_empty() {
-            self.confirm(UNSUBSCRIBED[kind as usize], None, kind, out);
+    }
+
+    fn change_subscriptions(
+        &mut self,
+        change: SubscriptionChange,
+        kind: Kind,
+        names: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let count =
+            if change == SubscriptionChange::UnsubscribeAll { self.subscriber.count(kind) } else { names.len() };
+        if count > FEW_NAMES && !self.is_executing {
+            let bytes = names.iter().map(|name| 4 + name.len()).sum::<usize>();
+            let mut held = self.account.empty(Resource::BodyBytes);
+            if bytes > OWN_BODY_BYTES && !held.grow(bytes as u64) {
+                return self.fail("BUSY requests use too much memory: retry later", out);
+            }
+            self.begin_list(SubscriptionList::new(change, kind, names, self.muted, held), out);
+        } else if count > MAX_SESSION_ARGUMENTS {
+            return self
+                .fail(&format!("ERR at most {MAX_SESSION_ARGUMENTS} channels in a command of a transaction"), out);
+        } else if change == SubscriptionChange::UnsubscribeAll {
+            while let Some(name) = self.subscriber.first_name(kind) {
+                self.change_subscription(change, kind, &name, out);
+            }
+        } else {
+            names.iter().for_each(|name| self.change_subscription(change, kind, name, out));
         }
         CommandProgress::Done
+    }
+
+    /// Subscribes to a name, or unsubscribes from it, and confirms that.
+    pub(super) fn change_subscription(
+        &mut self,
+        change: SubscriptionChange,
+        kind: Kind,
+        name: &[u8],
+        out: &mut Outbox,
+    ) {
+        if change != SubscriptionChange::Subscribe {
+            self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
+            return self.confirm(UNSUBSCRIBED[kind as usize], Some(name), kind, out);
+        }
+        let client = Arc::clone(&self.registered.client);
+        let (views, registry) = (&self.resp.app.views, &self.resp.subscriptions);
+        match self.subscriber.subscribe(views, registry, &client, &self.account, kind, name) {
+            Ok(()) => self.confirm(SUBSCRIBED[kind as usize], Some(name), kind, out),
+            Err(text) => self.error(&text, out),
+        }
+    }
+
+    /// Ends all subscriptions of the client: many of them on another thread, because that takes long.
+    pub(super) fn end_subscriptions(&mut self) {
+        let ended = self.subscriber.take_all();
+        if ended.len() <= MAX_SESSION_ARGUMENTS {
+            return ended.end(&self.resp.subscriptions);
+        }
+        let resp = Arc::clone(&self.resp);
+        aside::run(move || ended.end(&resp.subscriptions));
     }
 
     /// Confirms a new or ended subscription to the client. The confirmation is a message and no reply, so it is
@@ -128,40 +194,98 @@ impl Session {
     /// Moves queued messages of the client's subscriptions into its outbox. Returns true if there was progress. A
     /// client that reads too slowly is disconnected.
     pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
-        match self.subscriber.deliver(self.protocol, out) {
+        // Comparing patterns can take as long as sending.
+        let begun = (self.subscriber.count(Kind::Pattern) > 0).then(Instant::now);
+        let delivery = self.subscriber.deliver(self.protocol, out);
+        self.worked += begun.map(|begun| begun.elapsed()).filter(|time| *time >= LONG_DELIVERY).unwrap_or_default();
+        match delivery {
             Delivery::Nothing => false,
             Delivery::Moved => true,
             Delivery::TooSlow => {
                 tracing::warn!(peer = %self.client().peer, "disconnecting a Redis subscriber that reads too slowly");
-                self.subscriber.clear(&self.resp.subscriptions);
+                self.end_subscriptions();
                 self.is_ending = true;
                 true
             }
         }
     }
 
-    /// Handles `PUBSUB`: reports the active channels and their subscribers.
-    pub(crate) fn pubsub(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
-        let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
-        let registry = &self.resp.subscriptions;
-        let counts = |kind| {
-            let pairs =
-                rest.iter().flat_map(|name| [Reply::bulk(name), Reply::Integer(registry.clients(kind, name) as i64)]);
-            Reply::Array(pairs.collect())
-        };
-        let names = |kind| {
-            let found = registry.names(kind, rest.first().copied());
-            Reply::Array(found.iter().map(|name| Reply::bulk(name)).collect())
-        };
-        let reply = match (&*subcommand, rest.len()) {
-            (b"channels", 0 | 1) => names(Kind::Channel),
-            (b"shardchannels", 0 | 1) => names(Kind::Shard),
-            (b"numsub", _) => counts(Kind::Channel),
-            (b"shardnumsub", _) => counts(Kind::Shard),
-            (b"numpat", _) => Reply::Integer(registry.globs() as i64),
-            (b"help", _) => help(HELP),
-            _ => wrong_subcommand("PUBSUB", arguments[1]),
-        };
-        self.answer(&reply, out);
+    /// Handles `PUBSUB`: reports the active channels and their subscribers. A long list is made by the readers.
+    pub(crate) fn pubsub(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
+        match budget::within(SHORT_READ, || report(&self.resp.subscriptions, arguments)) {
+            Ok(reply) if self.has_room_for(&reply) => self.answer(&reply, out),
+            Ok(_) => self.error(NO_REPLY_ROOM, out),
+            Err(Spent) if self.is_executing => self.error(TOO_LONG_TO_EXECUTE, out),
+            Err(Spent) => {
+                let (resp, number) = (Arc::clone(&self.resp), command.number_of(arguments));
+                let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
+                return self.run_long(number, None, out, move || {
+                    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &**argument).collect();
+                    Ok(report(&resp.subscriptions, &arguments))
+                });
+            }
+        }
+        CommandProgress::Done
+    }
+}
+
+/// Error of a list of channels that would take too long within a transaction.
+const TOO_LONG_TO_EXECUTE: &str = "ERR too expensive within a transaction: send it outside of MULTI";
+
+/// Returns the reply to `PUBSUB`. Charges the budget of the thread; after it is spent, the reply is meaningless.
+fn report(registry: &Registry, arguments: &[&[u8]]) -> Reply {
+    let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
+    match (&*subcommand, rest.len()) {
+        (b"channels", 0 | 1) => names(registry, Kind::Channel, rest.first().copied()),
+        (b"shardchannels", 0 | 1) => names(registry, Kind::Shard, rest.first().copied()),
+        (b"numsub", _) => counts(registry, Kind::Channel, rest),
+        (b"shardnumsub", _) => counts(registry, Kind::Shard, rest),
+        (b"numpat", _) => Reply::Integer(registry.globs() as i64),
+        (b"help", _) => help(HELP),
+        _ => wrong_subcommand("PUBSUB", arguments[1]),
+    }
+}
+
+/// Returns the number of clients that are subscribed to each of the names.
+fn counts(registry: &Registry, kind: Kind, names: &[&[u8]]) -> Reply {
+    let mut pairs = Vec::with_capacity(2 * names.len().min(PAGE_NAMES));
+    for name in names {
+        if budget::charge(READ).is_break() {
+            break;
+        }
+        pairs.extend([Reply::bulk(name), Reply::Integer(registry.clients(kind, name) as i64)]);
+    }
+    Reply::Array(pairs)
+}
+
+/// Returns the names of a kind to which clients are subscribed: those that a glob matches, or all names without a glob.
+fn names(registry: &Registry, kind: Kind, glob: Option<&[u8]>) -> Reply {
+    if glob.is_some_and(|glob| glob.len() > MAX_REDIS_PATTERN_BYTES) {
+        return Reply::error(PATTERN_TOO_LONG);
+    }
+    let (mut found, mut bytes, mut compared, mut after) = (Vec::new(), 0, 0, None);
+    loop {
+        let page = registry.names_after(kind, after.as_ref());
+        for name in &page {
+            let before = steps::comparisons(compared);
+            let is_wanted = glob.is_none_or(|glob| glob::matches_counting(glob, name, &mut compared));
+            if budget::charge(ROW + steps::comparisons(compared) - before).is_break() {
+                return Reply::Null;
+            }
+            if compared > MAX_REDIS_VIEW_COMPARISONS {
+                return Reply::error("ERR too expensive: use a shorter pattern");
+            }
+            if is_wanted {
+                bytes += name.len() + REDIS_REPLY_ITEM_BYTES;
+                found.push(Reply::bulk(name));
+            }
+            if bytes > MAX_REDIS_REPLY_BYTES {
+                return Reply::error(REPLY_TOO_LARGE);
+            }
+        }
+        after = page.last().map(Arc::clone);
+        if page.len() < PAGE_NAMES {
+            return Reply::Array(found);
+        }
     }
 }

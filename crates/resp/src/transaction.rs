@@ -1,12 +1,14 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`.
 //!
 //! Owns: the queued commands, the watched keys, and the execution of transactions.
-//! * In an immediate database all commands run without interruption, after watched keys are compared.
+//! * In an immediate database all commands run without interruption, after watched keys are compared. Commands after
+//!   [`MAX_CACHE_STEPS`] are not executed.
 //! * In a batched database a transaction that only reads uses one view of the state. Any other is part of a burst,
 //!   which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
 //!   when the entry is applied.
 //!
-//! Watched keys of other databases than the one of the `EXEC` are compared immediately before it.
+//! Watched keys of other databases than the one of the `EXEC` are compared immediately before it; many of them by the
+//! readers.
 //!
 //! Limits: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`],
 //! [`MAX_TRANSACTION_COMMANDS`]), and watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond these
@@ -18,15 +20,18 @@ use std::sync::atomic::Ordering;
 use thalweg_redis::{Command, Read, Reply, Run, StoreError};
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::Spent,
+    budget::{self, Spent},
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
+    steps::SHORT_READ,
 };
 
 use super::{
+    bounds::MAX_CACHE_STEPS,
     burst::Slot,
     commands::Commands,
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
+    databases::Databases,
     failure::Failure,
     queued::{Transaction, Watch},
     session::{CommandProgress, NO_REPLY_ROOM, Session},
@@ -55,6 +60,31 @@ fn has_version(read: &dyn Read, key: &[u8], version: u64) -> Result<bool, StoreE
 fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreError> {
     for (key, version) in watched {
         if !has_version(read, key, *version)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns true if watched keys still have their versions. Each database is read over one view.
+pub(super) fn are_unchanged_elsewhere<'w>(
+    databases: &Databases,
+    watched: impl Iterator<Item = &'w Watch> + Clone,
+) -> Result<bool, Failure> {
+    for (number, of) in databases.list.iter().enumerate() {
+        let here = || watched.clone().filter(|watch| watch.database == number);
+        if here().next().is_none() {
+            continue;
+        }
+        let unchanged = of.database.read(|read| {
+            for watch in here() {
+                if !has_version(read, &watch.key, watch.version)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        if !unchanged {
             return Ok(false);
         }
     }
@@ -187,19 +217,36 @@ impl Session {
             }
             return flow;
         }
-        let watched = match self.watched_keys() {
-            Ok(Some(watched)) => watched,
-            Ok(None) => {
-                self.end_transaction();
+        let elsewhere = || self.watched.iter().filter(|watch| watch.database != self.database);
+        match budget::within(SHORT_READ, || are_unchanged_elsewhere(&self.resp.databases, elsewhere())) {
+            Ok(unchanged) => self.exec_unless_changed(unchanged, out),
+            Err(Spent) => {
+                let watched = elsewhere().cloned().collect();
+                self.compare_long(watched, out)
+            }
+        }
+    }
+
+    /// Runs the queued commands, unless a watched key of another database has changed, or one of the selected database
+    /// changes before they run.
+    pub(super) fn exec_unless_changed(
+        &mut self,
+        unchanged: Result<bool, Failure>,
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let here = self.watched.iter().filter(|watch| watch.database == self.database);
+        let watched: Vec<Watched> = here.map(|watch| (watch.key.clone(), watch.version)).collect();
+        let Some(transaction) = self.end_transaction() else { return CommandProgress::Done };
+        match unchanged {
+            Ok(true) => {}
+            Ok(false) => {
                 self.answer(&Reply::NullArray, out);
                 return CommandProgress::Done;
             }
-            Err(failure) => {
-                self.end_transaction();
-                return self.fail(&failure.0, out);
-            }
-        };
-        let Some(transaction) = self.end_transaction() else { return CommandProgress::Done };
+            Err(failure) => return self.fail(&failure.0, out),
+        }
+        let writes = transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)));
+        let is_batched = matches!(self.store(), Database::Batched(_)) && (writes || !self.burst.is_empty());
         let plan = self.plan(&transaction.commands);
         let mut lacks_reply_room = false;
         plan.keys.each(|command, arguments| lacks_reply_room |= self.lacks_reply_room(command, arguments));
@@ -214,26 +261,9 @@ impl Session {
             Err(Spent) => return self.read_long_transaction(plan.keys, plan.slots, watched, out),
         };
         let muted = self.muted;
-        self.write_slots(&plan.slots, &[], outcome, out);
+        self.write_slots(plan.slots, Vec::new(), outcome, out);
         self.muted = muted;
         CommandProgress::Done
-    }
-
-    /// Returns the client's watched keys of the selected database, with their versions; `None` if a watched key of
-    /// another database has changed.
-    fn watched_keys(&self) -> Result<Option<Vec<Watched>>, Failure> {
-        let mut here = Vec::new();
-        for Watch { database, key, version } in &self.watched {
-            if *database == self.database {
-                here.push((key.clone(), *version));
-            } else {
-                let of = &self.resp.databases.list[*database].database;
-                if !of.read(|read| has_version(read, key, *version))? {
-                    return Ok(None);
-                }
-            }
-        }
-        Ok(Some(here))
     }
 
     fn plan(&self, commands: &Commands) -> Plan {
@@ -300,7 +330,7 @@ impl Session {
     fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Result<Outcome, Spent> {
         match self.store() {
             Database::Immediate(database) => {
-                let outcome = database.write(|store| match are_unchanged(&*store, watched)? {
+                let outcome = database.write_at_most(MAX_CACHE_STEPS, |store| match are_unchanged(&*store, watched)? {
                     true => all(keys, |command, arguments| thalweg_redis::run(store, command, arguments)).map(Some),
                     false => Ok(None),
                 });

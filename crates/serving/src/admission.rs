@@ -39,7 +39,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_KEYSPACES, MAX_OPEN_SNAPSHOTS, MAX_REDIS_REPLY_BYTES};
+use thalweg_types::limits::{MAX_KEYSPACES, MAX_REDIS_REPLY_BYTES};
 
 use crate::{
     config::Config,
@@ -534,7 +534,7 @@ impl Admission {
             Resource::ReplyBytes => config.max_reply_bytes_in_flight.0,
             Resource::Scans => config.max_scans.into(),
             Resource::Tails => config.max_tails.into(),
-            Resource::Snapshots => MAX_OPEN_SNAPSHOTS as u64,
+            Resource::Snapshots => config.max_snapshots(),
             Resource::Subscriptions => config.max_subscriptions.into(),
             Resource::CacheBytes => config.max_caches_bytes.0,
             Resource::Keyspaces => MAX_KEYSPACES as u64,

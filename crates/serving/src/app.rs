@@ -96,7 +96,7 @@ impl App {
             admission,
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
-            readers: Readers::default(),
+            readers: Readers::with_bytes(config.reading_bytes()),
             bulk: BulkTurns::new(&Arc::default()),
             stopping,
             views: Arc::new(Views::new(&config)),

@@ -345,6 +345,13 @@ impl Slice {
         !self.requests.is_multiple_of(CLOCK_INTERVAL) || self.began.elapsed() < SLICE
     }
 
+    /// Counts a request that may take long, like [`has_time`](Self::has_time), but always reads the clock.
+    #[inline]
+    pub fn has_time_now(&mut self) -> bool {
+        self.requests += 1;
+        self.began.elapsed() < SLICE
+    }
+
     /// Ends the period. Returns the time that its requests took, if that is long enough to count.
     #[inline]
     #[must_use]

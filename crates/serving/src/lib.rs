@@ -3,8 +3,8 @@
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`readers`],
 //! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
-//! collectors; [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close; [`views`],
-//! subjects and caches; [`cluster`], the cluster as the protocols see it.
+//! collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
+//! [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
@@ -13,6 +13,7 @@
 pub mod accepting;
 pub mod admission;
 pub mod app;
+pub mod aside;
 pub mod bulk;
 pub mod cluster;
 pub mod config;

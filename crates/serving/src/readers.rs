@@ -65,6 +65,8 @@ pub struct Readers {
 #[derive(Debug)]
 struct Shared {
     max_threads: usize,
+    /// Maximum number of bytes that running reads may request together.
+    max_bytes: u64,
     state: Mutex<State>,
     /// Signalled when a read may begin, and when the threads must end.
     changed: Condvar,
@@ -97,8 +99,7 @@ impl fmt::Debug for Job {
 
 impl Default for Readers {
     fn default() -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self::new(cores.clamp(2, MAX_READER_THREADS))
+        Self::with_bytes(MAX_READING_BYTES.into())
     }
 }
 
@@ -106,8 +107,19 @@ impl Readers {
     /// Creates readers with up to `max_threads` threads. A thread starts when a read needs it.
     #[must_use]
     pub fn new(max_threads: usize) -> Self {
+        Self::bounded(max_threads, MAX_READING_BYTES.into())
+    }
+
+    /// Creates readers whose running reads request at most `max_bytes` bytes together, with a thread for each processor.
+    #[must_use]
+    pub fn with_bytes(max_bytes: u64) -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self::bounded(cores.clamp(2, MAX_READER_THREADS), max_bytes)
+    }
+
+    fn bounded(max_threads: usize, max_bytes: u64) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { max_threads, state, changed }), threads: Mutex::default() }
+        Self { shared: Arc::new(Shared { max_threads, max_bytes, state, changed }), threads: Mutex::default() }
     }
 
     /// Queues a read of the client of `account`, which requests about `bytes` bytes of memory. The returned future
@@ -130,7 +142,7 @@ impl Readers {
             // The receiver is gone if the client is.
             let _ = sender.send(done);
         });
-        let bytes = (bytes as u64).min(MAX_READING_BYTES.into());
+        let bytes = (bytes as u64).min(self.shared.max_bytes);
         let mut place = Place { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket: 0 };
         let mut state = self.shared.lock();
         if state.is_stopped {
@@ -209,8 +221,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl State {
     /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
     /// it wait, too, so that small reads do not overtake it for ever.
-    fn take(&mut self, max_of_address: usize) -> Option<(Place, Job)> {
-        let free = u64::from(MAX_READING_BYTES).saturating_sub(self.running_bytes);
+    fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(Place, Job)> {
+        let free = max_bytes.saturating_sub(self.running_bytes);
         let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;
         self.running_bytes += job.bytes;
         Some((place, job))
@@ -230,7 +242,7 @@ fn work(shared: &Shared) {
         if state.is_stopped {
             return;
         }
-        let Some((place, Job { read, bytes, account })) = state.take(max_of_address) else {
+        let Some((place, Job { read, bytes, account })) = state.take(max_of_address, shared.max_bytes) else {
             state.waiting += 1;
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;

@@ -22,7 +22,7 @@ use thalweg_broker::{
     Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
     Policy, Published, Subject, SubscribeError, SubscribeOptions,
 };
-use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
+use thalweg_types::limits::{MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
 
 use crate::{
@@ -77,7 +77,7 @@ impl Views {
             max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
             max_link_bytes: config.max_link_bytes.0,
             max_queued_bytes: config.max_queued_bytes.0,
-            cached_subjects: DEFAULT_CACHED_SUBJECTS,
+            cached_subjects: config.cached_subjects(),
             seed: random.hash_one("broker"),
         });
         Self {

@@ -33,7 +33,7 @@ use openraft::{
 };
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, ConsensusOptions, Forwarded, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle,
+    BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle,
 };
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
@@ -202,7 +202,7 @@ impl Forwarder for Links {
         payload: Bytes,
         purpose: Purpose,
         within: Duration,
-    ) -> LocalBoxFuture<'static, Result<Forwarded, ProposeError>> {
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let link = self.to(leader.0.0);
         Box::pin(async move {
             if link.network.node(link.to).is_none() {

@@ -296,8 +296,9 @@ pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 /// stream. For a larger hash or stream, COPY changes nothing and gets an error reply.
 pub const MAX_REDIS_COPY_PARTS: usize = 20_000;
 /// Maximum number of bytes that one Redis command COPY copies from a Redis hash or stream. For a larger hash or stream,
-/// COPY changes nothing and gets an error reply.
-pub const MAX_REDIS_COPY_BYTES: usize = 16 * 1024 * 1024;
+/// COPY changes nothing and gets an error reply. With [`MAX_REDIS_COPY_PARTS`] items, about 5 MiB of them take all steps
+/// of a command.
+pub const MAX_REDIS_COPY_BYTES: usize = 9 * 1024 * 1024;
 /// Maximum number of Redis commands in one batch, which is one command of the log. A longer burst of commands is split
 /// into several batches; a longer `MULTI` transaction is rejected.
 pub const MAX_REDIS_COMMANDS: usize = 16_384;
@@ -314,6 +315,10 @@ pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;
 /// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or that are
 /// removed together with a consumer; a command that would exceed it changes nothing and gets an error reply.
 pub const MAX_REDIS_STREAM_ROWS: u64 = 10_000;
+/// Number of [steps](crate::steps) after which one command delivers or claims no further entry of a Redis stream; a later
+/// command continues. So a command without COUNT is never rejected as too expensive: the next entry, which it reads to
+/// find out that it must stop, can have the maximum size.
+pub const MAX_REDIS_DELIVERY_STEPS: u64 = 210_000;
 /// Number of bytes of removed entries of a Redis stream after which a command trims no further entry. A command always
 /// trims at least one entry.
 pub const MAX_REDIS_TRIM_BYTES: usize = 16 * 1024 * 1024;
@@ -335,6 +340,11 @@ const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_STALE_ROW_BYTES + 2 * MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
+const _: () = assert!(MAX_REDIS_DELIVERY_STEPS + crate::steps::read_bytes(MAX_VALUE_BYTES) + 4_000 < MAX_COMMAND_STEPS);
+const _: () = assert!(
+    crate::steps::read_bytes(MAX_REDIS_COPY_BYTES) + crate::steps::written_bytes(MAX_REDIS_COPY_BYTES) + 4_000
+        < MAX_COMMAND_STEPS
+);
 // A segment of a member can hold any entry: a single large command, or as many commands as fit. Headers, framing and
 // the reserve at a segment's end are far below 1 MiB.
 const _: () = assert!(MAX_COMMAND_BYTES + MAX_ENTRY_BYTES + (1 << 20) <= MIN_MEMBER_SEGMENT_BYTES as usize);

@@ -170,6 +170,19 @@ pub(crate) struct Shard {
     stats: CacheStats,
 }
 
+/// Entries that were removed from a shard together.
+#[derive(Debug)]
+pub(crate) struct ClearedShard {
+    entries: Entries,
+    _timers: Wheel<Key>,
+}
+
+impl ClearedShard {
+    pub(crate) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+}
+
 /// A key with its position in the order of scans.
 pub(super) type PositionedKey = (u64, Arc<[u8]>);
 
@@ -322,9 +335,9 @@ impl Shard {
     }
 
     /// Removes all entries of the shard. Returns them, to be freed after the mutex is released.
-    pub(crate) fn clear(&mut self) -> impl Sized + use<> {
+    pub(crate) fn clear(&mut self) -> ClearedShard {
         let entries = std::mem::replace(&mut self.entries, entries(self.max_bytes));
-        (entries, std::mem::replace(&mut self.timers, Wheel::new()))
+        ClearedShard { entries, _timers: std::mem::replace(&mut self.timers, Wheel::new()) }
     }
 
     /// Returns up to `at_most` keys after a position in the order of scans, and in addition all keys at the

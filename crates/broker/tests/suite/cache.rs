@@ -259,7 +259,8 @@ fn deadlines_hide_at_once_and_reclaim_in_portions() {
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.expired, stats.hits, stats.misses), (1, 100, 1, 1));
     assert_eq!(stats.hit_ratio(), Some(0.5));
-    cache.clear();
+    let before = cache.stats().entries;
+    assert_eq!(cache.clear().len(), before);
     assert_eq!((cache.stats().entries, cache.stats().bytes), (0, 0));
     cache.put(at(12), b"again", b"v", Expiry::Never).unwrap();
     let many = cache.get_many(at(12), [&b"stays"[..], b"again"]);

@@ -51,6 +51,7 @@ pub(crate) struct Hub {
     closed: AtomicBool,
     dispatched: AtomicU64,
     queued_bytes: Arc<AtomicUsize>,
+    max_queued_bytes: usize,
     registry: Mutex<Registry>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
     /// Handle of the dispatcher's thread, by which the applying thread wakes it.
@@ -92,12 +93,13 @@ impl Drop for WatchRegistration {
 }
 
 impl Hub {
-    /// Creates the hub of a database. In stepped mode there is no dispatcher thread, and the caller does its work with
-    /// [`step`](Self::step).
-    pub(crate) fn new(source: Source, mode: Mode) -> Arc<Self> {
+    /// Creates the hub of a database, whose watches together queue at most `max_queued_bytes` bytes. In stepped mode there
+    /// is no dispatcher thread, and the caller does its work with [`step`](Self::step).
+    pub(crate) fn new(source: Source, mode: Mode, max_queued_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             source,
             mode,
+            max_queued_bytes,
             watching: AtomicUsize::new(0),
             idle: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -170,7 +172,7 @@ impl Hub {
         };
         let id = registry.next;
         registry.next += 1;
-        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes)));
+        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes), self.max_queued_bytes));
         let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue) };
         registry.watches.insert(id, registered);
         registry.changed.insert(keyspace);

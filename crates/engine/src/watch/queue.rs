@@ -1,6 +1,6 @@
 //! Queue of events for one watch that follows live changes.
 //!
-//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, [`MAX_WATCH_QUEUES_BYTES`] for all
+//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, `max_watch_queues_bytes` of the options for all
 //! queues together. If a commit would exceed a bound, neither this commit nor any later one is queued: the queue
 //! reports the first lost revision, and the watch continues from the log. Commits are queued completely or not at all.
 
@@ -14,7 +14,7 @@ use std::{
 
 use thalweg_types::{
     Revision,
-    limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS, MAX_WATCH_QUEUES_BYTES},
+    limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
 };
 
 use crate::{
@@ -45,6 +45,8 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     /// Sum of the bytes in the queues of all watches.
     total: Arc<AtomicUsize>,
+    /// Maximum of `total`.
+    max_total: usize,
 }
 
 /// Result of queueing the events of a commit for one watch.
@@ -55,8 +57,8 @@ pub(crate) enum PushResult {
 }
 
 impl Queue {
-    pub(crate) fn new(total: Arc<AtomicUsize>) -> Self {
-        Self { inner: Mutex::default(), total }
+    pub(crate) fn new(total: Arc<AtomicUsize>, max_total: usize) -> Self {
+        Self { inner: Mutex::default(), total, max_total }
     }
 
     /// Queues the events of a commit. If they do not fit, ends the queue before this commit.
@@ -66,7 +68,7 @@ impl Queue {
         let total = self.total.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let fits = inner.events.len() + events.len() <= MAX_WATCH_QUEUE_EVENTS
             && inner.bytes + bytes <= MAX_WATCH_QUEUE_BYTES
-            && total <= MAX_WATCH_QUEUES_BYTES;
+            && total <= self.max_total;
         if fits {
             inner.bytes += bytes;
             inner.events.extend(events.iter().cloned());
@@ -127,6 +129,8 @@ mod tests {
     use super::*;
     use crate::watch::WatchChange;
 
+    const MAX_TOTAL: usize = 4 * MAX_WATCH_QUEUE_BYTES;
+
     fn event(bytes: usize) -> WatchEvent {
         let change = WatchChange::Put(Bytes::from(vec![0; bytes]));
         WatchEvent { revision: Revision(1), time: SpaceTime(1), key: Bytes::new(), change }
@@ -145,8 +149,8 @@ mod tests {
     fn all_queues_together_are_bounded_and_what_is_taken_makes_room() {
         let total = Arc::new(AtomicUsize::new(0));
         let large = event(MAX_WATCH_QUEUE_BYTES / 2);
-        let fitting = MAX_WATCH_QUEUES_BYTES / large.memory();
-        let queues: Vec<_> = (0..=fitting).map(|_| Queue::new(total.clone())).collect();
+        let fitting = MAX_TOTAL / large.memory();
+        let queues: Vec<_> = (0..=fitting).map(|_| Queue::new(total.clone(), MAX_TOTAL)).collect();
         let (last, others) = queues.split_last().unwrap();
         for queue in others {
             assert_eq!(queue.push(Revision(1), std::slice::from_ref(&large)), PushResult::Queued);
@@ -154,7 +158,7 @@ mod tests {
         assert_eq!(last.push(Revision(2), std::slice::from_ref(&large)), PushResult::Lost);
         assert_eq!(lost(last), Some(Revision(2)), "it reports the first lost revision");
         assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "lost events use no memory");
-        let after = Queue::new(total.clone());
+        let after = Queue::new(total.clone(), MAX_TOTAL);
         assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, PushResult::Queued));
         drop((queues, after));
         assert_eq!(total.load(Ordering::Relaxed), 0);
@@ -164,11 +168,11 @@ mod tests {
     fn one_queue_is_bounded_by_events_and_by_bytes_and_takes_commits_whole() {
         let total = Arc::new(AtomicUsize::new(0));
         let small = vec![event(0); MAX_WATCH_QUEUE_EVENTS - 1];
-        let queue = Queue::new(total.clone());
+        let queue = Queue::new(total.clone(), MAX_TOTAL);
         assert_eq!(queue.push(Revision(1), &small), PushResult::Queued);
         assert_eq!(queue.push(Revision(2), &small[..2]), PushResult::Lost, "only one of the two fits");
         assert_eq!((queue.take().0.len(), lost(&queue)), (small.len(), Some(Revision(2))));
-        let queue = Queue::new(total);
+        let queue = Queue::new(total, MAX_TOTAL);
         assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), PushResult::Lost);
     }
 }

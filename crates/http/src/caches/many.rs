@@ -12,12 +12,14 @@ use serde_json::json;
 use thalweg_broker::{Expiry, ScanCursor};
 use thalweg_serving::{
     app::App,
+    aside,
     error::ApiError,
     limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
 };
 use thalweg_types::{
-    Action,
+    Action, budget,
     limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS, MAX_TRANSACTION_RESULT_BYTES},
+    steps::ROW,
 };
 use utoipa::ToSchema;
 
@@ -170,6 +172,10 @@ pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let query = CacheKeysQuery::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
+    if budget::charge(cache.scan_steps() + ROW * count as u64 / 2).is_break() {
+        // The readers repeat the request.
+        return Ok(reply::empty(StatusCode::SERVICE_UNAVAILABLE));
+    }
     let page =
         cache.scan(app.views.now(), query.cursor.map(|Cursor(cursor)| ScanCursor(cursor)), count, SCAN_PAGE_BYTES);
     let mut out = b"{\"keys\":[".to_vec();
@@ -190,6 +196,6 @@ pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
 #[utoipa::path(post, path = "/v1/caches/{cache}/clear", params(CachePath), responses(Done))]
 pub(crate) fn clear(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
-    find(app, &name(call, "/clear")?)?.cache.clear();
+    aside::free(find(app, &name(call, "/clear")?)?.cache.clear());
     Ok(reply::empty(StatusCode::NO_CONTENT))
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use thalweg_broker::{CacheStats, NamedCache};
 use thalweg_serving::{
     app::App,
+    aside,
     error::{ApiError, no_such_cache},
 };
 use utoipa::ToSchema;
@@ -137,5 +138,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call, "")?;
-    app.views.caches.remove(&name).map(|_| reply::empty(StatusCode::NO_CONTENT)).ok_or_else(|| no_such_cache(&name))
+    let removed = app.views.caches.remove(&name).ok_or_else(|| no_such_cache(&name))?;
+    aside::free(removed.cache.clear());
+    Ok(reply::empty(StatusCode::NO_CONTENT))
 }

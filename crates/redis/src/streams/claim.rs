@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+use thalweg_types::{
+    limits::MAX_REDIS_STREAM_ROWS,
+    steps::{READ, ROW, WRITE},
+};
 
 use super::{
     arguments::{integer_or, is, shown},
@@ -17,7 +20,7 @@ use crate::{
     Reply,
     errors::{Answer, CommandEnd, SYNTAX, refused},
     store::{Read, Store},
-    value::ReplyBudget,
+    value::{ReplyBudget, steps_to_read},
 };
 
 /// Number of pending entries that `XAUTOCLAIM` may visit for each entry that its option COUNT allows it to claim.
@@ -184,6 +187,11 @@ impl Options {
     }
 }
 
+/// Steps of examining a pending entry.
+const CANDIDATE_STEPS: u64 = ROW;
+/// Steps of claiming an entry: its row, and the rows of its old and new state.
+const CLAIM_STEPS: u64 = READ + 3 * WRITE + 1;
+
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: assigns idle pending entries to a
 /// consumer.
 pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
@@ -204,13 +212,16 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     let mut claiming = ClaimRun::begin(&*store, arguments[1], arguments[2], arguments[3])?;
     let claim = Claim { min_idle, delivered: store.now(), deliveries: None, just_id };
     let (olds, mut next) = candidates(&*store, &claiming, start, count)?;
+    claiming.budget.work(CANDIDATE_STEPS * olds.len() as u64);
     let (mut claimed, mut deleted) = (Vec::new(), Vec::new());
     for (id, old) in olds {
         if count == 0 || claiming.budget.is_exceeded() {
             next = id;
             break;
         }
-        let Some(entry) = claiming.stream.entry(&*store, id)? else {
+        let found = claiming.stream.entry(&*store, id)?;
+        claiming.budget.work(CLAIM_STEPS + found.as_ref().map_or(0, steps_to_read));
+        let Some(entry) = found else {
             claiming.ledger.remove(store, id, old)?;
             claiming.is_changed = true;
             deleted.push(id.reply());
@@ -220,7 +231,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         if claim.min_idle > 0 && idle(store.now(), old) < claim.min_idle {
             continue;
         }
-        if !just_id && !claiming.budget.fits_part(&entry) {
+        if claiming.budget.is_exceeded() || !just_id && !claiming.budget.fits_part(&entry) {
             next = id;
             break;
         }

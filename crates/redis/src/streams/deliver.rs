@@ -1,8 +1,14 @@
 //! `XREADGROUP`: delivers entries to a consumer; they stay pending until it acknowledges them.
+//!
+//! Invariant: a delivery leaves further entries to the next command before it is too expensive, so a command without
+//! `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`], [`MAX_REDIS_DELIVERY_STEPS`](thalweg_types::limits)).
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+use thalweg_types::{
+    limits::MAX_REDIS_STREAM_ROWS,
+    steps::{READ, ROW, SCAN, WRITE},
+};
 
 use super::{
     arguments::shown,
@@ -18,8 +24,17 @@ use crate::{
     Reply,
     errors::{Answer, CommandEnd},
     store::{Store, StoreError},
-    value::ReplyBudget,
+    value::{ReplyBudget, steps_to_read},
 };
+
+/// Steps of the rows that a delivery reads and writes for a stream: those of the stream, the group and the consumer.
+const STREAM_STEPS: u64 = 2 * SCAN + 4 * READ + 4 * WRITE;
+/// Steps of delivering a new entry: its row, the row that it may have as a pending entry, and the rows of its new state.
+const NEW_STEPS: u64 = 2 * ROW + 3 * WRITE + 1;
+/// Steps of finding an entry that is pending with the consumer: a row of each of the two lists.
+const FOUND_STEPS: u64 = ROW + READ;
+/// Steps of delivering a pending entry again, after it was found: its row, and the row of its new state.
+const AGAIN_STEPS: u64 = READ + WRITE + 1;
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`:
 /// delivers entries to a consumer of a group.
@@ -38,9 +53,11 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         let Some((stream, row)) = groups::find_with_stream(&*store, key, group)? else { continue };
         let is_served = match from {
             ReadStart::After(_) => true,
-            ReadStart::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),
+            // Looking for an entry reads it.
+            ReadStart::New => budget.has_room_for_largest() && stream.has_after(&*store, row.last_id)?,
         };
         if is_served {
+            budget.work(STREAM_STEPS);
             let mut delivery = Delivery::begin(store, stream, group, row, consumer)?;
             let entries = match from {
                 ReadStart::After(id) => delivery.again(store, id, reading.count, &mut budget)?,
@@ -106,7 +123,11 @@ impl<'n> Delivery<'n> {
         let (mut ids, mut entries) = (Vec::new(), Vec::new());
         self.stream.visit(&*store, (first, EntryId::MAX), Order::Ascending, &mut |id, value| {
             let entry = entry_reply(id, value)?;
-            if !budget.fits_part(&entry) {
+            if entries.is_empty() {
+                // It was read before, to find out whether there is one.
+                budget.work(steps_to_read(&entry));
+            }
+            if !budget.fits_delivery(&entry, NEW_STEPS) {
                 return Ok(ControlFlow::Break(()));
             }
             ids.push(id);
@@ -161,12 +182,13 @@ impl<'n> Delivery<'n> {
         let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
         let Some(from) = after.next() else { return Ok(Vec::new()) };
         let olds = pending::of_consumer(&*store, &self.stream, &self.ledger.group, self.consumer, from, Some(count))?;
+        budget.work(FOUND_STEPS * olds.len() as u64);
         let mut entries = Vec::new();
         for (id, old) in olds {
             let entry = self.stream.entry(&*store, id)?;
             let is_there = entry.is_some();
             let entry = entry.unwrap_or_else(|| Reply::Array(vec![id.reply(), Reply::NullArray]));
-            if !budget.fits_part(&entry) {
+            if !budget.fits_delivery(&entry, AGAIN_STEPS) {
                 break;
             }
             entries.push(entry);

@@ -57,12 +57,18 @@ use thalweg_wire as wire;
 
 use super::{client::Client, out::ReplyTarget};
 pub(crate) use publishing::Publishing;
-pub(crate) use registry::{Kind, Registry};
+pub(crate) use registry::{Kind, PAGE_NAMES, Registry};
 
 /// Maximum bytes queued for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
 const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum messages queued for one subscription, which bounds their memory overhead.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
+
+/// Number of comparisons of patterns with channels, about a millisecond, after which a delivery continues in the client's
+/// next turn.
+const MAX_COMPARISONS: u64 = 1_000_000;
+/// Number of comparisons that sending to a subscription counts, besides those of its pattern.
+const COMPARISONS_OF_SUBSCRIPTION: u64 = 64;
 
 /// Maximum number of message batches that a client takes from its link to the broker in one call.
 const BATCHES_AT_ONCE: usize = 256;
@@ -110,6 +116,9 @@ pub(crate) struct Subscriber {
     held: Option<Reservation>,
     last_id: u64,
     taken: Vec<Outbound>,
+    /// Position in `taken` of the item that is being sent, and in its subscriptions: first those by name, then those by
+    /// pattern.
+    sending: (usize, usize),
     /// True if the broker has more messages for the client than the client has taken.
     has_more: bool,
     /// True if the client is queued for its turn to take messages, which the clients of a thread take one after the
@@ -157,9 +166,21 @@ impl Subscriber {
         }
     }
 
+    /// Returns the first name of a kind to which the client is subscribed.
+    #[must_use]
+    pub(crate) fn first_name(&self, kind: Kind) -> Option<Arc<[u8]>> {
+        self.names[kind as usize].keys().next().cloned()
+    }
+
+    /// Number of the client's subscriptions of all kinds.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.names.iter().map(BTreeMap::len).sum()
+    }
+
     /// Returns all names of a kind to which the client is subscribed, in order.
     #[must_use]
-    pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
+    fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
@@ -259,16 +280,22 @@ impl Subscriber {
         }
     }
 
-    /// Ends all subscriptions of the client and drops the queued messages.
-    pub(crate) fn clear(&mut self, registry: &Registry) {
-        for kind in Kind::ALL {
-            for name in self.names(kind) {
-                registry.remove(kind, &name);
-            }
-            self.names[kind as usize].clear();
-            self.publish_count(kind);
+    /// Takes all subscriptions of the client, and its queued messages. The client gets no message of them any more; they
+    /// end when [`end`](Self::end) is called.
+    pub(crate) fn take_all(&mut self) -> Self {
+        let taken = std::mem::take(self);
+        self.last_id = taken.last_id;
+        if let Some((_, news)) = &taken.link {
+            Kind::ALL.iter().for_each(|kind| news.client.subscribed[*kind as usize].store(0, Ordering::Relaxed));
         }
-        *self = Self { last_id: self.last_id, ..Self::default() };
+        taken
+    }
+
+    /// Ends all subscriptions, and drops the queued messages. Takes about a microsecond for each subscription.
+    pub(crate) fn end(self, registry: &Registry) {
+        for kind in Kind::ALL {
+            self.names(kind).iter().for_each(|name| registry.remove(kind, name));
+        }
     }
 
     /// Returns true if the broker may have new messages for the client.
@@ -302,46 +329,71 @@ impl Subscriber {
         self.waits
     }
 
-    /// Moves queued messages into the client's outbox, as far as the outbox has room.
+    /// Moves queued messages into the client's outbox, as far as the outbox has room, and patterns need no more than
+    /// [`MAX_COMPARISONS`]. The remaining messages follow in the next call.
     pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
         if !news.is_pending.swap(false, Ordering::Acquire) && !self.has_more {
             return Delivery::Nothing;
         }
-        let mut delivery = Delivery::Nothing;
+        let (mut delivery, mut compared) = (Delivery::Nothing, 0);
         self.has_more = true;
-        while self.has_more {
+        loop {
+            while let Some(item) = self.taken.get(self.sending.0) {
+                let Outbound::Batch { batch, subscriptions } = item else { return Delivery::TooSlow };
+                let count = subscriptions.len();
+                while self.sending.1 < 2 * count {
+                    if compared >= MAX_COMPARISONS {
+                        self.has_more = true;
+                        // There is more to compare, although nothing may have been sent.
+                        return Delivery::Moved;
+                    }
+                    if out.len() >= OUTBOX_BYTES {
+                        self.has_more = true;
+                        return if is_cut(link) { Delivery::TooSlow } else { delivery };
+                    }
+                    // Subscriptions by name precede those by pattern, as in Redis.
+                    let is_by_pattern = self.sending.1 >= count;
+                    let id = subscriptions[self.sending.1 % count];
+                    self.sending.1 += 1;
+                    compared += COMPARISONS_OF_SUBSCRIPTION;
+                    if let Some(name) = self.by_id.get(&id)
+                        && (name.kind == Kind::Pattern) == is_by_pattern
+                    {
+                        send(batch, name, protocol, out, &mut compared);
+                        delivery = Delivery::Moved;
+                    }
+                }
+                self.sending = (self.sending.0 + 1, 0);
+            }
+            self.taken.clear();
+            self.sending = (0, 0);
+            if !self.has_more {
+                return delivery;
+            }
             // Without room no messages are taken, but a disconnect by the broker is still noticed.
             let room = OUTBOX_BYTES.saturating_sub(out.len());
             let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
             let budget = Budget { batches, bytes: room as u64 };
             self.has_more = link.take(&mut self.taken, budget) == TakeResult::More;
-            for item in self.taken.drain(..) {
-                match item {
-                    Outbound::Batch { batch, subscriptions } => {
-                        let named = || subscriptions.iter().filter_map(|id| self.by_id.get(id));
-                        // Subscriptions by name precede those by pattern, as in Redis.
-                        let by_name = named().filter(|name| name.kind != Kind::Pattern);
-                        by_name.for_each(|name| send(&batch, name, protocol, out));
-                        let by_pattern = named().filter(|name| name.kind == Kind::Pattern);
-                        by_pattern.for_each(|name| send(&batch, name, protocol, out));
-                        delivery = Delivery::Moved;
-                    }
-                    Outbound::Gap { .. } | Outbound::Disconnect { .. } => return Delivery::TooSlow,
-                }
-            }
-            if room == 0 {
-                break;
+            if room == 0 && self.taken.is_empty() {
+                return delivery;
             }
         }
-        delivery
     }
+}
+
+/// Returns true if the broker has disconnected the link, which is noticed also while its client takes no messages.
+fn is_cut(link: &Link) -> bool {
+    let mut told = Vec::new();
+    let _ = link.take(&mut told, Budget { batches: 0, bytes: 0 });
+    told.iter().any(|item| !matches!(item, Outbound::Batch { .. }))
 }
 
 /// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
-fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mut Outbox) {
+fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mut Outbox, compared: &mut u64) {
     match subscription.kind {
         Kind::Channel => {
             let form = if protocol == Protocol::Resp2 { 0 } else { 1 };
@@ -353,7 +405,9 @@ fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mu
             }
         }
         Kind::Shard => out.buffer().extend_from_slice(&encoded(batch, &[b"smessage"], protocol)),
-        Kind::Pattern if glob::matches(&subscription.name, &channel_of(batch.subject().as_bytes())) => {
+        Kind::Pattern
+            if glob::matches_counting(&subscription.name, &channel_of(batch.subject().as_bytes()), compared) =>
+        {
             out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &subscription.name], protocol));
         }
         // The subject pattern matches more than the glob does.

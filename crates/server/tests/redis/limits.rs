@@ -31,7 +31,7 @@ fn impatient(config: &mut Config) {
 }
 
 /// Starts a node with room for entries of the maximum size.
-async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
+pub(crate) async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     let mut config = config();
     serving(&mut config);
     change(&mut config);

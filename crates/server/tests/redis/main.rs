@@ -14,6 +14,7 @@ mod databases;
 mod differential;
 mod limits;
 mod long_reads;
+mod long_work;
 mod pubsub;
 mod shares;
 mod statistics;

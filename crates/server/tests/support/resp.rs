@@ -62,6 +62,21 @@ impl Resp {
         }
     }
 
+    /// Reads and discards bytes up to and including `end`.
+    pub async fn discard_until(&mut self, end: &str) {
+        let end = end.as_bytes();
+        loop {
+            if let Some(at) = self.buffer.windows(end.len()).position(|bytes| bytes == end) {
+                self.buffer.drain(..at + end.len());
+                return;
+            }
+            let kept = self.buffer.len().saturating_sub(end.len());
+            self.buffer.drain(..kept);
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer));
+            assert!(read.await.expect("bytes come in time").expect("the connection stays") > 0);
+        }
+    }
+
     /// Sends one command, whose words are separated by spaces, and returns its reply.
     pub async fn call(&mut self, command: &str) -> String {
         self.send(&encode(command)).await;

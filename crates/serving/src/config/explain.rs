@@ -4,14 +4,12 @@
 use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::FOLLOWERS};
-use thalweg_types::limits::{
-    DEFAULT_CACHED_SUBJECTS, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_WATCH_QUEUES_BYTES, SNAPSHOT_CHUNK_BYTES,
-};
+use thalweg_types::limits::SNAPSHOT_CHUNK_BYTES;
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
-    MAX_READING_BYTES, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES,
-    QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
+    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
@@ -79,10 +77,7 @@ impl Config {
                 "queued large replies, all protocols: max_reply_bytes_in_flight".to_owned(),
                 self.max_reply_bytes_in_flight.0,
             ),
-            (
-                format!("large reads in progress: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
-                2 * u64::from(MAX_READING_BYTES),
-            ),
+            (format!("large reads in progress: 2 x {}", ByteSize(self.reading_bytes())), 2 * self.reading_bytes()),
             (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
                 times(self.max_requests_in_flight, REQUEST_BYTES),
@@ -98,12 +93,12 @@ impl Config {
                 ),
                 times(self.max_tails, TAIL_BYTES + PUSH_LEDGER_BYTES),
             ),
-            ("queued changes for watches".to_owned(), MAX_WATCH_QUEUES_BYTES as u64),
+            ("queued changes for watches".to_owned(), self.watch_queues_bytes()),
             (
-                format!("snapshots in progress: {MAX_OPEN_SNAPSHOTS} x {}", ByteSize(SNAPSHOT_BYTES)),
-                MAX_OPEN_SNAPSHOTS as u64 * SNAPSHOT_BYTES,
+                format!("snapshots in progress: {} x {}", self.max_snapshots(), ByteSize(SNAPSHOT_BYTES)),
+                self.max_snapshots() * SNAPSHOT_BYTES,
             ),
-            ("keys of a stream during compaction".to_owned(), MAX_COMPACTION_KEY_BYTES as u64),
+            ("keys of a stream during compaction".to_owned(), self.compaction_key_bytes()),
             (
                 format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
                 times(self.max_subscriptions, SUBSCRIPTION_BYTES),
@@ -114,8 +109,8 @@ impl Config {
             ),
             ("queued messages for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
             (
-                format!("cached subjects: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),
-                DEFAULT_CACHED_SUBJECTS as u64 * CACHED_SUBJECT_BYTES,
+                format!("cached subjects: {} x {CACHED_SUBJECT_BYTES}", self.cached_subjects()),
+                self.cached_subjects() as u64 * CACHED_SUBJECT_BYTES,
             ),
             ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
             (

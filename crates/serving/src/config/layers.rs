@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, KNOBS, MemoryBudget, MemorySize, Profile, Setting,
-    memory::follow,
+    AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, KNOBS, MemoryBudget, Profile, Setting, memory::plan,
 };
 
 /// Source of a configuration value.
@@ -143,9 +142,7 @@ impl Layers {
         config.take(&self.flags);
         let memory = MemoryBudget::new(config.memory, available)?;
         let is_set = |name: &str| !matches!(self.source(name), Source::Default | Source::Profile(_));
-        let followers = memory.bytes.map_or_else(ConfigLayer::default, |bytes| {
-            follow(&config, bytes, config.memory != MemorySize::Auto, is_set)
-        });
+        let followers = plan(&config, &memory, is_set);
         config.take(&followers);
         config.check()?;
         let source = |name: &str| if followers.get(name).is_some() { Source::Memory } else { self.source(name) };

@@ -6,12 +6,15 @@
 //! Invariants: a knob that a file, a variable or a flag sets is never changed here. Without a known size of the memory,
 //! and with 16 GiB or more, the bounds are those of [`DEFAULTS`](super::DEFAULTS).
 
-use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES};
+use thalweg_types::limits::{
+    DEFAULT_CACHED_SUBJECTS, MAX_COMMAND_BYTES, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_VALUE_BYTES,
+    MAX_WATCH_QUEUES_BYTES, MIN_CACHE_BYTES,
+};
 
 use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize};
 use crate::limits::{
-    CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES,
-    PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
+    CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
+    OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
 };
 
 const KIB: u64 = 1024;
@@ -24,7 +27,8 @@ const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REP
 const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
 
 /// Knobs that follow from `memory` unless they are set. The example file shows them as comments.
-pub(super) const FOLLOWERS: [&str; 18] = [
+pub(super) const FOLLOWERS: [&str; 20] = [
+    "native_quic_sockets",
     "native_quic_window",
     "cache_bytes",
     "memtable_bytes",
@@ -37,6 +41,7 @@ pub(super) const FOLLOWERS: [&str; 18] = [
     "max_reply_bytes_in_flight",
     "max_scans",
     "max_tails",
+    "batch_bytes",
     "max_subscriptions",
     "subscription_bytes",
     "max_link_bytes",
@@ -44,6 +49,46 @@ pub(super) const FOLLOWERS: [&str; 18] = [
     "max_caches_bytes",
     "new_cache_bytes",
 ];
+
+/// Followers that hold data of the state or of caches. The others bound what clients do.
+const OF_STATE: [&str; 4] = ["cache_bytes", "memtable_bytes", "max_caches_bytes", "new_cache_bytes"];
+
+/// Least bound on the bytes of large replies: three values of the maximum size.
+pub(super) const LEAST_REPLY_BYTES: u64 = 3 * MAX_VALUE_BYTES as u64;
+
+/// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.
+impl Config {
+    /// Maximum number of bytes that reads on the threads for long reads may request at a time: a quarter of
+    /// `max_reply_bytes_in_flight`, and at least a value of the maximum size.
+    #[must_use]
+    pub fn reading_bytes(&self) -> u64 {
+        (self.max_reply_bytes_in_flight.0 / 4).clamp(MAX_VALUE_BYTES as u64 + 4 * MIB, MAX_READING_BYTES.into())
+    }
+
+    /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`.
+    #[must_use]
+    pub fn max_snapshots(&self) -> u64 {
+        (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(1, MAX_OPEN_SNAPSHOTS as u64)
+    }
+
+    /// Maximum number of bytes of changes that wait for watches: a quarter of `max_queued_bytes`.
+    #[must_use]
+    pub fn watch_queues_bytes(&self) -> u64 {
+        (self.max_queued_bytes.0 / 4).clamp(4 * MIB, MAX_WATCH_QUEUES_BYTES as u64)
+    }
+
+    /// Number of bytes of keys that a compaction of a stream holds: half of `memtable_bytes`.
+    #[must_use]
+    pub fn compaction_key_bytes(&self) -> u64 {
+        (self.memtable_bytes.0 / 2).clamp(4 * MIB, MAX_COMPACTION_KEY_BYTES as u64)
+    }
+
+    /// Number of subjects whose subscriptions are cached: as many as there may be subscriptions.
+    #[must_use]
+    pub fn cached_subjects(&self) -> usize {
+        (self.max_subscriptions as usize).clamp(1000, DEFAULT_CACHED_SUBJECTS)
+    }
+}
 
 /// The memory of a server, as the configuration and the system determine it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,18 +134,50 @@ struct Share {
     least: u64,
 }
 
-/// Computes the bounds that follow from `memory` bytes, for those knobs of `config` that are not set. `config` has the
-/// values of all layers. The result has only the values that differ. A bound never exceeds its default; only the block
-/// cache and the caches do if `may_grow`, because then the operator stated the memory.
-pub(super) fn follow(config: &Config, memory: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
+/// Computes the bounds that follow from the memory, for those knobs of `config` that are not set. `config` has the values
+/// of all layers. The result has only the values that differ. All bounds together are at most as large as the memory that
+/// the configuration states, or else as all memory that the system offers, if that is possible.
+///
+/// Each bound is a part of `memory`. If the sum is too large, the bounds on clients become smaller first, down to the
+/// least with which every request works, and then those of the state.
+pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str) -> bool + Copy) -> ConfigLayer {
+    let Some(memory) = budget.bytes else { return ConfigLayer::default() };
+    let is_stated = config.memory != MemorySize::Auto;
+    let limit = match &budget.available {
+        Some(there) if !is_stated => there.bytes,
+        _ => memory,
+    };
+    let at = |state: u64, clients: u64| follow(config, state, clients, is_stated, is_set);
+    let fits = |layer: &ConfigLayer| {
+        let mut planned = config.clone();
+        planned.take(layer);
+        planned.memory().last().is_none_or(|(_, sum)| sum.0 <= limit)
+    };
+    let whole = at(memory, memory);
+    if fits(&whole) {
+        return whole;
+    }
+    // The largest part of the memory, in steps of 1/256, with which the sum fits.
+    let largest =
+        |of: &dyn Fn(u64) -> ConfigLayer| (0..256).rev().map(|part| of(memory / 256 * part)).find(|layer| fits(layer));
+    let found = largest(&|clients| at(memory, clients)).or_else(|| largest(&|state| at(state, 0)));
+    // Bounds that are set can be so large that the others do not matter.
+    found.unwrap_or_else(|| if FOLLOWERS.iter().any(|name| is_set(name)) { whole } else { at(0, 0) })
+}
+
+/// Computes the bounds of the state as parts of `state` bytes, and those on clients as parts of `clients` bytes. A bound
+/// never exceeds its default; only the block cache and the caches do if `may_grow`, because then the operator stated the
+/// memory.
+fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
     let rounded = |bytes: u64| if bytes >= MIB { bytes / MIB * MIB } else { bytes / KIB * KIB };
     let size = |name: &str, now: ByteSize, Share { part, least }: Share, grows: bool| {
+        let memory = if OF_STATE.contains(&name) { state } else { clients };
         let share = rounded(memory / part).max(least);
         let share = if grows && may_grow { share } else { share.min(now.0) };
         (!is_set(name) && share != now.0).then_some(ByteSize(share))
     };
     let count = |name: &str, now: u32, Share { part, least }: Share, each: u64| {
-        let share = (memory / part / each).max(least).min(now.into()) as u32;
+        let share = (clients / part / each).max(least).min(now.into()) as u32;
         (!is_set(name) && share != now).then_some(share)
     };
     let or = |derived: Option<ByteSize>, now: ByteSize| derived.unwrap_or(now).0;
@@ -113,19 +190,26 @@ pub(super) fn follow(config: &Config, memory: u64, may_grow: bool, is_set: impl 
     let least = or(link, config.max_link_bytes);
     let queued = size("max_queued_bytes", config.max_queued_bytes, Share { part: 16, least }, false);
     let largest_body = config.max_body_bytes.0;
-    let largest_reply = MAX_REDIS_REPLY_BYTES as u64;
+    let batch = size("batch_bytes", config.batch_bytes, Share { part: 4096, least: 16 * KIB }, false);
     // The largest command, and one that waits behind it.
     let queue = Share { part: 16, least: MAX_COMMAND_BYTES as u64 + 8 * MIB };
-    let connection_bytes = CONNECTION_SUM_BYTES + config.batch_bytes.0;
+    let connection_bytes = CONNECTION_SUM_BYTES + or(batch, config.batch_bytes);
     ConfigLayer {
         native_quic_window: window,
+        native_quic_sockets: count(
+            "native_quic_sockets",
+            config.native_quic_sockets,
+            Share { part: 64, least: 1 },
+            QUIC_SOCKET_BYTES,
+        ),
+        batch_bytes: batch,
         cache_bytes: size("cache_bytes", config.cache_bytes, Share { part: 8, least: 4 * MIB }, true),
         memtable_bytes: size("memtable_bytes", config.memtable_bytes, Share { part: 32, least: MIB }, false),
         max_queue_bytes: size("max_queue_bytes", config.max_queue_bytes, queue, false),
         max_connections: count(
             "max_connections",
             config.max_connections,
-            Share { part: 4, least: 256 },
+            Share { part: 4, least: 96 },
             connection_bytes,
         ),
         max_quic_connections: count(
@@ -134,7 +218,7 @@ pub(super) fn follow(config: &Config, memory: u64, may_grow: bool, is_set: impl 
             Share { part: 6, least: 16 },
             quic_bytes,
         ),
-        max_handshakes: count("max_handshakes", config.max_handshakes, Share { part: 64, least: 64 }, HANDSHAKE_BYTES),
+        max_handshakes: count("max_handshakes", config.max_handshakes, Share { part: 64, least: 32 }, HANDSHAKE_BYTES),
         max_requests_in_flight: count(
             "max_requests_in_flight",
             config.max_requests_in_flight,
@@ -150,11 +234,11 @@ pub(super) fn follow(config: &Config, memory: u64, may_grow: bool, is_set: impl 
         max_reply_bytes_in_flight: size(
             "max_reply_bytes_in_flight",
             config.max_reply_bytes_in_flight,
-            Share { part: 8, least: largest_reply },
+            Share { part: 8, least: LEAST_REPLY_BYTES },
             false,
         ),
-        max_scans: count("max_scans", config.max_scans, Share { part: 16, least: 8 }, 2 * COUNTED_PAGE_BYTES as u64),
-        max_tails: count("max_tails", config.max_tails, Share { part: 12, least: 64 }, TAIL_SUM_BYTES),
+        max_scans: count("max_scans", config.max_scans, Share { part: 16, least: 4 }, 2 * COUNTED_PAGE_BYTES as u64),
+        max_tails: count("max_tails", config.max_tails, Share { part: 12, least: 32 }, TAIL_SUM_BYTES),
         max_subscriptions: count(
             "max_subscriptions",
             config.max_subscriptions,
@@ -208,7 +292,30 @@ mod tests {
         let text = resolve(2 * GIB).explain();
         assert!(text.contains("1024 MiB of memory, half of the 2048 MiB of this machine"), "{text}");
         assert!(resolve(2 * GIB).warnings().is_empty());
-        assert!(resolve(256 * MIB).warnings()[0].contains("256 MiB of this machine"));
+        assert!(resolve(160 * MIB).warnings()[0].contains("160 MiB of this machine"));
+    }
+
+    #[test]
+    fn all_bounds_together_fit_into_the_memory() {
+        let sum = |config: &Config| config.memory().last().unwrap().1.0;
+        let redis = |text: &str| format!("resp = \"127.0.0.1:0\"\n{text}");
+        for memory in [256 * MIB, 384 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB] {
+            let stated = redis(&format!("memory = \"{}MiB\"", memory / MIB));
+            for (text, available) in [(&*stated, 64 * GIB), (&stated, memory), (&redis(""), memory)] {
+                let layers = Layers::new().file_text(Path::new("t.toml"), text).unwrap();
+                let resolved = layers.resolve_within(machine(available)).unwrap();
+                let config = &resolved.config;
+                assert!(sum(config) <= memory, "{text}: {} of {}", sum(config) / MIB, memory / MIB);
+                assert!(resolved.warnings().is_empty());
+                // No bound is smaller than what a single request of the maximum size needs.
+                assert!(config.max_reply_bytes_in_flight.0 >= LEAST_REPLY_BYTES && config.max_connections >= 96);
+                assert!(config.max_body_bytes_in_flight >= config.max_body_bytes);
+                assert!(config.max_queue_bytes.0 > MAX_COMMAND_BYTES as u64 && config.max_snapshots() >= 1);
+                // Bounds that had to get smaller use nearly all of the memory.
+                let is_short = config.max_connections < DEFAULTS.max_connections && text.contains("memory");
+                assert!(!is_short || sum(config) >= memory / 16 * 13, "{text}: {} MiB", sum(config) / MIB);
+            }
+        }
     }
 
     #[test]
@@ -229,10 +336,9 @@ mod tests {
         assert_eq!(stated.memtable_bytes, DEFAULTS.memtable_bytes);
         let small = resolve("memory = \"512MiB\"", 64 * GIB).unwrap().config;
         assert_eq!((small.cache_bytes.0, small.memtable_bytes.0), (64 * MIB, 16 * MIB));
-        assert_eq!(
-            resolve("memory = \"512MiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0,
-            32 * MIB
-        );
+        let queued =
+            resolve("memory = \"2GiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0;
+        assert!((32 * MIB..=128 * MIB).contains(&queued), "{queued}");
     }
 
     #[test]
@@ -255,7 +361,7 @@ mod tests {
     #[test]
     fn every_follower_is_a_knob_and_follows() {
         let config = Config::default();
-        let derived = follow(&config, MIN_MEMORY_BYTES, false, |_| false);
+        let derived = follow(&config, MIN_MEMORY_BYTES, MIN_MEMORY_BYTES, false, |_| false);
         for name in FOLLOWERS {
             assert!(derived.get(name).is_some(), "{name}");
         }

@@ -30,7 +30,7 @@ use thalweg_types::{
     Action, Classified, Durability, ReadLevel,
     limits::{
         DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
-        MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES,
+        MIN_CACHE_BYTES,
     },
 };
 
@@ -417,6 +417,8 @@ impl Config {
             cache_bytes: self.cache_bytes.0,
             memtable_bytes: usize::try_from(self.memtable_bytes.0).unwrap_or(usize::MAX),
             max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
+            max_watch_queues_bytes: usize::try_from(self.watch_queues_bytes()).unwrap_or(usize::MAX),
+            compaction_key_bytes: usize::try_from(self.compaction_key_bytes()).unwrap_or(usize::MAX),
             max_replay_bytes: self.max_replay_bytes.0,
             maintenance_interval: self.maintenance_interval.0,
             max_clock_jump: self.max_clock_jump.0,
@@ -511,8 +513,11 @@ impl Config {
                 "at least max_body_bytes; otherwise the largest body is never admitted",
             );
         }
-        if self.max_reply_bytes_in_flight.0 < MAX_REDIS_REPLY_BYTES as u64 {
-            return wrong("max_reply_bytes_in_flight", "at least 64MiB; otherwise the largest reply is never admitted");
+        if self.max_reply_bytes_in_flight.0 < memory::LEAST_REPLY_BYTES {
+            return wrong(
+                "max_reply_bytes_in_flight",
+                "at least 24MiB; otherwise the largest values are never admitted",
+            );
         }
         if self.max_link_bytes < self.subscription_bytes {
             return wrong(

@@ -81,7 +81,7 @@ impl Cluster {
             return record(new, "did not become a voter in time");
         }
         let remove = move |leader: SimConsensus| async move {
-            match leader.remove(NodeId(old)).await {
+            match leader.remove(NodeId(old), Removal::Safe).await {
                 Err(ChangeError::NotAMember(_)) => Ok(()),
                 Err(ChangeError::Leads(_)) => leader.transfer(None).await.and(Err(ChangeError::Leads(NodeId(old)))),
                 done => done,

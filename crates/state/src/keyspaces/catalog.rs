@@ -12,6 +12,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -196,6 +197,12 @@ impl KeyspaceTable {
     /// Returns the live keyspaces in the order of ids.
     pub(crate) fn list(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
         self.rows.iter().filter(|(_, row)| row.is_live()).map(|(&id, row)| (id, row.clone())).collect()
+    }
+
+    /// Returns at most `limit` live keyspaces with ids above `after`, in the order of ids.
+    pub(crate) fn list_after(&self, after: KeyspaceId, limit: usize) -> Vec<(KeyspaceId, KeyspaceRow)> {
+        let rows = self.rows.range((Bound::Excluded(after), Bound::Unbounded));
+        rows.filter(|(_, row)| row.is_live()).take(limit).map(|(&id, row)| (id, row.clone())).collect()
     }
 
     /// Returns the number of keyspaces, including dropped ones that are not swept yet.

@@ -38,6 +38,12 @@ impl Machine {
         read(&self.published.keyspaces).row(id).filter(|row| row.is_live()).cloned()
     }
 
+    /// Returns at most `limit` live keyspaces with ids above `after`, in the order of ids.
+    #[must_use]
+    pub fn keyspaces_after(&self, after: KeyspaceId, limit: usize) -> Vec<(KeyspaceId, KeyspaceRow)> {
+        read(&self.published.keyspaces).list_after(after, limit)
+    }
+
     /// Returns all live keyspaces in the order of ids.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {

@@ -492,7 +492,9 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         if name.len() > MAX_KEY_BYTES {
             return Err(refused("ERR a field's name is above the limit"));
         }
-        self.note_written(name.len() + value.len())?;
+        self.note_written(name.len())?;
+        // The value is charged where its row is staged. Without steps for it, the command is rejected before.
+        self.prepare_value(value.len())?;
         self.applying.put_part(self.keyspace, id, name, value);
         Ok(())
     }

@@ -311,3 +311,145 @@ fn reads_of_a_large_value_without_its_bytes_do_not_copy_it() {
     let outcome = node.apply(3, &[&redis(&commands)]).remove(0);
     assert_eq!(replies(&outcome).len(), 4_000);
 }
+
+/// Applies one Redis command, given as words. Returns its reply, which must not be a rejection for its steps, and the steps
+/// that it took.
+fn run_one(node: &mut Node, words: &[&[u8]]) -> (Reply, u64) {
+    let before = node.machine().steps().unwrap();
+    let outcome = node.apply(5, &[&redis(&[words])]).remove(0);
+    (replies(&outcome)[0].clone(), node.machine().steps().unwrap() - before)
+}
+
+fn run_words(node: &mut Node, text: &str) -> Reply {
+    let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+    let (reply, steps) = run_one(node, &words);
+    assert!(!is_rejected(&reply), "{text}: {reply:?} after {steps} steps");
+    reply
+}
+
+/// Creates a stream `s` with entries of `bytes` bytes in one field, or in as many small fields as have this many bytes.
+fn stream(node: &mut Node, entries: usize, bytes: usize, is_of_small_fields: bool) {
+    let value = vec![b'v'; bytes];
+    let each = ((1 << 20) / bytes).clamp(1, 500);
+    for numbers in (1..=entries).collect::<Vec<_>>().chunks(each) {
+        let ids: Vec<String> = numbers.iter().map(|number| format!("{number}-1")).collect();
+        let added: Vec<Vec<&[u8]>> = ids
+            .iter()
+            .map(|id| match is_of_small_fields {
+                true => [b"XADD", &b"s"[..], id.as_bytes()].into_iter().chain(vec![&b"f"[..]; bytes / 8 * 2]).collect(),
+                false => vec![&b"XADD"[..], b"s", id.as_bytes(), b"f", &value],
+            })
+            .collect();
+        let added: Vec<&[&[u8]]> = added.iter().map(|words| &words[..]).collect();
+        let (all, _) = run_all(node, &redis(&added));
+        assert!(all.iter().all(|reply| matches!(reply, Reply::Bulk(_))), "entries of {bytes} bytes: {:?}", all[0]);
+    }
+}
+
+fn entries_of(reply: &Reply) -> usize {
+    match reply {
+        Reply::NullArray => 0,
+        Reply::Pairs(streams) => match &streams[0].1 {
+            Reply::Array(entries) => entries.len(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn last_id(reply: &Reply) -> String {
+    let Reply::Pairs(streams) = reply else { panic!("{reply:?}") };
+    let Reply::Array(entries) = &streams[0].1 else { panic!("{reply:?}") };
+    let Some(Reply::Array(entry)) = entries.last() else { panic!("{reply:?}") };
+    let Reply::Bulk(id) = &entry[0] else { panic!("{reply:?}") };
+    String::from_utf8(id.to_vec()).unwrap()
+}
+
+#[test]
+fn deliveries_and_claims_without_a_count_leave_the_rest_to_the_next_command() {
+    let cases = [
+        (12_000, 1, false),
+        (6_000, 2_400, false),
+        (1_000, 16_384, false),
+        (6, (8 << 20) - 64, false),
+        (20, 1 << 20, true),
+    ];
+    for (entries, bytes, is_of_small_fields) in cases {
+        let mut node = node();
+        stream(&mut node, entries, bytes, is_of_small_fields);
+        let case = format!("{entries} entries of {bytes} bytes");
+        run_words(&mut node, "XGROUP CREATE s g 0");
+        // The entries are new, then pending with another consumer, then pending with the same one.
+        for consumer in ["a", "b"] {
+            run_words(&mut node, "XGROUP SETID s g 0");
+            let mut delivered = 0;
+            loop {
+                match entries_of(&run_words(&mut node, &format!("XREADGROUP GROUP g {consumer} STREAMS s >"))) {
+                    0 => break,
+                    more => delivered += more,
+                }
+            }
+            assert_eq!(delivered, entries, "{case}");
+        }
+        let (mut again, mut after) = (0, "0".to_owned());
+        loop {
+            let reply = run_words(&mut node, &format!("XREADGROUP GROUP g b STREAMS s {after}"));
+            match entries_of(&reply) {
+                0 => break,
+                more => again += more,
+            }
+            after = last_id(&reply);
+        }
+        assert_eq!(again, entries, "{case}");
+        for (consumer, option) in [("c", ""), ("d", " JUSTID")] {
+            let (mut claimed, mut cursor) = (0, "0".to_owned());
+            loop {
+                let reply = run_words(&mut node, &format!("XAUTOCLAIM s g {consumer} 0 {cursor} COUNT 100000{option}"));
+                let Reply::Array(parts) = reply else { panic!("{reply:?}") };
+                let (Reply::Bulk(next), Reply::Array(found)) = (&parts[0], &parts[1]) else { panic!("{parts:?}") };
+                claimed += found.len();
+                cursor = String::from_utf8(next.to_vec()).unwrap();
+                if cursor == "0-0" {
+                    break;
+                }
+            }
+            assert_eq!(claimed, entries, "{case}{option}");
+        }
+        // What documents promise: many short entries with one command, and the largest trim.
+        if bytes == 1 {
+            run_words(&mut node, "XGROUP CREATE s h 0");
+            assert_eq!(entries_of(&run_words(&mut node, "XREADGROUP GROUP h a STREAMS s >")), 10_000);
+            assert_eq!(run_words(&mut node, "XTRIM s MAXLEN 0"), Reply::Integer(10_000));
+        }
+        let mut left = 100;
+        while run_words(&mut node, "XTRIM s MAXLEN 0") != Reply::Integer(0) {
+            left -= 1;
+            assert!(left > 0, "{case}");
+        }
+    }
+}
+
+#[test]
+fn copies_of_the_largest_documented_hashes_are_not_too_expensive() {
+    let copied = |fields: usize, bytes: usize| {
+        let mut node = node();
+        let value = vec![b'v'; bytes];
+        let each = (1 << 20) / (bytes + 100) + 1;
+        for from in (0..fields).step_by(each) {
+            let names: Vec<Vec<u8>> = (from..(from + each).min(fields)).map(key).collect();
+            let mut words: Vec<&[u8]> = vec![b"HSET", b"h"];
+            names.iter().for_each(|name| words.extend([&name[..], &value]));
+            let (reply, steps) = run_one(&mut node, &words);
+            assert!(matches!(reply, Reply::Integer(_)), "fields of {bytes} bytes: {reply:?} after {steps} steps");
+        }
+        run_one(&mut node, &[b"COPY", b"h", b"i"]).0
+    };
+    // As many fields as the limit permits, with 5 MiB; and 9 MiB in few of them.
+    assert_eq!(copied(20_000, 255), Reply::Integer(1));
+    assert_eq!(copied(1_100, 8_500), Reply::Integer(1));
+    let is_too_large = |reply: &Reply| matches!(reply, Reply::Error(text) if text.contains("too large for one copy"));
+    for (fields, bytes) in [(20_001, 1), (1_200, 8_192), (2, 8 << 20)] {
+        let reply = copied(fields, bytes);
+        assert!(is_too_large(&reply), "{fields} fields of {bytes} bytes: {reply:?}");
+    }
+}

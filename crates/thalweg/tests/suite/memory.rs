@@ -85,7 +85,18 @@ fn load(address: &str, values: usize) -> (usize, String) {
 
 #[test]
 fn a_bulk_load_survives_a_small_memory_limit_with_the_defaults() {
-    for (limit, values) in [(256 * MIB, 250_000), (512 * MIB, 400_000)] {
+    survives(&[(256 * MIB, 250_000), (512 * MIB, 400_000)]);
+}
+
+#[test]
+#[ignore = "writes 4 GB: cargo test --release -p thalweg --test suite memory:: -- --ignored --nocapture"]
+fn a_bulk_load_survives_2_gib_with_the_defaults() {
+    survives(&[(2048 * MIB, 3_000_000)]);
+}
+
+/// Loads values into a server with each of the memory limits, and checks that all of them are there.
+fn survives(cases: &[(u64, usize)]) {
+    for &(limit, values) in cases {
         let Some(group) = Group::with_limit(limit) else { return };
         let dir = tempfile::tempdir().unwrap();
         let node = group.start(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
