@@ -1,6 +1,10 @@
-//! The position up to which a node has applied its group's entries, for those that wait for it.
+//! The position up to which a node has applied its group's entries, for those that wait for it, and the outcomes of
+//! entries whose commands this node has forwarded.
 //!
-//! Owns: the waiters. Does not own: the position itself, which is the state's.
+//! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which is the state's.
+//!
+//! While commands of this node are on their way to the leader, this node does not know their index, so it keeps the
+//! outcomes of all entries that it applies, [`MAX_KEPT`] at most.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -13,7 +17,10 @@ use openraft::{
 };
 use thalweg_types::Index;
 
-use crate::types::Types;
+use crate::types::{Response, Types};
+
+/// Maximum number of entries whose outcomes are kept.
+const MAX_KEPT: usize = 1024;
 
 struct State<Rt: AsyncRuntime> {
     /// Last applied entry; `None` before the first one.
@@ -21,6 +28,9 @@ struct State<Rt: AsyncRuntime> {
     /// Those that wait, by the entry that they wait for and a number.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
+    /// Outcomes of the latest entries, while `keepers` is above 0.
+    kept: BTreeMap<Index, Response>,
+    keepers: usize,
 }
 
 /// The applied position of a node; a clone refers to the same one.
@@ -41,9 +51,35 @@ impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
     }
 }
 
+/// Outcomes of the entries that were applied since this value was created.
+pub(crate) struct KeptOutcomes<Rt: AsyncRuntime>(AppliedWatch<Rt>);
+
+impl<Rt: AsyncRuntime> KeptOutcomes<Rt> {
+    /// Takes the outcomes of an entry; `None` if they are not kept.
+    pub fn take(&self, index: Index) -> Option<Response> {
+        self.0.0.borrow_mut().kept.remove(&index)
+    }
+}
+
+impl<Rt: AsyncRuntime> Drop for KeptOutcomes<Rt> {
+    fn drop(&mut self) {
+        let mut state = self.0.0.borrow_mut();
+        state.keepers -= 1;
+        if state.keepers == 0 {
+            state.kept.clear();
+        }
+    }
+}
+
 impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
     pub fn new(applied: Option<Index>) -> Self {
-        Self(Rc::new(RefCell::new(State { applied, waiting: BTreeMap::new(), last: 0 })))
+        Self(Rc::new(RefCell::new(State {
+            applied,
+            waiting: BTreeMap::new(),
+            last: 0,
+            kept: BTreeMap::new(),
+            keepers: 0,
+        })))
     }
 
     pub fn get(&self) -> Option<Index> {
@@ -63,6 +99,24 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         for waiter in reached.into_values() {
             // The waiter may have given up.
             let _ = waiter.send(());
+        }
+    }
+
+    /// Keeps the outcomes of the entries that are applied from now on, until the returned value is dropped.
+    pub fn keep_outcomes(&self) -> KeptOutcomes<Rt> {
+        self.0.borrow_mut().keepers += 1;
+        KeptOutcomes(self.clone())
+    }
+
+    /// Notes the outcomes of an entry that is being applied.
+    pub fn note_outcomes(&self, index: Index, response: &Response) {
+        let mut state = self.0.borrow_mut();
+        if state.keepers == 0 || response.outcomes.is_empty() {
+            return;
+        }
+        state.kept.insert(index, response.clone());
+        if state.kept.len() > MAX_KEPT {
+            state.kept.pop_first();
         }
     }
 

@@ -78,8 +78,10 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
         let cached = self.reader.cached(index);
         let mut outcomes = Vec::new();
         let applied = self.member.apply(index, cached.as_ref(), &mut outcomes).map_err(io::Error::other)?;
+        let response = Response { outcomes, steps: applied.steps };
+        self.applied.note_outcomes(index, &response);
         self.applied.raise(index);
-        Ok(Response { outcomes, steps: applied.steps })
+        Ok(response)
     }
 }
 

@@ -164,6 +164,9 @@ pub enum ChangeError {
     /// No other voter can take over the leadership.
     #[error("no other voter has all entries: retry later")]
     NoSuccessor,
+    /// The leader, to which this node has forwarded the change, has refused it.
+    #[error("{0}")]
+    Refused(String),
     /// The membership exceeds the limits of its format.
     #[error(transparent)]
     Membership(#[from] MembershipError),
@@ -190,6 +193,7 @@ classified!(ChangeError {
     Self::LastVoter(_) => "last_voter", Fix;
     Self::Leads(_) => "node_leads", Fix;
     Self::NoSuccessor => "no_successor", Retry;
+    Self::Refused(_) => "change_refused", Fix;
     Self::Membership(_) => "membership_invalid", Fix;
     Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
     Self::Stopped(_) => "consensus_stopped", Stop;

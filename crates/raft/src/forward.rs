@@ -8,30 +8,22 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use thalweg_log::Purpose;
 use thalweg_replica::{NodeInfo, ProposeError};
-use thalweg_types::{Index, NodeId, command::Outcome};
+use thalweg_types::{Index, NodeId};
 
 use crate::error::BarrierError;
 
-/// Answer of a leader to commands that were forwarded to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forwarded {
-    /// Index of the entry that contains the commands.
-    pub index: Index,
-    /// Outcomes of the commands.
-    pub outcomes: Vec<Outcome>,
-}
-
 /// Carries requests from this node to the leader.
 pub trait Forwarder: fmt::Debug + 'static {
-    /// Forwards the commands of one entry. If the connection fails after they were sent, the error is
-    /// [`ProposeError::OutcomeUnknown`].
+    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds the
+    /// outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the connection fails
+    /// after the commands were sent, the error is [`ProposeError::OutcomeUnknown`].
     fn propose(
         &self,
         leader: (NodeId, NodeInfo),
         payload: Bytes,
         purpose: Purpose,
         within: Duration,
-    ) -> LocalBoxFuture<'static, Result<Forwarded, ProposeError>>;
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>>;
 
     /// Asks the leader for the entry that a linearizable read must wait for.
     fn read_index(

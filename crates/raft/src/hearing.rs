@@ -6,7 +6,7 @@
 //! numbered pings, and each frame carries the number of the last ping that its sender has received from its recipient. A
 //! peer is deaf if a ping was sent to it more than one lease ago and it has heard neither that ping nor a later one.
 //!
-//! Numbers belong to a connection: a new connection begins with a new [`Hearing`].
+//! Numbers of pings only rise during the run of a node. A peer that restarts begins again, see [`Hearing::reconnected`].
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -38,6 +38,13 @@ impl Hearing {
             self.unheard.push_back((self.last_sent, now));
         }
         self.last_sent
+    }
+
+    /// Notes that the peer has connected anew: if it has restarted, its pings begin again and it has heard none. The own
+    /// numbers go on. If they began again, a peer that was only cut off would seem to have heard the next ones already.
+    pub fn reconnected(&mut self) {
+        self.unheard.clear();
+        self.received = 0;
     }
 
     /// Notes that a ping of the peer has arrived.
@@ -81,6 +88,18 @@ mod tests {
             hearing.heard(number);
             assert!(!hearing.is_deaf(at(round * 80 + 79)));
         }
+    }
+
+    #[test]
+    fn a_peer_that_reconnects_has_not_heard_later_pings() {
+        let mut hearing = Hearing::new(LEASE);
+        let last = (0..100).map(|round| hearing.ping(at(round))).last().unwrap();
+        hearing.heard(last);
+        hearing.reconnected();
+        assert_eq!(hearing.echo(), 0);
+        hearing.ping(at(1_000));
+        hearing.heard(last);
+        assert!(hearing.is_deaf(at(1_401)), "the peer repeats what it heard before");
     }
 
     #[test]

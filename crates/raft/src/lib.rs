@@ -45,11 +45,12 @@ mod types;
 
 pub use applier::{Applier, Raft, SnapshotPoint};
 pub use consensus::{Consensus, ConsensusParts};
+pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vote};
 pub use error::{BarrierError, ChangeError, StartError, StoreError};
-pub use forward::{Forwarded, Forwarder};
+pub use forward::Forwarder;
 pub use group::StoreStats;
 pub use hearing::Hearing;
-pub use members::{ConsensusStatus, MemberStatus};
+pub use members::{ConsensusStatus, MemberStatus, Removal};
 pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use recovery::Base;

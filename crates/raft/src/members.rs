@@ -51,6 +51,15 @@ pub struct MemberStatus {
     pub last_answer: Option<Duration>,
 }
 
+/// Condition under which a member is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The voters that have answered recently are a majority afterwards.
+    Safe,
+    /// The check of the voters is left out.
+    Forced,
+}
+
 /// State of a group, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsensusStatus {
@@ -140,7 +149,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         match status.members.get(&node) {
             Some(known) if known.info == info => return Ok(()),
             Some(_) => return Err(ChangeError::AlreadyMember(node)),
-            None if self.0.seen.borrow().contains(&node) => return Err(ChangeError::Removed(node)),
+            None if self.is_removed(node) => return Err(ChangeError::Removed(node)),
             None => {}
         }
         let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
@@ -184,7 +193,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Removes a member for good.
-    pub async fn remove(&self, node: NodeId) -> Result<(), ChangeError> {
+    pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
         let status = self.led()?;
         let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
         if member.votes {
@@ -196,11 +205,21 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if node == self.0.member.node() {
                 return Err(ChangeError::Leads(node));
             }
-            self.check_majority(&status, &after)?;
+            if removal == Removal::Safe {
+                self.check_majority(&status, &after)?;
+            }
             self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
         } else {
             self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
         }
+    }
+
+    /// Returns true if this node knows that a node was removed, so that its id is never used again.
+    #[must_use]
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        let metrics = self.0.raft.server_metrics();
+        let is_member = metrics.borrow_watched().membership_config.membership().get_node(&node.0).is_some();
+        !is_member && self.0.seen.borrow().contains(&node)
     }
 
     /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after

@@ -32,7 +32,6 @@ use thalweg_types::{Index, NodeId};
 use crate::{
     applied::deadline,
     consensus::Consensus,
-    forward::Forwarded,
     types::{Commands, Response, Types, detach},
 };
 
@@ -70,13 +69,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Commands that another member has forwarded to this node. They are never forwarded again.
+    /// Commands that another member has forwarded to this node. They are never forwarded again. Returns the index of their
+    /// entry once it is committed.
     pub async fn propose_forwarded(
         &self,
         payload: Bytes,
         purpose: Purpose,
         within: Duration,
-    ) -> Result<Forwarded, ProposeError> {
+    ) -> Result<Index, ProposeError> {
         let member = &self.0.member;
         if !member.leads() {
             return Err(member.leadership().refusal());
@@ -92,7 +92,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         match Types::<Rt>::timeout_at(deadline::<Rt>(within), &mut decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
-                Ok(Forwarded { index: Index(written.log_id.index), outcomes: written.data.outcomes })
+                Ok(Index(written.log_id.index))
             }
             Ok(Err(_)) => Err(self.propose_stopped()),
             Err(_) => {
@@ -162,15 +162,18 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
         let within = self.0.member.time_left(&batch);
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), within);
+        // The entry can be applied here before the leader's answer arrives.
+        let outcomes = self.0.applied.keep_outcomes();
         let consensus = self.clone();
         detach::<Rt>(async move {
             let _in_flight = in_flight;
             match Types::<Rt>::timeout_at(gives_up, forwarded).await {
-                Ok(Ok(Forwarded { index, outcomes })) => {
-                    // So that the proposer reads its own writes on this node. It has been committed in any case.
-                    consensus.0.applied.reached(index, gives_up).await;
-                    batch.complete(outcomes, None);
-                }
+                // Answering after the entry is applied also lets the proposer read its own write on this node.
+                Ok(Ok(index)) if consensus.0.applied.reached(index, gives_up).await => match outcomes.take(index) {
+                    Some(Response { outcomes, steps }) => batch.complete(outcomes, Some(steps)),
+                    None => batch.fail(&outcomes_missing()),
+                },
+                Ok(Ok(_)) => batch.fail(&not_applied_in_time()),
                 Ok(Err(error)) => batch.fail(&error),
                 Err(_) => batch.fail(&out_of_time()),
             }
@@ -193,6 +196,17 @@ async fn await_decision<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFli
     // The decision has no recipient; only the bytes count.
     let _ = decided.await;
     drop(in_flight);
+}
+
+fn not_applied_in_time() -> ProposeError {
+    let reason = "the command is committed, but this node has not applied it in time".to_owned();
+    ProposeError::OutcomeUnknown { reason }
+}
+
+/// Error of a forwarded command whose entry reached this node in a snapshot, or long before the leader's answer.
+fn outcomes_missing() -> ProposeError {
+    let reason = "the command is committed, but this node did not see its result".to_owned();
+    ProposeError::OutcomeUnknown { reason }
 }
 
 fn out_of_time() -> ProposeError {

@@ -144,6 +144,13 @@ pub enum ProposeError {
     /// The space has no leader, or this member does not know it. Nothing was written.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
+    /// The leader, to which this member has forwarded the command, has refused it, for example because its disk is full.
+    /// Nothing was written.
+    #[error("the leader has refused the command: {reason}")]
+    LeaderRefused {
+        /// Reason of the leader.
+        reason: String,
+    },
     /// The command may have been committed, or may still be committed.
     #[error("the outcome of the command is unknown: {reason}")]
     OutcomeUnknown {
@@ -165,6 +172,7 @@ classified!(ProposeError {
     Self::State(_) => "state_failed", Stop;
     Self::NotLeader { .. } => "not_leader", Retry;
     Self::NoLeader => "no_leader", Retry;
+    Self::LeaderRefused { .. } => "leader_refused", Retry;
     Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
     Self::Behind => "entries_uncommitted", Retry;
     Self::Closed => "closed", Stop;

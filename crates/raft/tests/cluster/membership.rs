@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use thalweg_raft::ChangeError;
+use thalweg_raft::{ChangeError, Removal};
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId};
 
@@ -56,9 +56,12 @@ fn a_removed_voter_does_not_come_back() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         let gone = (1..=3).find(|id| *id != leader.id).unwrap();
-        assert_eq!(leader.consensus.remove(NodeId(leader.id)).await, Err(ChangeError::Leads(NodeId(leader.id))));
+        assert_eq!(
+            leader.consensus.remove(NodeId(leader.id), Removal::Safe).await,
+            Err(ChangeError::Leads(NodeId(leader.id)))
+        );
         cluster.lose_power(gone, 5).await;
-        leader.consensus.remove(NodeId(gone)).await.unwrap();
+        leader.consensus.remove(NodeId(gone), Removal::Safe).await.unwrap();
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
         let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
@@ -91,7 +94,7 @@ fn a_group_of_one_grows_and_its_address_changes() {
         let cluster = Cluster::founded(1).await;
         let leader = cluster.leader().await;
         cluster.write(&put("k", b"v")).await;
-        assert_eq!(leader.consensus.remove(NodeId(1)).await, Err(ChangeError::LastVoter(NodeId(1))));
+        assert_eq!(leader.consensus.remove(NodeId(1), Removal::Safe).await, Err(ChangeError::LastVoter(NodeId(1))));
         let info = NodeInfo { name: "first".to_owned(), address: "elsewhere:1".to_owned() };
         leader.consensus.set_info(NodeId(1), info.clone()).await.unwrap();
         assert_eq!(leader.consensus.membership().unwrap().members()[&NodeId(1)], info);

@@ -100,8 +100,9 @@ pub(crate) async fn reload_at(
 /// Returns the names of the knobs whose values differ.
 fn changed(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = |name: &str| match name {
-        // Its text hides the password.
+        // The texts hide the secrets.
         "resp_password" => old.resp_password != new.resp_password,
+        "join_token" => old.join_token != new.join_token,
         name => old.get(name) != new.get(name),
     };
     KNOBS.iter().map(|knob| knob.name).filter(|name| differs(name)).collect()

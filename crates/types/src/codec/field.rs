@@ -5,7 +5,7 @@ use crate::{
     codec::reader::{Malformed, Reader},
     durability::Durability,
     error::Action,
-    ids::{Attempt, GroupId, Index, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, StreamId},
+    ids::{Attempt, GroupId, Index, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, StreamId, Term},
     limits::MAX_FRAME_BYTES,
 };
 
@@ -114,6 +114,7 @@ id_fields!(
     NodeId(u64),
     Offset(u64),
     Index(u64),
+    Term(u64),
     Revision(u64),
     SpaceTime(u64)
 );
