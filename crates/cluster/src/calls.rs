@@ -239,7 +239,7 @@ impl ClusterHandle for Node {
         let (node, db) = (self.clone(), self.shared.db.clone());
         Box::pin(async move {
             let before = node.shared.member.machine().applied().index;
-            let requested = AsyncDatabase::from(db.clone()).request_digest().await;
+            let requested = db.to_async().request_digest().await;
             requested.map_err(|error| ClusterError::Failed { reason: error.to_string() })?;
             loop {
                 let newest = db.state_digests().last().map(|report| report.state.applied.index);

@@ -50,11 +50,13 @@ fn kind_of(kind: RecordKind) -> EntryKind {
 pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
 
 impl Parts {
-    pub fn of(entries: &[RaftEntry]) -> Result<Self, thalweg_raft::StoreError> {
+    /// Takes the parts of entries. `first_time` is the space time of the group's first entry, if it is among them.
+    pub fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
         let part = |entry: &RaftEntry| {
             let (kind, payload) = thalweg_raft::record_of(entry)?;
             let time = match &entry.payload {
                 openraft::EntryPayload::Normal(commands) => commands.time,
+                _ if entry.log_id.index == 0 => first_time,
                 _ => SpaceTime::default(),
             };
             Ok((entry_id(&entry.log_id), kind_of(kind), time, payload))

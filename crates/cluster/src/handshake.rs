@@ -147,7 +147,10 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         nonce: &challenge.nonce,
         binding: &[],
     };
-    if challenge.version != VERSION || !credentials.secret.verify(Role::Acceptor, proven, &challenge.proof) {
+    if challenge.version != VERSION {
+        return Err(malformed("the node speaks another version of the protocol"));
+    }
+    if !credentials.secret.verify(Role::Acceptor, proven, &challenge.proof) {
         return Err(HandshakeError::WrongSecret);
     }
     if let Some(expected) = expected

@@ -7,7 +7,7 @@
 //! long as the stream has sent no entries, so they never wait behind entries.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     fmt,
     future::Future,
@@ -28,9 +28,9 @@ use openraft::{
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use thalweg_raft::{RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
+use thalweg_raft::{Consensus, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
 use thalweg_replica::NodeInfo;
-use thalweg_types::NodeId;
+use thalweg_types::{NodeId, SpaceTime};
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
@@ -45,7 +45,7 @@ use crate::{
     handshake::Credentials,
     hearing::Ears,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
-    types::Types,
+    types::{Rt, Types},
 };
 
 /// Maximum number of appends to a follower that are on their way at a time.
@@ -93,6 +93,8 @@ struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
+    /// Consensus of this node, once it runs.
+    consensus: OnceCell<Consensus<Rt>>,
 }
 
 /// Links to all other nodes. A clone uses the same links.
@@ -107,7 +109,7 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub fn new(credentials: Rc<Credentials>, ears: Ears) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears }))
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, consensus: OnceCell::new() }))
     }
 
     /// Returns the links to a node. An address that is not empty replaces the one known so far.
@@ -118,6 +120,23 @@ impl Network {
             links.set_address(address);
         }
         links.clone()
+    }
+
+    /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the membership
+    /// yet.
+    pub fn introduce(&self, node: NodeId, address: &str) {
+        let mut peers = self.0.peers.borrow_mut();
+        peers.entry(node).or_insert_with(|| PeerLinks::new(&self.0.credentials, node, address));
+    }
+
+    /// Sets the consensus of this node. Only the first call has an effect.
+    pub fn set_consensus(&self, consensus: Consensus<Rt>) {
+        let _ = self.0.consensus.set(consensus);
+    }
+
+    /// Space time of the first entry of the group.
+    fn first_time(&self) -> SpaceTime {
+        self.0.consensus.get().and_then(Consensus::first_time).unwrap_or_default()
     }
 
     /// Returns a link of its own to an address, for a node whose membership is not known here.
@@ -136,13 +155,14 @@ impl RaftNetworkFactory<Types> for Network {
 
     async fn new_client(&mut self, target: u64, info: &NodeInfo) -> PeerNetwork {
         let node = NodeId(target);
-        PeerNetwork { links: self.peer(node, &info.address), ears: self.0.ears.clone(), node }
+        PeerNetwork { links: self.peer(node, &info.address), network: self.clone(), ears: self.0.ears.clone(), node }
     }
 }
 
 /// openraft's requests to one node.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
+    network: Network,
     ears: Ears,
     node: NodeId,
 }
@@ -168,9 +188,11 @@ async fn send_append(
     connection: &Connection,
     request: &AppendEntriesRequest<Types>,
     heard: u64,
+    network: &Network,
 ) -> Result<(Range, PendingReply), CallError> {
     let lost = |reason: String| CallError::Lost { node: connection.node(), reason };
-    let parts = Parts::of(&request.entries).map_err(|error| lost(error.to_string()))?;
+    let first_time = if request.prev_log_id.is_none() { network.first_time() } else { SpaceTime::default() };
+    let parts = Parts::of(&request.entries, first_time).map_err(|error| lost(error.to_string()))?;
     let entries = parts.entries();
     let pending = connection.send(&append(request, heard, &entries)).await?;
     Ok((Range::of(request), pending))
@@ -236,7 +258,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let deadline = deadline(&option);
         let connection = link.connection(deadline).await.map_err(rpc)?;
         let heard = self.ears.echo(self.node);
-        let (range, pending) = send_append(&connection, &request, heard).await.map_err(rpc)?;
+        let (range, pending) = send_append(&connection, &request, heard, &self.network).await.map_err(rpc)?;
         let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
         range.response(&appended).map_err(rpc)
     }
@@ -252,17 +274,18 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let setup = option.soft_ttl();
         Box::pin(async move {
             let (links, ears, node) = (self.links.clone(), self.ears.clone(), self.node);
+            let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
             let sent = input.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
-                let (room, ears) = (Arc::clone(&room), ears.clone());
+                let (room, ears, network) = (Arc::clone(&room), ears.clone(), network.clone());
                 async move {
                     let room = room_for(room, &request).await;
                     let connection = link.connection(Instant::now() + setup).await?;
-                    let (range, pending) = send_append(&connection, &request, ears.echo(node)).await?;
+                    let (range, pending) = send_append(&connection, &request, ears.echo(node), &network).await?;
                     Ok::<_, CallError>((range, pending, connection, room))
                 }
             });

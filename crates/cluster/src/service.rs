@@ -177,6 +177,9 @@ impl Requests {
             }
             let request = append_request(&frame, &body);
             let request = request.map_err(|error| Refusal::new(Action::Fix, "malformed_frame", error))?;
+            if let Some(first) = frame.entries.get(0).filter(|first| first.id.index == Index::ZERO) {
+                self.consensus.set_first_time(first.time);
+            }
             let response = self.consensus.append_entries(request).await.map_err(raft_failed)?;
             Ok(appended(&response))
         };
@@ -409,8 +412,7 @@ impl Service for Requests {
         if peer.channel == Channel::Control {
             self.ears.reconnected(peer.node);
         }
-        // A node that joins is not in the membership yet, so this is the only way to know its address.
-        self.network.peer(peer.node, &peer.address);
+        self.network.introduce(peer.node, &peer.address);
     }
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {

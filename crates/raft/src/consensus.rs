@@ -30,7 +30,7 @@ use openraft::{
     type_config::{TypeConfigExt, alias::InstantOf},
 };
 use thalweg_replica::{Leadership, Member, NodeInfo, ProposeError};
-use thalweg_types::{Index, NodeId, Term};
+use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
 use crate::{
     applied::AppliedWatch,
@@ -48,6 +48,9 @@ use crate::{
     sync_queue::{SyncDriver, SyncQueue},
     types::{RaftSnapshot, RaftVote, Types, detach},
 };
+
+/// Leases without an answer of a majority after which a leader takes no proposals.
+const LOST_LEASES: u32 = 3;
 
 /// Parts of a node that consensus works with.
 pub struct ConsensusParts<Rt: AsyncRuntime, N> {
@@ -91,6 +94,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub is_changing: Cell<bool>,
     /// Ids of the members that this node has seen while it ran, also of those that were removed.
     pub seen: RefCell<BTreeSet<NodeId>>,
+    /// Term in which this node leads or has led, and since when.
+    pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub is_stopped: Cell<bool>,
 }
 
@@ -160,6 +165,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             transferred: Cell::new(None),
             is_changing: Cell::new(false),
             seen: RefCell::default(),
+            led_since: Cell::new((Term::ZERO, now)),
             is_stopped: Cell::new(false),
         };
         let consensus = Self(Rc::new(inner));
@@ -217,6 +223,18 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     #[must_use]
     pub fn applied(&self) -> Option<Index> {
         self.0.applied.get()
+    }
+
+    /// Space time of the first entry of the log; `None` if it was purged. The first entry is a membership without an entry
+    /// before it, so a follower cannot know its time and is told it with the entry.
+    #[must_use]
+    pub fn first_time(&self) -> Option<SpaceTime> {
+        self.0.reader.first_time()
+    }
+
+    /// Sets the space time of the first entry that this node will receive. Has no effect once it has entries.
+    pub fn set_first_time(&self, time: SpaceTime) {
+        self.0.reader.set_first_time(time);
     }
 
     /// Lets this node purge entries up to `index`, which it has applied and persisted.
@@ -287,28 +305,51 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.runtime_config().elect(true);
     }
 
+    /// Tells the member which node leads. openraft keeps a leader that no majority answers; it counts as none here.
+    pub(crate) fn update_leadership(&self) {
+        let metrics = self.0.raft.server_metrics();
+        let leadership = {
+            let seen = metrics.borrow_watched();
+            let term = Term(seen.vote.leader_id.term);
+            if seen.state.is_leader() {
+                let is_followed = self.has_quorum(term, seen.membership_config.membership().voter_ids().count());
+                if is_followed { Leadership::Leader { term } } else { Leadership::Follower { leader: None, term } }
+            } else {
+                let leader = seen.current_leader.filter(|leader| *leader != seen.id).map(|leader| {
+                    let info = seen.membership_config.membership().get_node(&leader).cloned();
+                    (NodeId(leader), info.unwrap_or_default())
+                });
+                Leadership::Follower { leader, term }
+            }
+        };
+        if self.0.member.leadership() != leadership {
+            self.0.member.set_leadership(leadership);
+        }
+    }
+
+    /// Returns true if a majority has answered this leader recently, or if it has led for so short a time that none could.
+    fn has_quorum(&self, term: Term, voters: usize) -> bool {
+        let now = Types::<Rt>::now();
+        let (led_term, led_since) = self.0.led_since.get();
+        if led_term != term {
+            self.0.led_since.set((term, now));
+            return true;
+        }
+        let answered = self.0.raft.data_metrics().borrow_watched().last_quorum_acked.as_ref().map(|at| **at);
+        let last = answered.map_or(led_since, |at| at.max(led_since));
+        voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
+    }
+
     /// Tells the member which node leads, and notes the members of the group, until consensus ends.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
-            let leadership = {
+            {
                 let seen = metrics.borrow_watched();
                 let members = seen.committed_membership_config.membership().nodes();
                 self.0.seen.borrow_mut().extend(members.map(|(node, _)| NodeId(*node)));
-                let term = Term(seen.vote.leader_id.term);
-                if seen.state.is_leader() {
-                    Leadership::Leader { term }
-                } else {
-                    let leader = seen.current_leader.filter(|leader| *leader != seen.id).map(|leader| {
-                        let info = seen.membership_config.membership().get_node(&leader).cloned();
-                        (NodeId(leader), info.unwrap_or_default())
-                    });
-                    Leadership::Follower { leader, term }
-                }
-            };
-            if self.0.member.leadership() != leadership {
-                self.0.member.set_leadership(leadership);
             }
+            self.update_leadership();
             if metrics.changed().await.is_err() {
                 break;
             }

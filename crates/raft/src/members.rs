@@ -149,7 +149,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         match status.members.get(&node) {
             Some(known) if known.info == info => return Ok(()),
             Some(_) => return Err(ChangeError::AlreadyMember(node)),
-            None if self.0.seen.borrow().contains(&node) => return Err(ChangeError::Removed(node)),
+            None if self.is_removed(node) => return Err(ChangeError::Removed(node)),
             None => {}
         }
         let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
@@ -217,7 +217,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Returns true if this node knows that a node was removed, so that its id is never used again.
     #[must_use]
     pub fn is_removed(&self, node: NodeId) -> bool {
-        self.0.seen.borrow().contains(&node) && self.membership().is_ok_and(|now| !now.members().contains_key(&node))
+        let metrics = self.0.raft.server_metrics();
+        let is_member = metrics.borrow_watched().membership_config.membership().get_node(&node.0).is_some();
+        !is_member && self.0.seen.borrow().contains(&node)
     }
 
     /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after

@@ -141,6 +141,23 @@ impl LogReader {
         Err(StoreError::Missing(next))
     }
 
+    /// Returns the space time of the group's first entry; `None` if it was purged or there is none.
+    pub(crate) fn first_time(&self) -> Option<SpaceTime> {
+        let is_here = {
+            let group = self.group();
+            group.purged.is_none() && !group.index.is_empty()
+        };
+        is_here.then(|| self.time_of(Index::ZERO).ok()).flatten()
+    }
+
+    /// Sets the time of the first entry, which a group without entries takes over.
+    pub(crate) fn set_first_time(&self, time: SpaceTime) {
+        let mut group = self.group();
+        if group.purged.is_none() && group.index.is_empty() {
+            group.last_time = group.last_time.max(time);
+        }
+    }
+
     /// Returns the space time of an entry, which must be in the log.
     pub(crate) fn time_of(&self, index: Index) -> Result<SpaceTime, StoreError> {
         let found = self.records(index, index.next(), usize::MAX)?;

@@ -1,6 +1,6 @@
 //! Work that consensus does several times a second.
 //!
-//! Owns: the deadlines of queued commands, purges, and the watchdog over the fsyncs. Does not own: the deadlines of
+//! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, and the watchdog over the fsyncs. Does not own: the deadlines of
 //! batches (`proposals`).
 //!
 //! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced entries
@@ -39,6 +39,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         while !self.0.is_stopped.get() {
             Types::<Rt>::sleep(TICK).await;
             self.0.member.expire_queued();
+            self.update_leadership();
             self.purge().await;
             watch = self.watch(watch).await;
         }

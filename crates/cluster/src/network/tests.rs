@@ -37,7 +37,8 @@ fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
 fn network(server: &Server) -> PeerNetwork {
     let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
     let network = Network::new(credentials(NodeId(1), 5), ears.clone());
-    PeerNetwork { links: network.peer(SERVER, &server.address.to_string()), ears, node: SERVER }
+    let links = network.peer(SERVER, &server.address.to_string());
+    PeerNetwork { links, network, ears, node: SERVER }
 }
 
 fn success(request: &Frame) -> Vec<u8> {

@@ -8,6 +8,7 @@ use std::{
 use tempfile::TempDir;
 use thalweg_cluster::{Node, NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity, Options};
+use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{ClusterHandle, ClusterReport, Role};
 use thalweg_types::{ClusterId, NodeId};
 
@@ -43,7 +44,13 @@ fn database_options() -> Options {
 
 pub fn node_options(name: &str) -> NodeOptions {
     let options = NodeOptions::new("127.0.0.1:0".parse().unwrap(), Secret::new(&[7; 32]));
-    NodeOptions { name: name.to_owned(), compare_every: Duration::from_millis(200), ..options }
+    // With the default times a busy machine elects leaders again and again.
+    let consensus = ConsensusOptions {
+        min_election: Duration::from_millis(600),
+        max_election: Duration::from_millis(900),
+        ..ConsensusOptions::DEFAULTS
+    };
+    NodeOptions { name: name.to_owned(), compare_every: Duration::from_millis(200), consensus, ..options }
 }
 
 impl TestNode {

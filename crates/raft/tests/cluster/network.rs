@@ -22,7 +22,7 @@ use openraft::{
 };
 use openraft_rt_tokio::TokioRuntime;
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, Forwarded, Forwarder, RaftSnapshot, RaftVote, SnapshotHandle, Snapshots};
+use thalweg_raft::{BarrierError, Forwarder, RaftSnapshot, RaftVote, SnapshotHandle, Snapshots};
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 
@@ -185,7 +185,7 @@ impl Forwarder for Links {
         payload: Bytes,
         purpose: Purpose,
         within: Duration,
-    ) -> LocalBoxFuture<'static, Result<Forwarded, ProposeError>> {
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let peer = self.reach(leader.0.0);
         Box::pin(async move {
             let peer = peer.map_err(|_| ProposeError::NoLeader)?;

@@ -5,7 +5,7 @@
 
 use std::{future::Future, time::Duration};
 
-use thalweg_raft::ChangeError;
+use thalweg_raft::{ChangeError, Removal};
 use thalweg_types::NodeId;
 
 use super::{Cluster, info_of};

@@ -208,7 +208,8 @@ structure! {
         id: EntryId,
         /// Kind of the entry.
         kind: EntryKind,
-        /// Space time of commands; 0 for the other kinds, whose time is that of the entry before.
+        /// Space time of commands, and of the first entry of the log; 0 for other entries, whose time is that of the entry
+        /// before.
         time: SpaceTime,
         /// Payload of the entry's record.
         payload: &'a [u8],
