@@ -43,6 +43,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
+    ("cluster", &["disk", "store"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];
 
