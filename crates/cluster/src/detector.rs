@@ -127,8 +127,7 @@ impl Detector {
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
         let mut before = std::mem::take(&mut self.nodes);
         let watched = |node| {
-            let new =
-                || Watched { state: NodeState::Alive, last: now, measured: None, intervals: VecDeque::new() };
+            let new = || Watched { state: NodeState::Alive, last: now, measured: None, intervals: VecDeque::new() };
             (node, before.remove(&node).unwrap_or_else(new))
         };
         self.nodes = nodes.into_iter().map(watched).collect();

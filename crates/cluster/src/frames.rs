@@ -9,8 +9,8 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use thalweg_types::codec::EncodeError;
 use socket2::{SockRef, TcpKeepalive};
+use thalweg_types::codec::EncodeError;
 use thalweg_wire::peer::{
     HEADER_BYTES, Header, MAX_BODY_BYTES, PeerFrame, PeerKind, compress, decompress, encode, encode_compressed,
 };
@@ -49,10 +49,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 /// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for the body as its
 /// bytes arrive, at most `max_body`. A compressed body is accepted only where bodies of any size are: a peer that has proved
 /// nothing must not make this node take more memory than it sends.
-pub(crate) async fn read_frame(
-    stream: &mut (impl AsyncRead + Unpin),
-    max_body: usize,
-) -> io::Result<Option<Frame>> {
+pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
     let mut header = [0; HEADER_BYTES];
     match stream.read(&mut header).await? {
         0 => return Ok(None),
@@ -181,7 +178,8 @@ mod tests {
 
     #[tokio::test]
     async fn frames_come_back_and_cut_ones_end_the_connection() {
-        let bytes = [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
+        let bytes =
+            [encoded(&Ping { number: 1, heard: 2 }, 7).unwrap(), encoded(&Ping { number: 3, heard: 4 }, 8).unwrap()];
         let all = bytes.concat();
         let mut stream = &all[..];
         let first = read_frame(&mut stream, 16).await.unwrap().unwrap();

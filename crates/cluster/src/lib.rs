@@ -31,6 +31,8 @@ mod secret;
 mod service;
 mod snapshots;
 mod tasks;
+#[cfg(test)]
+mod testing;
 mod types;
 
 pub use handshake::{Credentials, HandshakeError};

@@ -186,7 +186,8 @@ impl Connection {
                 }
                 path.0.notify_waiters();
             };
-            let end = |reason: std::io::Result<()>| reason.map_or_else(|error| error.to_string(), |()| "ended".to_owned());
+            let end =
+                |reason: std::io::Result<()>| reason.map_or_else(|error| error.to_string(), |()| "ended".to_owned());
             // Reading comes first: after a pause of this process, replies count before the time that has passed.
             let reason = tokio::select! {
                 biased;
@@ -458,3 +459,6 @@ impl Link {
         sent.map_err(|_| connection.lost("the time is over"))??.wait::<R, T>(deadline).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::{AbortHandle, spawn_local},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::{
@@ -40,6 +40,8 @@ const MAX_CONNECTIONS: usize = 8192;
 const MAX_REQUESTS: usize = 256;
 /// Size of the buffer in which small frames are read together.
 const READ_BYTES: usize = 64 * 1024;
+/// Minimum time between two logged rejections.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after the system could not accept a connection, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,6 +63,8 @@ struct Shared<S> {
     service: Rc<S>,
     half_open: RefCell<VecDeque<(u64, AbortHandle)>>,
     connections: Cell<usize>,
+    /// Time of the last logged rejection, and the number of rejections since.
+    reported: Cell<(Option<Instant>, u64)>,
     stop: watch::Receiver<bool>,
 }
 
@@ -76,6 +80,7 @@ pub(crate) async fn serve<S: Service>(
         service,
         half_open: RefCell::default(),
         connections: Cell::new(0),
+        reported: Cell::default(),
         stop: stop.clone(),
     });
     let mut number = 0;
@@ -115,6 +120,17 @@ impl<S: Service> Shared<S> {
         }
     }
 
+    /// Logs a rejection. Strangers could fill the log, so it has at most one a second with the number of the others.
+    fn report(&self, error: &HandshakeError) {
+        let (last, others) = self.reported.get();
+        if last.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
+            self.reported.set((last, others + 1));
+            return;
+        }
+        self.reported.set((Some(Instant::now()), 0));
+        tracing::warn!(%error, others, "rejected a connection from a node");
+    }
+
     fn end_handshake(&self, number: u64) {
         self.half_open.borrow_mut().retain(|(other, _)| *other != number);
     }
@@ -126,7 +142,7 @@ impl<S: Service> Shared<S> {
         self.end_handshake(number);
         let peer = accepted.inspect_err(|error| {
             if matches!(error, HandshakeError::Refused { .. }) {
-                tracing::warn!(%error, "rejected a connection from a node");
+                self.report(error);
             }
         })?;
         if self.connections.get() >= MAX_CONNECTIONS {
@@ -192,3 +208,6 @@ impl<S: Service> Shared<S> {
 async fn read_next(reading: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> io::Result<Option<Frame>> {
     read_frame(reading, MAX_BODY_BYTES).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,9 +41,7 @@ use tokio::{
 };
 
 use crate::{
-    convert::{
-        Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response,
-    },
+    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
@@ -350,3 +348,6 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,9 @@ use crate::{
     types::{RaftLogId, RaftSnapshot, Response, SnapshotMeta, StoredMembership, Types},
 };
 
+/// openraft's handle of a group.
+pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
+
 /// Applies the committed entries of a group.
 pub struct Applier<Rt: AsyncRuntime> {
     member: Member,

@@ -34,19 +34,19 @@ use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     applied::AppliedWatch,
-    applier::Applier,
+    applier::{Applier, Raft},
+    barriers::Barriers,
     bell::Bell,
     convert::snapshot_meta,
     error::StartError,
     forward::Forwarder,
     options::ConsensusOptions,
     reader::LogReader,
-    reads::Barriers,
     recovery::Base,
     snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
     store::LogStore,
     sync_queue::{SyncDriver, SyncQueue},
-    types::{Raft, RaftSnapshot, RaftVote, Types, detach},
+    types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
 /// Parts of a node that consensus works with.
@@ -89,8 +89,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub transferred: Cell<Option<Term>>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
-    /// Ids of nodes that were removed while this node ran.
-    pub removed: RefCell<BTreeSet<NodeId>>,
+    /// Ids of the members that this node has seen while it ran, also of those that were removed.
+    pub seen: RefCell<BTreeSet<NodeId>>,
     pub is_stopped: Cell<bool>,
 }
 
@@ -159,7 +159,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             trusts_itself_at: if may_vote { now } else { now + options.lease() },
             transferred: Cell::new(None),
             is_changing: Cell::new(false),
-            removed: RefCell::default(),
+            seen: RefCell::default(),
             is_stopped: Cell::new(false),
         };
         let consensus = Self(Rc::new(inner));
@@ -287,12 +287,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.runtime_config().elect(true);
     }
 
-    /// Tells the member who leads, until consensus ends.
+    /// Tells the member which node leads, and notes the members of the group, until consensus ends.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
             let leadership = {
                 let seen = metrics.borrow_watched();
+                let members = seen.committed_membership_config.membership().nodes();
+                self.0.seen.borrow_mut().extend(members.map(|(node, _)| NodeId(*node)));
                 let term = Term(seen.vote.leader_id.term);
                 if seen.state.is_leader() {
                     Leadership::Leader { term }

@@ -20,6 +20,7 @@
 
 mod applied;
 mod applier;
+mod barriers;
 mod bell;
 mod consensus;
 mod convert;
@@ -42,7 +43,7 @@ mod tail;
 mod ticks;
 mod types;
 
-pub use applier::{Applier, SnapshotPoint};
+pub use applier::{Applier, Raft, SnapshotPoint};
 pub use consensus::{Consensus, ConsensusParts};
 pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vote};
 pub use error::{BarrierError, ChangeError, StartError, StoreError};
@@ -58,6 +59,6 @@ pub use store::{LogStore, StoreOptions};
 pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;
 pub use types::{
-    Commands, Raft, RaftEntry, RaftLogId, RaftMembership, RaftSnapshot, RaftVote, Response, SnapshotMeta,
-    StoredMembership, Types,
+    Commands, RaftEntry, RaftLogId, RaftMembership, RaftSnapshot, RaftVote, Response, SnapshotMeta, StoredMembership,
+    Types,
 };

@@ -7,7 +7,7 @@
 //! * A learner becomes a voter when it lacks few entries, and the voters that answer remain a majority.
 //! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
 //! * Node ids are never used again: an id is a random number that a directory gets when it is created. The leader also
-//!   refuses the ids that it knows to be removed.
+//!   refuses ids of former members that it has seen since it was started.
 //! * One change is made at a time, also if a change is interrupted half-way: a new one first completes it.
 
 use std::{
@@ -146,12 +146,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Adds a learner, or confirms that it is one.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         let status = self.led()?;
-        if self.0.removed.borrow().contains(&node) {
-            return Err(ChangeError::Removed(node));
-        }
         match status.members.get(&node) {
             Some(known) if known.info == info => return Ok(()),
             Some(_) => return Err(ChangeError::AlreadyMember(node)),
+            None if self.is_removed(node) => return Err(ChangeError::Removed(node)),
             None => {}
         }
         let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
@@ -210,18 +208,18 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if removal == Removal::Safe {
                 self.check_majority(&status, &after)?;
             }
-            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await?;
+            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
         } else {
-            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await?;
+            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
         }
-        self.0.removed.borrow_mut().insert(node);
-        Ok(())
     }
 
     /// Returns true if this node knows that a node was removed, so that its id is never used again.
     #[must_use]
     pub fn is_removed(&self, node: NodeId) -> bool {
-        self.0.removed.borrow().contains(&node)
+        let metrics = self.0.raft.server_metrics();
+        let is_member = metrics.borrow_watched().membership_config.membership().get_node(&node.0).is_some();
+        !is_member && self.0.seen.borrow().contains(&node)
     }
 
     /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after

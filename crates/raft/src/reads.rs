@@ -13,16 +13,14 @@
 //! A leader reads by lease no more in a term in which it has begun to transfer its leadership, because a transfer makes
 //! followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
 
-use std::{
-    cell::{Cell, RefCell},
-    time::Duration,
-};
+use std::time::Duration;
 
 use openraft::{
+    Instant,
     async_runtime::{AsyncRuntime, OneshotSender},
     errors::{LinearizableReadError, RaftError},
     raft::linearizable_read::LinearizerOption,
-    type_config::{TypeConfigExt, alias::OneshotSenderOf},
+    type_config::TypeConfigExt,
 };
 use thalweg_replica::{Leadership, ProposeError};
 use thalweg_types::{Index, Revision};
@@ -37,21 +35,6 @@ use crate::{
 
 /// Maximum time of one round.
 const MAX_ROUND: Duration = Duration::from_secs(1);
-
-/// Recipient of the entry up to which a read must wait.
-type Reader<Rt> = OneshotSenderOf<Types<Rt>, Result<Index, BarrierError>>;
-
-/// Reads that wait for the next round.
-pub(crate) struct Barriers<Rt: AsyncRuntime> {
-    waiting: RefCell<Vec<Reader<Rt>>>,
-    is_running: Cell<bool>,
-}
-
-impl<Rt: AsyncRuntime> Default for Barriers<Rt> {
-    fn default() -> Self {
-        Self { waiting: RefCell::default(), is_running: Cell::new(false) }
-    }
-}
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Returns once this node's state contains everything that was committed before the call. Returns the index of the
@@ -69,10 +52,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// clocks of the nodes run equally fast within a quarter.
     pub async fn read_lease(&self, within: Duration) -> Result<Index, BarrierError> {
         let gives_up = deadline::<Rt>(within);
-        match self.leased_index().await {
-            Some(index) if self.0.applied.reached(index, gives_up).await => Ok(index),
-            Some(_) => Err(BarrierError::Behind),
-            None => self.read_linearizable(gives_up - Types::<Rt>::now()).await,
+        match Types::<Rt>::timeout_at(gives_up, self.leased_index()).await {
+            Ok(Some(index)) if self.0.applied.reached(index, gives_up).await => Ok(index),
+            Ok(Some(_)) => Err(BarrierError::Behind),
+            Ok(None) => self.read_linearizable(gives_up.saturating_duration_since(Types::<Rt>::now())).await,
+            Err(_) => Err(BarrierError::NoQuorum),
         }
     }
 

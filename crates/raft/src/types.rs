@@ -15,7 +15,7 @@ use openraft::{
 use thalweg_replica::NodeInfo;
 use thalweg_types::{SpaceTime, command::Outcome};
 
-use crate::{applier::Applier, snapshots::SnapshotHandle};
+use crate::snapshots::SnapshotHandle;
 
 /// A client's proposal: the commands of one entry, as the log stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,8 +64,6 @@ pub type StoredMembership = openraft::StoredMembership<CommittedLeaderId<u64>, u
 pub type SnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
 /// A snapshot, as openraft passes it on.
 pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotHandle>;
-/// openraft's handle of a group.
-pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
 /// An entry of a group.
 pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;
 

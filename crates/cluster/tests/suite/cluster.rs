@@ -38,7 +38,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn database_options() -> Options {
-    Options { segment_bytes: 8 << 20, spare_segments: 1, reserve_bytes: 0, ..Options::default() }
+    Options { segment_bytes: 8 << 20, spare_segments: 2, reserve_bytes: 0, ..Options::default() }
 }
 
 pub fn node_options(name: &str) -> NodeOptions {

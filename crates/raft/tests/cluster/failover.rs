@@ -14,7 +14,7 @@ use crate::{
 #[test]
 fn proposals_in_flight_end_typed_when_the_leader_is_isolated() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_secs(3)).await;
+        let cluster = Cluster::impatient(3, Duration::from_secs(3)).await;
         let old = cluster.leader().await;
         cluster.network.isolate(old.id);
         let lost = (0..10).map(|number| {
@@ -90,7 +90,7 @@ fn leadership_is_transferred_without_a_loss() {
 #[test]
 fn a_majority_is_needed() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_millis(500)).await;
+        let cluster = Cluster::impatient(3, Duration::from_millis(500)).await;
         let leader = cluster.leader().await;
         let others: Vec<u64> = (1..=3).filter(|id| *id != leader.id).collect();
         for id in &others {
@@ -101,5 +101,61 @@ fn a_majority_is_needed() {
         assert_eq!(leader.get("k"), None, "nothing is shown that is not committed");
         cluster.start(others[0]).await;
         cluster.write(&put("k2", b"v")).await;
+    });
+}
+
+#[test]
+fn a_leader_whose_fsyncs_hang_gives_up() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("before", b"v")).await;
+        let old = cluster.leader().await;
+        old.syncs.hold();
+        // Its followers are a majority.
+        let written = old.propose(put("meanwhile", b"v")).await;
+        assert!(written.is_ok(), "{written:?}");
+        let new = cluster.leader_except(&[old.id]).await;
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+        assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));
+        old.syncs.release();
+        cluster.wait_equal(new.machine.applied().index).await;
+        assert_eq!(old.get("after"), Some(b"v".to_vec()));
+    });
+}
+
+#[test]
+fn a_node_that_restarts_votes_for_nobody_for_one_lease() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("k", b"v")).await;
+        cluster.wait_equal(Index(1)).await;
+        for id in 1..=3 {
+            cluster.lose_power(id, id).await;
+        }
+        let begun = std::time::Instant::now();
+        let node = cluster.start(2).await;
+        let request = || {
+            let last = node.consensus.reader().last().map(|id| thalweg_raft::RaftLogId {
+                leader_id: openraft::vote::leader_id_std::CommittedLeaderId::new(id.term.0),
+                index: id.index.0,
+            });
+            let leader_id = openraft::vote::RaftLeaderId::new(100, 3);
+            let vote = thalweg_raft::RaftVote { leader_id, committed: false };
+            openraft::raft::VoteRequest { vote, last_log_id: last, leadership_transfer: false }
+        };
+        let lease = crate::node::options().lease();
+        let mut refusals = 0;
+        loop {
+            let granted = node.consensus.vote(request()).await.unwrap().vote_granted;
+            let elapsed = begun.elapsed();
+            if granted {
+                assert!(elapsed >= lease, "{elapsed:?}");
+                break;
+            }
+            refusals += 1;
+            assert!(elapsed < crate::node::PATIENCE);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(refusals > 0);
     });
 }

@@ -6,4 +6,5 @@ mod membership;
 mod network;
 mod node;
 mod reads;
+mod snapshots;
 mod writes;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use thalweg_raft::ChangeError;
+use thalweg_raft::{ChangeError, Removal};
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId};
 
@@ -56,10 +56,20 @@ fn a_removed_voter_does_not_come_back() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         let gone = (1..=3).find(|id| *id != leader.id).unwrap();
-        assert_eq!(leader.consensus.remove(NodeId(leader.id), Removal::Safe).await, Err(ChangeError::Leads(NodeId(leader.id))));
+        assert_eq!(
+            leader.consensus.remove(NodeId(leader.id), Removal::Safe).await,
+            Err(ChangeError::Leads(NodeId(leader.id)))
+        );
         cluster.lose_power(gone, 5).await;
         leader.consensus.remove(NodeId(gone), Removal::Safe).await.unwrap();
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
+        let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
+        // The other nodes know it as well.
+        let to = (1..=3).find(|id| *id != leader.id && *id != gone).map(NodeId);
+        let begun = std::time::Instant::now();
+        while leader.consensus.transfer(to).await.is_err() && begun.elapsed() < crate::node::PATIENCE {}
+        let leader = cluster.leader_except(&[leader.id]).await;
         let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
         cluster.write(&put("without it", b"v")).await;

@@ -22,7 +22,7 @@ use openraft::{
 };
 use openraft_rt_tokio::TokioRuntime;
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, Forwarded, Forwarder, RaftSnapshot, RaftVote, SnapshotHandle};
+use thalweg_raft::{BarrierError, Forwarder, RaftSnapshot, RaftVote, SnapshotHandle, Snapshots};
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 
@@ -31,7 +31,7 @@ pub type Consensus = thalweg_raft::Consensus<TokioRuntime>;
 
 #[derive(Default)]
 struct Inner {
-    nodes: BTreeMap<u64, Consensus>,
+    nodes: BTreeMap<u64, (Consensus, Rc<dyn Snapshots>)>,
     cuts: BTreeSet<(u64, u64)>,
 }
 
@@ -40,8 +40,8 @@ struct Inner {
 pub struct Network(Rc<RefCell<Inner>>);
 
 impl Network {
-    pub fn connect(&self, node: u64, consensus: Consensus) {
-        self.0.borrow_mut().nodes.insert(node, consensus);
+    pub fn connect(&self, node: u64, consensus: Consensus, snapshots: Rc<dyn Snapshots>) {
+        self.0.borrow_mut().nodes.insert(node, (consensus, snapshots));
     }
 
     pub fn disconnect(&self, node: u64) {
@@ -84,6 +84,10 @@ impl fmt::Debug for Links {
 impl Links {
     /// Returns the other node, if it can be reached.
     fn reach(&self, to: u64) -> Result<Consensus, Unreachable<Types>> {
+        Ok(self.reach_parts(to)?.0)
+    }
+
+    fn reach_parts(&self, to: u64) -> Result<(Consensus, Rc<dyn Snapshots>), Unreachable<Types>> {
         let inner = self.network.0.borrow();
         if inner.cuts.contains(&(self.from, to)) {
             return Err(Unreachable::from_string("the link is cut"));
@@ -155,12 +159,22 @@ impl RaftNetworkV2<Types> for Link {
 
     async fn full_snapshot(
         &mut self,
-        _: RaftVote,
-        _: RaftSnapshot,
+        vote: RaftVote,
+        snapshot: RaftSnapshot,
         _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        Err(Unreachable::from_string("these nodes have no snapshots").into())
+        let SnapshotHandle::Send(Some(own)) = snapshot.snapshot else { panic!("a leader sends its own state") };
+        let (peer, snapshots) = self.links.reach_parts(self.to)?;
+        let installed = async {
+            let mut reader = own.open().await?;
+            let mut writer = snapshots.receive(reader.id()).await?;
+            while let Some(chunk) = reader.chunk(writer.next()).await? {
+                writer.write(chunk).await?;
+            }
+            peer.install_snapshot(vote, writer).await
+        };
+        installed.await.map_err(|error| Unreachable::new(&error).into())
     }
 }
 
@@ -171,7 +185,7 @@ impl Forwarder for Links {
         payload: Bytes,
         purpose: Purpose,
         within: Duration,
-    ) -> LocalBoxFuture<'static, Result<Forwarded, ProposeError>> {
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let peer = self.reach(leader.0.0);
         Box::pin(async move {
             let peer = peer.map_err(|_| ProposeError::NoLeader)?;

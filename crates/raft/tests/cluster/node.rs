@@ -1,11 +1,20 @@
 //! Nodes on simulated disks, and clusters of them.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use openraft_rt_tokio::TokioRuntime;
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
-use thalweg_raft::{ConsensusOptions, ConsensusParts, SyncQueue, SyncThread};
+use thalweg_raft::{ConsensusOptions, ConsensusParts, SyncDriver, SyncQueue, SyncThread};
 use thalweg_replica::{Committed, Member, MemberOptions, NodeInfo, ProposeError, Wake};
 use thalweg_state::{
     keyspaces::StoredValue,
@@ -23,6 +32,7 @@ use thalweg_types::{
 use crate::{
     commands::{KEYSPACE, create},
     network::{Consensus, Network},
+    snapshots::Copies,
 };
 
 /// Bound of every wait; no test needs a tenth of it.
@@ -46,6 +56,45 @@ pub fn options() -> ConsensusOptions {
     }
 }
 
+/// Performs the fsyncs of a node, unless the test holds them back.
+pub struct Syncs {
+    thread: SyncThread,
+    is_held: AtomicBool,
+}
+
+impl Syncs {
+    pub fn hold(&self) {
+        self.is_held.store(true, SeqCst);
+    }
+
+    pub fn release(&self) {
+        self.is_held.store(false, SeqCst);
+        self.thread.notify();
+    }
+}
+
+impl SyncDriver for Syncs {
+    fn notify(&self) {
+        if !self.is_held.load(SeqCst) {
+            self.thread.notify();
+        }
+    }
+}
+
+/// Settings of the nodes of a test.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub max_wait: Duration,
+    pub forwards: bool,
+    pub consensus: ConsensusOptions,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_wait: Duration::from_secs(10), forwards: true, consensus: options() }
+    }
+}
+
 /// A node that runs.
 #[derive(Clone)]
 pub struct Node {
@@ -54,10 +103,11 @@ pub struct Node {
     pub machine: Arc<Machine>,
     pub member: Member,
     pub consensus: Consensus,
+    pub syncs: Arc<Syncs>,
 }
 
 impl Node {
-    pub async fn start(disk: &SimDisk, id: u64, network: &Network, max_wait: Duration) -> Self {
+    pub async fn start(disk: &SimDisk, id: u64, network: &Network, settings: Settings) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let log_options = LogOptions {
             segment_bytes: 256 * 1024,
@@ -70,22 +120,25 @@ impl Node {
         let barrier = Arc::new(Barrier(log.clone()));
         let backend = MemoryBackend::open(Arc::new(disk.clone()), MemoryOptions::default(), barrier).unwrap();
         let machine = Arc::new(Machine::open(Arc::new(backend), MachineOptions::default()).unwrap());
-        let options = MemberOptions { max_wait, ..MemberOptions::new(SpaceId::ZERO, NodeId(id), 1 << 20) };
+        let options =
+            MemberOptions { max_wait: settings.max_wait, ..MemberOptions::new(SpaceId::ZERO, NodeId(id), 1 << 20) };
         let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options).unwrap();
         let queue: Arc<SyncQueue<TokioRuntime>> = Arc::new(SyncQueue::new(log.clone()));
-        let driver = Arc::new(SyncThread::start(Arc::clone(&queue)).unwrap());
+        let thread = SyncThread::start(Arc::clone(&queue)).unwrap();
+        let syncs = Arc::new(Syncs { thread, is_held: AtomicBool::new(false) });
         let links = network.links_of(id);
+        let snapshots = Copies::of(&member);
         let parts = ConsensusParts {
             member: member.clone(),
             queue,
-            driver,
+            driver: Arc::clone(&syncs) as _,
             network: links.clone(),
-            snapshots: None,
-            forwarder: Some(Rc::new(links)),
+            snapshots: Some(Rc::clone(&snapshots)),
+            forwarder: settings.forwards.then(|| Rc::new(links) as _),
         };
-        let consensus = Consensus::start(parts, crate::node::options()).await.unwrap();
-        network.connect(id, consensus.clone());
-        Self { id, log, machine, member, consensus }
+        let consensus = Consensus::start(parts, settings.consensus).await.unwrap();
+        network.connect(id, consensus.clone(), snapshots);
+        Self { id, log, machine, member, consensus, syncs }
     }
 
     /// Proposes a command on this node.
@@ -107,19 +160,24 @@ pub struct Cluster {
     pub network: Network,
     pub disks: RefCell<BTreeMap<u64, SimDisk>>,
     nodes: RefCell<BTreeMap<u64, Node>>,
-    max_wait: Duration,
+    settings: Settings,
 }
 
 impl Cluster {
     /// Starts and founds a cluster of nodes 1 to `size`, with a keyspace.
     pub async fn founded(size: u64) -> Self {
-        Self::founded_with(size, Duration::from_secs(10)).await
+        Self::founded_with(size, Settings::default()).await
     }
 
-    pub async fn founded_with(size: u64, max_wait: Duration) -> Self {
+    /// Founds a cluster whose proposers wait at most so long.
+    pub async fn impatient(size: u64, max_wait: Duration) -> Self {
+        Self::founded_with(size, Settings { max_wait, ..Settings::default() }).await
+    }
+
+    pub async fn founded_with(size: u64, settings: Settings) -> Self {
         let disks = (1..=size).map(|id| (id, SimDisk::new(id))).collect();
         let cluster =
-            Self { network: Network::default(), disks: RefCell::new(disks), nodes: RefCell::default(), max_wait };
+            Self { network: Network::default(), disks: RefCell::new(disks), nodes: RefCell::default(), settings };
         for id in 1..=size {
             cluster.start(id).await;
         }
@@ -134,7 +192,7 @@ impl Cluster {
     /// Starts a node from its disk, which is new if there is none.
     pub async fn start(&self, id: u64) -> Node {
         let disk = self.disks.borrow_mut().entry(id).or_insert_with(|| SimDisk::new(id)).clone();
-        let node = Node::start(&disk, id, &self.network, self.max_wait).await;
+        let node = Node::start(&disk, id, &self.network, self.settings).await;
         self.nodes.borrow_mut().insert(id, node.clone());
         node
     }

@@ -13,7 +13,7 @@ use thalweg_types::{
 
 use crate::{
     commands::{put, run},
-    node::Cluster,
+    node::{Cluster, Settings, options},
 };
 
 /// A value length that keeps the value in the log.
@@ -116,7 +116,7 @@ fn idle_move() -> Vec<u8> {
 #[test]
 fn moves_are_applied_in_log_order_and_wait_for_the_entries_before_them() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_secs(1)).await;
+        let cluster = Cluster::impatient(3, Duration::from_secs(1)).await;
         let node = cluster.follower().await;
         relocate_on(&node).await.unwrap();
         let leader = cluster.leader().await;
@@ -178,7 +178,7 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
 #[test]
 fn an_unknown_outcome_says_so_and_can_be_retried() {
     run(async {
-        let cluster = Cluster::founded_with(3, Duration::from_millis(300)).await;
+        let cluster = Cluster::impatient(3, Duration::from_millis(300)).await;
         let leader = cluster.leader().await;
         cluster.network.isolate(leader.id);
         let written = leader.propose(put("k", b"v")).await;
@@ -186,5 +186,56 @@ fn an_unknown_outcome_says_so_and_can_be_retried() {
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(error.code(), "outcome_unknown");
         assert_eq!(leader.get("k"), None);
+    });
+}
+
+#[test]
+fn a_follower_that_cannot_forward_names_the_leader() {
+    run(async {
+        let cluster = Cluster::founded_with(3, Settings { forwards: false, ..Settings::default() }).await;
+        let follower = cluster.follower().await;
+        let refused = follower.propose(put("k", b"v")).await;
+        let Err(ProposeError::NotLeader { leader: Some((leader, address)) }) = refused else { panic!("{refused:?}") };
+        assert_eq!(address, format!("node{}:1", leader.0));
+        assert!(cluster.node(leader.0).propose(put("k", b"v")).await.is_ok());
+    });
+}
+
+#[test]
+fn uncommitted_bytes_are_bounded_and_the_queue_rejects_the_rest() {
+    run(async {
+        const EACH: usize = 10_000;
+        const MOST: u64 = 50_000;
+        let consensus = thalweg_raft::ConsensusOptions { max_in_flight_bytes: MOST, ..options() };
+        let cluster = Cluster::founded_with(3, Settings { consensus, ..Settings::default() }).await;
+        let leader = cluster.leader().await;
+        cluster.network.isolate(leader.id);
+        let mut waiting = Vec::new();
+        let (mut refused, mut most) = (0, 0);
+        for number in 0..300 {
+            let command = put(&format!("{number}"), &[1; EACH]);
+            match leader.member.propose_async(command, Durability::Disk, Purpose::Data) {
+                Ok(proposal) => waiting.push(proposal),
+                Err(error) => {
+                    assert!(matches!(error, ProposeError::Overloaded { .. }), "{error}");
+                    refused += 1;
+                }
+            }
+            // Lets consensus take a command before the next one comes.
+            tokio::task::yield_now().await;
+            most = most.max(leader.consensus.status().in_flight_bytes);
+        }
+        assert!(refused > 100, "the queue has room for about 100 commands: {refused}");
+        assert!((MOST..MOST + (4 << 20)).contains(&most), "{most}");
+        assert!(leader.consensus.status().in_flight_bytes >= MOST);
+        cluster.network.heal();
+        for outcome in join_all(waiting).await {
+            match outcome {
+                Ok(_) | Err(ProposeError::OutcomeUnknown { .. } | ProposeError::NoLeader) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        cluster.write(&put("after", b"v")).await;
+        cluster.wait("nothing in flight", || (leader.consensus.status().in_flight_bytes == 0).then_some(())).await;
     });
 }

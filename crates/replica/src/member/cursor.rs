@@ -15,7 +15,11 @@
 //!
 //! Invariant: no record is applied before an entry of a lower LSN is applied, or void.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Condvar, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use thalweg_log::{Log, LogRecord, Records};
 use thalweg_state::machine::{LocalOutcome, Machine};
@@ -41,6 +45,21 @@ pub(crate) struct Cursor {
     /// Outcomes of the moves that were applied while callers waited.
     moved: BTreeMap<Lsn, LocalOutcome>,
     ahead: Ahead,
+}
+
+/// Callers that wait until the cursor has moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Condvar);
+
+impl Moves {
+    pub(crate) fn wake_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits until the cursor has moved, at most for `limit`.
+    pub(crate) fn wait<'a>(&self, cursor: MutexGuard<'a, Cursor>, limit: Duration) -> MutexGuard<'a, Cursor> {
+        self.0.wait_timeout(cursor, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
 }
 
 /// Log and state on which the cursor works.

@@ -20,6 +20,7 @@ mod clock;
 mod cursor;
 mod moves;
 mod open;
+mod options;
 
 use std::{
     collections::VecDeque,
@@ -39,10 +40,10 @@ use thalweg_types::{
     command::{Framed, Outcome},
 };
 
-pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, open::MemberOptions};
+pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, options::MemberOptions};
 use self::{
     batch::fail_all,
-    cursor::{Cursor, Parts},
+    cursor::{Cursor, Moves, Parts},
 };
 use crate::{
     client::Client,
@@ -131,7 +132,7 @@ struct Shared {
     driver: OnceLock<Arc<dyn ProposalDriver>>,
     observer: OnceLock<Arc<dyn Observer>>,
     cursor: Mutex<Cursor>,
-    moves: moves::Moves,
+    moves: Moves,
     /// Index through which entries may be purged.
     purge: AtomicU64,
     failure: OnceLock<String>,

@@ -11,7 +11,7 @@
 
 use std::{
     io::IoSlice,
-    sync::{Condvar, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
@@ -24,16 +24,6 @@ use crate::error::ProposeError;
 
 /// Time after which a waiting caller looks again, should nothing wake it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// Callers that wait for the cursor.
-#[derive(Debug, Default)]
-pub(super) struct Moves(Condvar);
-
-impl Moves {
-    pub(super) fn wake_all(&self) {
-        self.0.notify_all();
-    }
-}
 
 impl Member {
     /// Logs a move, which copies bytes of the log to the log's end so that an old segment can be freed, and waits until it
@@ -136,8 +126,7 @@ impl Shared {
             if left.is_zero() {
                 return Err(ProposeError::Behind);
             }
-            let waited = self.moves.0.wait_timeout(cursor, left.min(LOOK_AGAIN));
-            cursor = waited.unwrap_or_else(PoisonError::into_inner).0;
+            cursor = self.moves.wait(cursor, left.min(LOOK_AGAIN));
         }
     }
 }

@@ -9,14 +9,16 @@ use std::{
         Arc, Mutex, OnceLock, RwLock,
         atomic::{AtomicBool, AtomicU64},
     },
-    time::Duration,
 };
 
 use thalweg_log::Log;
 use thalweg_state::machine::Machine;
-use thalweg_types::{Clock, NodeId, SpaceId, SpaceTime, Term};
+use thalweg_types::{Clock, SpaceTime, Term};
 
-use super::{Leadership, Member, MemberClock, Shared, cursor::Cursor, moves::Moves};
+use super::{
+    Leadership, Member, MemberClock, MemberOptions, Shared,
+    cursor::{Cursor, Moves},
+};
 use crate::{
     apply::check_log_covers,
     counts::Counts,
@@ -24,45 +26,6 @@ use crate::{
     membership::{Membership, Vote},
     queue::Queue,
 };
-
-/// Options of a space on a member of its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberOptions {
-    /// Id of the space.
-    pub space: SpaceId,
-    /// Id of this node.
-    pub node: NodeId,
-    /// Maximum total size of queued commands in bytes. At the limit, blocking proposers wait and async proposers get an
-    /// error.
-    pub max_queue_bytes: usize,
-    /// Maximum time that a proposer waits for its answer.
-    pub max_wait: Duration,
-    /// Maximum time that a caller waits for a move. Zero never blocks: then a move behind uncommitted entries is refused.
-    pub max_move_wait: Duration,
-    /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry, and
-    /// takes the wall clock for a space without entries.
-    pub anchor: Option<SpaceTime>,
-}
-
-impl MemberOptions {
-    /// Default time that a proposer waits for its answer.
-    pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
-    /// Default time that a caller waits for a move.
-    pub const DEFAULT_MAX_MOVE_WAIT: Duration = Duration::from_secs(2);
-
-    /// Returns the default options of a member.
-    #[must_use]
-    pub const fn new(space: SpaceId, node: NodeId, max_queue_bytes: usize) -> Self {
-        Self {
-            space,
-            node,
-            max_queue_bytes,
-            max_wait: Self::DEFAULT_MAX_WAIT,
-            max_move_wait: Self::DEFAULT_MAX_MOVE_WAIT,
-            anchor: None,
-        }
-    }
-}
 
 impl Member {
     /// Opens a space whose state may be behind its log. The entries that it has not applied are applied once consensus

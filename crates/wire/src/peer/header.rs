@@ -160,7 +160,9 @@ pub fn decompress(body: &[u8]) -> Result<Vec<u8>, HeaderError> {
     if len / 255 > body.len() {
         return Err(HeaderError::Compression);
     }
-    lz4_flex::block::decompress_size_prepended(body).map_err(|_| HeaderError::Compression)
+    let long = lz4_flex::block::decompress_size_prepended(body).map_err(|_| HeaderError::Compression)?;
+    // A block that is cut between two of its sequences decompresses to fewer bytes.
+    if long.len() == len { Ok(long) } else { Err(HeaderError::Compression) }
 }
 
 #[cfg(test)]

@@ -8,4 +8,5 @@ mod commands;
 mod document;
 mod golden;
 mod peer;
+mod peer_robustness;
 mod robustness;
