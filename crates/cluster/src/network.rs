@@ -28,7 +28,7 @@ use openraft::{
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use thalweg_raft::{Consensus, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
+use thalweg_raft::{LogReader, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
 use thalweg_replica::NodeInfo;
 use thalweg_types::{NodeId, SpaceTime};
 use thalweg_wire::peer::{
@@ -45,7 +45,7 @@ use crate::{
     handshake::Credentials,
     hearing::Ears,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
-    types::{Rt, Types},
+    types::Types,
 };
 
 /// Maximum number of appends to a follower that are on their way at a time.
@@ -93,8 +93,8 @@ struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
-    /// Consensus of this node, once it runs.
-    consensus: OnceCell<Consensus<Rt>>,
+    /// Reader of this node's log, once consensus runs. Consensus itself refers to this network.
+    log: OnceCell<LogReader>,
 }
 
 /// Links to all other nodes. A clone uses the same links.
@@ -109,7 +109,7 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub fn new(credentials: Rc<Credentials>, ears: Ears) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, consensus: OnceCell::new() }))
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, log: OnceCell::new() }))
     }
 
     /// Returns the links to a node. An address that is not empty replaces the one known so far.
@@ -129,14 +129,14 @@ impl Network {
         peers.entry(node).or_insert_with(|| PeerLinks::new(&self.0.credentials, node, address));
     }
 
-    /// Sets the consensus of this node. Only the first call has an effect.
-    pub fn set_consensus(&self, consensus: Consensus<Rt>) {
-        let _ = self.0.consensus.set(consensus);
+    /// Sets the reader of this node's log. Only the first call has an effect.
+    pub fn set_log(&self, log: LogReader) {
+        let _ = self.0.log.set(log);
     }
 
     /// Space time of the first entry of the group.
     fn first_time(&self) -> SpaceTime {
-        self.0.consensus.get().and_then(Consensus::first_time).unwrap_or_default()
+        self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
 
     /// Returns a link of its own to an address, for a node whose membership is not known here.

@@ -269,7 +269,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         options.consensus,
     )
     .await?;
-    network.set_consensus(consensus.clone());
+    network.set_log(consensus.reader().clone());
     let about = AboutNode {
         name: options.name.clone(),
         zone: options.zone.clone(),

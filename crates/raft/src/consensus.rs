@@ -225,13 +225,6 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.applied.get()
     }
 
-    /// Space time of the first entry of the log; `None` if it was purged. The first entry is a membership without an entry
-    /// before it, so a follower cannot know its time and is told it with the entry.
-    #[must_use]
-    pub fn first_time(&self) -> Option<SpaceTime> {
-        self.0.reader.first_time()
-    }
-
     /// Sets the space time of the first entry that this node will receive. Has no effect once it has entries.
     pub fn set_first_time(&self, time: SpaceTime) {
         self.0.reader.set_first_time(time);

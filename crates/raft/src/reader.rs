@@ -141,8 +141,10 @@ impl LogReader {
         Err(StoreError::Missing(next))
     }
 
-    /// Returns the space time of the group's first entry; `None` if it was purged or there is none.
-    pub(crate) fn first_time(&self) -> Option<SpaceTime> {
+    /// Returns the space time of the group's first entry; `None` if it was purged or there is none. That entry is a
+    /// membership without an entry before it, so a follower cannot know its time and is told it with the entry.
+    #[must_use]
+    pub fn first_time(&self) -> Option<SpaceTime> {
         let is_here = {
             let group = self.group();
             group.purged.is_none() && !group.index.is_empty()

@@ -44,6 +44,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
     ("thalweg", &["sim"]),
+    ("cluster", &["disk", "store"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];
 
