@@ -125,11 +125,11 @@ mod tests {
     fn operations_without_an_answer_pile_up_and_the_search_stays_short() {
         // Each of the lost writes may still happen. The reads see some of them, in an order of their own.
         let mut history: Vec<_> =
-            (0..300).map(|number| timed(number + 1, u64::MAX, put(&[(0, Some(number))]), Answer::Lost)).collect();
+            (0..120).map(|number| timed(number + 1, u64::MAX, put(&[(0, Some(number))]), Answer::Lost)).collect();
         let saw = |at: u64, value| timed(1000 + 2 * at, 1001 + 2 * at, read(&[0]), Answer::Values(vec![Some(value)]));
-        history.extend((0..100).map(|at| saw(at, 299 - 2 * at)));
+        history.extend((0..50).map(|at| saw(at, 119 - 2 * at)));
         assert!(is_explained(&history));
-        history.push(saw(200, 299));
+        history.push(saw(200, 119));
         assert!(!is_explained(&history), "this value was replaced, and its write happened only once");
     }
 }
