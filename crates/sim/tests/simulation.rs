@@ -14,6 +14,8 @@ fn likely_seed(plant: Plant) -> u64 {
     match plant {
         Plant::AckBeforeFsync => 14,
         Plant::DeafLeaderKept => 42,
+        Plant::VoteAfterRestart | Plant::OwnClock => 15,
+        Plant::LateVote => 60,
         _ => 1,
     }
 }
