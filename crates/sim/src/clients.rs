@@ -40,6 +40,8 @@ pub(crate) struct Client {
     id: u64,
     /// Node that the client asks next.
     target: ProcessId,
+    /// Node that the client asks always, if there is one.
+    only: Option<ProcessId>,
     /// Values that the client saw last, for its next conditional write.
     seen: BTreeMap<Key, Option<u64>>,
     /// Highest revision that the client has seen.
@@ -74,6 +76,7 @@ impl Client {
             numbers,
             id,
             target,
+            only: None,
             seen: BTreeMap::new(),
             revision: 0,
             pause,
@@ -90,9 +93,25 @@ impl Client {
     pub(crate) async fn run(mut self) {
         while !self.cluster.is_stopping() {
             sleep(random_duration(Duration::from_micros(1)..2 * self.pause)).await;
+            if self.cluster.is_quiet() {
+                continue;
+            }
             let action = self.next_action();
             self.perform(action).await;
         }
+    }
+
+    /// Sets a key on a node.
+    pub(crate) async fn write_to(mut self, node: ProcessId) {
+        let number = self.number();
+        self.only = Some(node);
+        self.perform(Action::Write { expect: Vec::new(), put: vec![(0, Some(number))], number }).await;
+    }
+
+    /// Reads a key on a node by its lease.
+    pub(crate) async fn read_by_lease(mut self, node: ProcessId) {
+        self.only = Some(node);
+        self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
     }
 
     /// Fetches and acks all records of the group, until there have been none for longer than an ack deadline, in space time.
@@ -292,7 +311,8 @@ impl Client {
     /// Sends a request and waits for the answer.
     async fn ask(&self, action: Action, command: Bytes) -> Reply {
         // Any node takes requests.
-        let node = if random(0..5) == 0 { self.cluster.any_node() } else { self.target };
+        let usual = || if random(0..5) == 0 { self.cluster.any_node() } else { self.target };
+        let node = self.only.unwrap_or_else(usual);
         let cluster = self.cluster.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         if cluster.running(node).is_none() {

@@ -38,6 +38,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 const SLOW_MICROS: u64 = 20_000;
 /// Time for which disks are slow before all nodes lose power; shorter than the shortest fault.
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
+/// Time for which the clients stay quiet after followers have lost their promises.
+const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
@@ -61,7 +63,11 @@ struct Inner {
     broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
     history: History,
+    /// Next unique number of all clients.
+    numbers: Rc<Cell<u64>>,
     is_stopping: Cell<bool>,
+    /// True while the clients send no requests.
+    is_quiet: Cell<bool>,
     /// Time of the last answered write.
     last_write: Cell<Duration>,
     gaps: RefCell<Vec<Gap>>,
@@ -92,7 +98,9 @@ impl Cluster {
             is_replacing: Cell::default(),
             truth: Truth::default(),
             history: History::default(),
+            numbers: Rc::new(Cell::new(1)),
             is_stopping: Cell::new(false),
+            is_quiet: Cell::new(false),
             last_write: Cell::default(),
             gaps: RefCell::default(),
             active: Cell::default(),
@@ -104,6 +112,11 @@ impl Cluster {
 
     pub(crate) fn network(&self) -> &Network {
         &self.0.network
+    }
+
+    /// Returns the next unique number of all clients.
+    pub(crate) fn numbers(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.0.numbers)
     }
 
     pub(crate) fn history(&self) -> &History {
@@ -181,6 +194,11 @@ impl Cluster {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.0.is_stopping.get()
+    }
+
+    /// Returns true while the clients send no requests.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.0.is_quiet.get()
     }
 
     pub(crate) fn running(&self, node: ProcessId) -> Option<Running> {
@@ -460,23 +478,27 @@ impl Cluster {
         };
     }
 
-    /// Cuts a node off from the others, one after the other. The last ones restart.
+    /// Cuts a node off from half of the other voters, which soon want to elect another leader and have all entries, because
+    /// the clients are quiet. Then the others restart, and the node is cut off from them too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
-        // With the node itself, the others that remain are just a majority.
-        let restarted = others.split_off((others.len() / 2).max(usize::from(others.len() > 1)));
+        let restarted = others.split_off(others.len() / 2);
         let cut = move |cluster: &Self, other| {
             cluster.0.network.cut(id, other);
             cluster.0.network.cut(other, id);
         };
-        others.iter().for_each(|other| cut(self, *other));
+        self.0.is_quiet.set(true);
         let cluster = self.clone();
         spawn(OUTSIDE, async move {
-            sleep(Duration::from_millis(random(100..600))).await;
+            sleep(Duration::from_millis(100)).await;
+            others.iter().for_each(|other| cut(&cluster, *other));
+            sleep(Duration::from_millis(random(700..1_100))).await;
             for other in restarted {
                 cut(&cluster, other);
                 cluster.restart_soon(other);
             }
+            sleep(QUIET_AFTER).await;
+            cluster.0.is_quiet.set(false);
         });
     }
 

@@ -17,8 +17,8 @@ pub enum FaultKind {
     Kill,
     /// The process is killed, and starts again at once.
     Restarted,
-    /// The leader is cut off from some voters, and a little later from the others, which restart at that moment: they
-    /// forget what they promised to the leader.
+    /// The leader is cut off from some voters, and a second later from the others, which restart at that moment: they forget
+    /// what they promised to the leader. The clients are quiet meanwhile.
     LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
@@ -88,7 +88,8 @@ impl FaultKind {
     #[must_use]
     pub const fn leaves_majority(self) -> bool {
         // A leader whose disk is full keeps leading, and its log takes no entry.
-        !matches!(self, Self::AllPowerLoss | Self::SlowThenPowerLoss | Self::FullDisk)
+        // While the clients are quiet, nothing is answered.
+        !matches!(self, Self::AllPowerLoss | Self::SlowThenPowerLoss | Self::FullDisk | Self::LostPromises)
     }
 
     /// Name of the kind in reports.

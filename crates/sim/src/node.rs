@@ -43,6 +43,8 @@ use crate::{
 const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
+/// Number of appends that overtake a vote, if that bug is planted.
+const LATE_APPENDS: u32 = 30;
 /// Maximum bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Usual size of a disk.
@@ -113,8 +115,8 @@ impl SyncDriver for Syncs {
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that is confirmed and not written.
-    late_vote: Option<RaftVote>,
+    /// Vote that is confirmed and not written, and the number of appends before it is.
+    late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
 
@@ -134,7 +136,7 @@ impl RaftLogStorage<Types> for PlantedStore {
             return Ok(());
         }
         if self.plant == Some(Plant::LateVote) {
-            self.late_vote = Some(*vote);
+            self.late_vote = Some((*vote, LATE_APPENDS));
             return Ok(());
         }
         self.store.save_vote(vote).await
@@ -160,7 +162,11 @@ impl RaftLogStorage<Types> for PlantedStore {
         }
         self.store.append(entries, callback).await?;
         match self.late_vote.take() {
-            Some(vote) => self.store.save_vote(&vote).await,
+            Some((vote, 0)) => self.store.save_vote(&vote).await,
+            Some((vote, left)) => {
+                self.late_vote = Some((vote, left - 1));
+                Ok(())
+            }
             None => Ok(()),
         }
     }

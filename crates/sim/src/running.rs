@@ -58,6 +58,12 @@ impl Running {
         &self.0.consensus
     }
 
+    /// Returns true if the node leads, as far as it knows.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.0.member.leads()
+    }
+
     /// Returns the index of the last applied entry.
     #[must_use]
     pub fn applied(&self) -> u64 {

@@ -9,7 +9,7 @@ use thalweg_replica::plant::apply_void_entries;
 use crate::{
     clients::Client,
     cluster::Cluster,
-    faults::Victim,
+    faults::{FaultKind, Victim},
     oracle,
     plant::Plant,
     report::Report,
@@ -23,6 +23,9 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
 /// Time in which all records of the consumer group can be fetched and acked. Space time may stand still before, because
 /// the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Time in which the next leader is awaited while a leader loses its promises.
+const PROBED_FOR: Duration = Duration::from_secs(3);
 
 /// Runs a simulation.
 #[must_use]
@@ -70,7 +73,7 @@ async fn run_cluster(cluster: &Cluster) -> bool {
         cluster.start(id).await;
     }
     cluster.found().await;
-    let numbers = Rc::new(Cell::new(1));
+    let numbers = cluster.numbers();
     start_clients(cluster, &numbers);
     carry_out_script(cluster).await;
     recover(cluster).await;
@@ -110,6 +113,23 @@ fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
     }
 }
 
+/// Writes to the next leader as soon as there is one, and reads then from the old one by its lease.
+fn probe_lease(cluster: &Cluster, old: ProcessId) {
+    let cluster = cluster.clone();
+    spawn(OUTSIDE, async move {
+        let begun = now();
+        while now() < begun + PROBED_FOR {
+            sleep(Duration::from_millis(1)).await;
+            let leads = |id: &ProcessId| *id != old && cluster.running(*id).is_some_and(|running| running.leads());
+            if let Some(leader) = cluster.ids().into_iter().find(leads) {
+                let client = || Client::new(cluster.clone(), cluster.numbers(), 0, Duration::ZERO);
+                client().write_to(leader).await;
+                return client().read_by_lease(old).await;
+            }
+        }
+    });
+}
+
 async fn carry_out_script(cluster: &Cluster) {
     let Settings { lasts, without, .. } = cluster.settings();
     for fault in cluster.settings().script() {
@@ -124,6 +144,9 @@ async fn carry_out_script(cluster: &Cluster) {
         record(victim, fault.to_string());
         cluster.note_faults(1);
         cluster.begin(&fault, victim);
+        if fault.kind == FaultKind::LostPromises {
+            probe_lease(cluster, victim);
+        }
         cluster.measure_gap(fault, victim);
         let cluster = cluster.clone();
         spawn(OUTSIDE, async move {

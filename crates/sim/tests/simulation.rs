@@ -12,8 +12,10 @@ const SEEDS: u64 = 200;
 /// changes the courses of all seeds; then the search takes longer, and prints a better seed.
 fn likely_seed(plant: Plant) -> u64 {
     match plant {
-        Plant::AckBeforeFsync => 32,
-        Plant::DeafLeaderKept => 43,
+        Plant::AckBeforeFsync => 14,
+        Plant::DeafLeaderKept => 42,
+        Plant::VoteAfterRestart | Plant::OwnClock => 15,
+        Plant::LateVote => 60,
         _ => 1,
     }
 }

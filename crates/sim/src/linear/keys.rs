@@ -107,9 +107,8 @@ mod tests {
     #[test]
     fn transactions_happen_at_one_point_in_time() {
         let both = timed(1, 10, put(&[(0, Some(1)), (1, Some(1))]), Answer::Done);
-        let saw = |begin, values: [Option<u64>; 2]| {
-            timed(begin, begin + 1, read(&[0, 1]), Answer::Values(values.to_vec()))
-        };
+        let saw =
+            |begin, values: [Option<u64>; 2]| timed(begin, begin + 1, read(&[0, 1]), Answer::Values(values.to_vec()));
         assert!(is_explained(&[both.clone(), saw(2, [None; 2]), saw(4, [Some(1); 2])]));
         assert!(!is_explained(&[both.clone(), saw(2, [Some(1), None])]), "half of a transaction");
         assert!(!is_explained(&[both, saw(2, [Some(1); 2]), saw(4, [None; 2])]), "undone");
@@ -125,11 +124,11 @@ mod tests {
     fn operations_without_an_answer_pile_up_and_the_search_stays_short() {
         // Each of the lost writes may still happen. The reads see some of them, in an order of their own.
         let mut history: Vec<_> =
-            (0..300).map(|number| timed(number + 1, u64::MAX, put(&[(0, Some(number))]), Answer::Lost)).collect();
+            (0..120).map(|number| timed(number + 1, u64::MAX, put(&[(0, Some(number))]), Answer::Lost)).collect();
         let saw = |at: u64, value| timed(1000 + 2 * at, 1001 + 2 * at, read(&[0]), Answer::Values(vec![Some(value)]));
-        history.extend((0..100).map(|at| saw(at, 299 - 2 * at)));
+        history.extend((0..50).map(|at| saw(at, 119 - 2 * at)));
         assert!(is_explained(&history));
-        history.push(saw(200, 299));
+        history.push(saw(200, 119));
         assert!(!is_explained(&history), "this value was replaced, and its write happened only once");
     }
 }
