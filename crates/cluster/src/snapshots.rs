@@ -1,11 +1,202 @@
-//! Snapshots of this node's state for consensus.
+//! Snapshots of this node's database for consensus: read in chunks by the leader, installed by a follower.
+//!
+//! Owns: the threads on which the blocking calls of the database run, and the memory of the last transfer that was
+//! interrupted. Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
+//!
+//! A transfer that was interrupted continues within [`KEEP`]: the leader keeps the snapshot at its position, and the
+//! follower keeps what it has received. A snapshot that is kept holds the log back, as an open one does.
 
-use std::rc::Rc;
+use std::{cell::RefCell, fmt, io, rc::Rc, time::Duration};
 
-use thalweg_engine::Database;
-use thalweg_raft::Snapshots;
+use bytes::Bytes;
+use futures_util::{FutureExt, future::LocalBoxFuture};
+use thalweg_engine::{
+    Database,
+    snapshot::{Compression, Install, Snapshot, SnapshotOptions},
+};
+use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
+use thalweg_replica::Membership;
+use thalweg_state::membership::LogId;
+use tokio::task::{spawn_blocking, spawn_local};
+
+use crate::secret::nonce;
+
+/// Time for which a snapshot is kept after its transfer was interrupted.
+const KEEP: Duration = Duration::from_secs(20);
+
+/// A snapshot with its identity.
+struct Kept {
+    id: SnapshotId,
+    snapshot: Snapshot,
+}
+
+/// Snapshots of a database.
+struct DatabaseSnapshots {
+    db: Database,
+    /// Snapshot of the last transfer, if it was interrupted.
+    kept: Rc<RefCell<Option<Kept>>>,
+}
+
+impl fmt::Debug for DatabaseSnapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DatabaseSnapshots")
+    }
+}
 
 /// Returns the snapshots of a database.
-pub(crate) fn of(_: &Database) -> Option<Rc<dyn Snapshots>> {
-    None
+pub(crate) fn of(db: &Database) -> Option<Rc<dyn Snapshots>> {
+    Some(Rc::new(DatabaseSnapshots { db: db.clone(), kept: Rc::default() }))
+}
+
+/// Runs blocking work of the database on a thread for such work.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn begin(db: &Database) -> io::Result<Kept> {
+    // Chunks travel over a network that is usually faster than zstd.
+    let options = SnapshotOptions { compression: Compression::Lz4, ..SnapshotOptions::default() };
+    let snapshot = db.snapshot(&options).map_err(io::Error::other)?;
+    let applied = snapshot.info().applied;
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the state has no membership");
+    let stored = snapshot.membership().ok_or_else(malformed)?;
+    let membership = Membership::decode(&stored.payload).ok_or_else(malformed)?;
+    let last = LogId { term: applied.term, index: applied.index };
+    let position = SnapshotPosition { last, membership: (stored.id, membership) };
+    let [n0, n1, n2, n3, n4, n5, n6, n7, ..] = nonce().0;
+    let nonce = u64::from_le_bytes([n0, n1, n2, n3, n4, n5, n6, n7]);
+    Ok(Kept { id: SnapshotId { position, nonce }, snapshot })
+}
+
+impl Snapshots for DatabaseSnapshots {
+    fn open(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
+        async move {
+            let kept = self.kept.borrow_mut().take();
+            let Kept { id, snapshot } = match kept {
+                Some(kept) => kept,
+                None => {
+                    let db = self.db.clone();
+                    blocking(move || begin(&db)).await?
+                }
+            };
+            let reader = ChunkReader { id, snapshot: Some(snapshot), kept: Rc::clone(&self.kept) };
+            Ok(Box::new(reader) as Box<dyn SnapshotReader>)
+        }
+        .boxed_local()
+    }
+
+    fn receive<'a>(&'a self, id: &'a SnapshotId) -> LocalBoxFuture<'a, io::Result<Box<dyn SnapshotWriter>>> {
+        async move {
+            let db = self.db.clone();
+            let install = blocking(move || db.install().map_err(io::Error::other)).await?;
+            Ok(Box::new(ChunkWriter { id: id.clone(), install: Some(install) }) as Box<dyn SnapshotWriter>)
+        }
+        .boxed_local()
+    }
+}
+
+struct ChunkReader {
+    id: SnapshotId,
+    /// `None` after an error, and while a chunk is being read.
+    snapshot: Option<Snapshot>,
+    kept: Rc<RefCell<Option<Kept>>>,
+}
+
+impl fmt::Debug for ChunkReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChunkReader").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the snapshot has ended with an error")
+}
+
+impl SnapshotReader for ChunkReader {
+    fn id(&self) -> &SnapshotId {
+        &self.id
+    }
+
+    fn chunk(&mut self, number: u64) -> LocalBoxFuture<'_, io::Result<Option<Bytes>>> {
+        async move {
+            let mut snapshot = self.snapshot.take().ok_or_else(ended)?;
+            let (snapshot, chunk) = blocking(move || {
+                snapshot.resume_at(number).map_err(io::Error::other)?;
+                let chunk = snapshot.next_chunk().map_err(io::Error::other)?;
+                Ok((snapshot, chunk))
+            })
+            .await?;
+            // After the last chunk nothing is left to continue.
+            self.snapshot = chunk.is_some().then_some(snapshot);
+            Ok(chunk)
+        }
+        .boxed_local()
+    }
+}
+
+impl Drop for ChunkReader {
+    fn drop(&mut self) {
+        let Some(snapshot) = self.snapshot.take() else { return };
+        let nonce = self.id.nonce;
+        *self.kept.borrow_mut() = Some(Kept { id: self.id.clone(), snapshot });
+        let kept = Rc::downgrade(&self.kept);
+        // Without a runtime the node stops, and the snapshot ends with it.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            spawn_local(async move {
+                tokio::time::sleep(KEEP).await;
+                if let Some(kept) = kept.upgrade() {
+                    kept.borrow_mut().take_if(|kept| kept.id.nonce == nonce);
+                }
+            });
+        }
+    }
+}
+
+struct ChunkWriter {
+    id: SnapshotId,
+    /// `None` after an error, and while a chunk is being written.
+    install: Option<Install>,
+}
+
+impl fmt::Debug for ChunkWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChunkWriter").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotWriter for ChunkWriter {
+    fn id(&self) -> &SnapshotId {
+        &self.id
+    }
+
+    fn next(&self) -> u64 {
+        self.install.as_ref().map_or(0, Install::next_number)
+    }
+
+    fn write(&mut self, chunk: Bytes) -> LocalBoxFuture<'_, io::Result<()>> {
+        async move {
+            let mut install = self.install.take().ok_or_else(ended)?;
+            let install = blocking(move || {
+                install.push(chunk).map_err(io::Error::other)?;
+                Ok(install)
+            })
+            .await?;
+            self.install = Some(install);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn install(mut self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
+        async move {
+            let install = self.install.take().ok_or_else(ended)?;
+            let installed = blocking(move || install.finish().map_err(io::Error::other)).await?;
+            if let Some(leftover) = installed.leftover {
+                tracing::warn!(%leftover, "files of the state before a snapshot could not be removed");
+            }
+            tracing::info!(from = %installed.from, index = installed.applied.index.0, "installed a snapshot");
+            Ok(())
+        }
+        .boxed_local()
+    }
 }

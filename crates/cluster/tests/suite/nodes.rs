@@ -133,3 +133,27 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     let report = cluster.nodes[0].report();
     assert!(report.members.iter().all(|member| member.node != gone && member.role == Role::Voter));
 }
+
+#[test]
+fn a_new_node_gets_the_state_as_a_snapshot_if_the_log_no_longer_has_its_beginning() {
+    let mut cluster = TestCluster::start(1);
+    let keyspace = cluster.nodes[0].db.keyspace("k").unwrap();
+    let value = vec![7; 20_000];
+    // More than a segment, so that the maintenance can free the first ones.
+    (0..2_000_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), &value).unwrap()));
+    (0..2_000_u32).filter(|number| number % 10 > 0).for_each(|number| drop(keyspace.delete(&number.to_be_bytes()).unwrap()));
+    let log = cluster.nodes[0].db.member_parts().unwrap().log;
+    wait_until("the beginning of the log is freed", || {
+        cluster.nodes[0].db.flush().unwrap();
+        cluster.nodes[0].db.maintain().unwrap();
+        log.start() > thalweg_types::Lsn(100)
+    });
+    drop(log);
+    cluster.add("n2");
+    cluster.wait_for_voters(2);
+    put_again(&cluster, 1, b"after", b"value");
+    cluster.check_equal();
+    let copied = cluster.nodes[1].db.keyspace("k").unwrap();
+    assert_eq!(copied.get(&10_u32.to_be_bytes()).unwrap().unwrap().value, &value[..]);
+    assert!(copied.get(&11_u32.to_be_bytes()).unwrap().is_none());
+}
