@@ -28,7 +28,7 @@ pub struct Ack {
 /// Rejects a conditional request at level `none`, because such a request would be acknowledged before its outcome is
 /// known.
 pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Result<(), WriteError> {
-    if conditional && level == Durability::None { Err(WriteError::OutcomeUnknown) } else { Ok(()) }
+    if conditional && level == Durability::None { Err(WriteError::LevelTooLow) } else { Ok(()) }
 }
 
 /// Returns the ack of a command that was carried out, or the error of a rejected one.

@@ -229,7 +229,8 @@ impl AsyncDatabase {
         purpose: Purpose,
         wake: Wake,
     ) -> Result<Proposal, WriteError> {
-        Ok(self.db.inner.open.solo.propose_async_for(self.client.clone(), command, level, purpose, wake)?)
+        self.db.inner.check_serving()?;
+        Ok(self.db.inner.open.replica.propose_async_for(self.client.clone(), command, level, purpose, wake)?)
     }
 
     fn propose_infallible(

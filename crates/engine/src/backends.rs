@@ -15,7 +15,7 @@ use thalweg_store::redb::{RedbBackend, RedbOptions};
 #[cfg(feature = "sqlite")]
 use thalweg_store::sqlite::{SqliteBackend, SqliteOptions};
 use thalweg_store::{
-    Backend, LogBarrier,
+    Backend, Background, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
 };
@@ -85,6 +85,15 @@ fn aside_dir(kind: BackendKind) -> String {
     format!("{}.old", StateDir::FIRST.path(kind))
 }
 
+/// Place in which a backend keeps the state, and the threads that do its background work.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) disk: &'a Arc<dyn Disk>,
+    /// Directory in the operating system for backends that do their own I/O; `None` for the disk's own one.
+    pub(crate) os_dir: Option<&'a Path>,
+    pub(crate) background: Background,
+}
+
 /// Opens the state that a backend keeps in a state directory. The state is empty if the backend has none there yet.
 pub(crate) fn open(
     disk: &Arc<dyn Disk>,
@@ -93,6 +102,18 @@ pub(crate) fn open(
     barrier: Arc<dyn LogBarrier>,
     options: &Options,
 ) -> Result<Arc<dyn Backend>, OpenError> {
+    open_in(Place { disk, os_dir: None, background: Background::Threads }, kind, dir, barrier, options)
+}
+
+/// Opens the state like [`open`], in a place.
+pub(crate) fn open_in(
+    place: Place<'_>,
+    kind: BackendKind,
+    dir: StateDir,
+    barrier: Arc<dyn LogBarrier>,
+    options: &Options,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    let Place { disk, background, .. } = place;
     match kind {
         BackendKind::Memory => {
             let options = MemoryOptions { dir: dir.path(kind), ..MemoryOptions::default() };
@@ -103,22 +124,26 @@ pub(crate) fn open(
                 cache_bytes: options.cache_bytes,
                 memtable_bytes: options.memtable_bytes,
                 compaction: options.compaction,
-                ..LsmOptions::new(os_dir(disk, kind, dir)?)
+                background,
+                ..LsmOptions::new(place.os_dir(kind, dir)?)
             };
             Ok(Arc::new(LsmBackend::open(options, barrier)?))
         }
         #[cfg(feature = "redb")]
         BackendKind::Redb => {
-            let options =
-                RedbOptions { dir: dir.path(kind), cache_bytes: options.cache_bytes, buffer: buffer(options) };
+            let options = RedbOptions {
+                dir: dir.path(kind),
+                cache_bytes: options.cache_bytes,
+                buffer: buffer(options, background),
+            };
             Ok(Arc::new(RedbBackend::open(disk, options, barrier)?))
         }
         #[cfg(feature = "sqlite")]
         BackendKind::Sqlite => {
             let options = SqliteOptions {
                 cache_bytes: options.cache_bytes,
-                buffer: buffer(options),
-                ..SqliteOptions::new(os_dir(disk, kind, dir)?)
+                buffer: buffer(options, background),
+                ..SqliteOptions::new(place.os_dir(kind, dir)?)
             };
             Ok(Arc::new(SqliteBackend::open(options, barrier)?))
         }
@@ -128,12 +153,15 @@ pub(crate) fn open(
 }
 
 #[cfg(any(feature = "redb", feature = "sqlite"))]
-fn buffer(options: &Options) -> thalweg_store::BufferOptions {
-    thalweg_store::BufferOptions { memtable_bytes: options.memtable_bytes, ..thalweg_store::BufferOptions::default() }
+fn buffer(options: &Options, background: Background) -> thalweg_store::BufferOptions {
+    let memtable_bytes = options.memtable_bytes;
+    thalweg_store::BufferOptions { memtable_bytes, background, ..thalweg_store::BufferOptions::default() }
 }
 
-/// Path of the backend's directory in the operating system, for libraries that do their own I/O.
-fn os_dir(disk: &Arc<dyn Disk>, kind: BackendKind, dir: StateDir) -> Result<PathBuf, OpenError> {
-    let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
-    Ok(root.join(dir.path(kind)))
+impl Place<'_> {
+    /// Path of a backend's directory in the operating system, for libraries that do their own I/O.
+    fn os_dir(&self, kind: BackendKind, dir: StateDir) -> Result<PathBuf, OpenError> {
+        let root = self.os_dir.or_else(|| self.disk.os_path());
+        Ok(root.ok_or(OpenError::NoOsPath { backend: kind.name() })?.join(dir.path(kind)))
+    }
 }

@@ -96,13 +96,13 @@ impl AsyncDatabase {
 
     /// Commits all commands that were proposed with [`Wake::Later`].
     pub fn commit_queued(&self) {
-        self.blocking().inner.open.solo.commit_queued();
+        self.blocking().inner.open.replica.commit_queued();
     }
 
     /// Commits all queued commands like [`commit_queued`](Self::commit_queued), but on the calling thread if no other
     /// thread is committing. This blocks for an fsync. For executors that have nothing else to do in the meantime.
     pub fn commit_queued_here(&self) {
-        self.blocking().inner.open.solo.commit_queued_here();
+        self.blocking().inner.open.replica.commit_queued_here();
     }
 }
 

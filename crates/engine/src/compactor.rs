@@ -338,7 +338,7 @@ fn relocate(
 ) -> Result<LocalOutcome, ProposeError> {
     let mut payload = Vec::with_capacity(bytes.len() + 64);
     Move::encode(&mut payload, from, target, bytes);
-    inner.open.solo.relocate(&payload)
+    inner.open.replica.relocate(&payload)
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {

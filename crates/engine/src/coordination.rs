@@ -142,7 +142,7 @@ impl Coordinator for Coordination {
         match self.keyspace.put_with(key, value, &options) {
             Ok(ack) => match ack.revision {
                 Some(revision) => Ok(EnterResult::At(revision)),
-                None => Err(WriteError::OutcomeUnknown.into()),
+                None => Err(WriteError::LevelTooLow.into()),
             },
             Err(WriteError::NoSuchLease(_)) => Ok(EnterResult::LeaseEnded),
             Err(WriteError::ConditionFailed { .. }) => Ok(EnterResult::Exists),

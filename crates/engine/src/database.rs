@@ -9,7 +9,7 @@ use std::{
     ops::ControlFlow,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -25,11 +25,14 @@ use thalweg_types::{
 
 use crate::{
     ack::{Ack, check_outcome_known},
+    blocking::block_on,
     digests::Digests,
     error::{OpenError, WriteError},
+    identity::Part,
     inner::Inner,
     maintenance::{Background, Maintenance},
-    open::{self, OpenReport, Opened},
+    member::raised,
+    open::{self, Mode, OpenReport, Opened, Surroundings},
     options::Options,
     scrub::{Scrub, ScrubStats},
     snapshot::install::Slot,
@@ -45,6 +48,11 @@ pub enum Health {
     DiskFull {
         /// Number of bytes that are free on the disk.
         free_bytes: u64,
+    },
+    /// This member serves neither writes nor reads, because its data may differ from that of the other members.
+    StoppedServing {
+        /// Reason why the member has stopped serving.
+        reason: String,
     },
     /// The database accepts no writes until it is restarted or repaired. Reads go on.
     Failed {
@@ -84,19 +92,20 @@ impl Database {
         options: Options,
         progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
     ) -> Result<Self, OpenError> {
-        let opened = open::real(path.as_ref(), &options, progress)?;
+        let opened = open::real(path.as_ref(), &options, None, progress)?;
         Ok(Self::start(opened, options))
     }
 
     /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
     /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let opened = open::on(disk, &clock, seed, &options, &mut |_| ControlFlow::Continue(()))?;
+        let surroundings = Surroundings { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
+        let opened = open::on(surroundings, &options, Part::Alone, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 
-    fn start(open: Opened, options: Options) -> Self {
-        let level = options.durability;
+    pub(crate) fn start(open: Opened, options: Options) -> Self {
+        let level = raised(options.durability, &open.replica);
         let interval = options.maintenance_interval;
         // A replayed command may have left a view that no caller of this process has requested.
         open.machine.drop_digest_view();
@@ -115,6 +124,8 @@ impl Database {
             redis_views: AtomicU64::new(0),
             maintenance_error: Mutex::default(),
             digests,
+            follower_floor: AtomicU64::new(u64::MAX),
+            stopped: OnceLock::new(),
             closed: AtomicBool::new(false),
         });
         inner.note_state_space();
@@ -139,9 +150,11 @@ impl Database {
         inner.scrub.stop();
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
-        // ignored.
-        let _ = inner.note_passed_deadlines();
-        inner.open.solo.close();
+        // ignored. Reads of a member use only times of entries.
+        if inner.open.replica.member().is_none() {
+            let _ = block_on(inner.note_passed_deadlines());
+        }
+        inner.open.replica.close();
         inner.open.tails.close();
         inner.open.watches.close();
         // Do both: a state that cannot be flushed only makes the next open slower.
@@ -152,9 +165,11 @@ impl Database {
         Ok(())
     }
 
-    /// Returns a handle of the same database whose writes use the durability `level` by default.
+    /// Returns a handle of the same database whose writes use the durability `level` by default. On a member of a
+    /// cluster, every level but `none` is raised to `quorum`.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
+        let level = raised(level, &self.inner.open.replica);
         Self { background: self.background.clone(), inner: self.inner.clone(), level }
     }
 
@@ -176,10 +191,14 @@ impl Database {
     }
 
     /// Returns the durability of the results of all reads that have ended: `Disk` if everything that they may have
-    /// seen is on disk, else `Os`. Call it after the read whose durability matters.
+    /// seen is on disk, else `Os`. On a member of a cluster it is always `Quorum`, because a member applies only what a
+    /// majority has on disk. Call it after the read whose durability matters.
     #[must_use]
     pub fn visible_durability(&self) -> Durability {
         let open = &self.inner.open;
+        if open.replica.member().is_some() {
+            return Durability::Quorum;
+        }
         if open.machine.visible() <= open.log.durable() { Durability::Disk } else { Durability::Os }
     }
 
@@ -203,8 +222,31 @@ impl Database {
     }
 
     /// Runs one round of maintenance: retention, reclaiming, flushing, moving and freeing.
+    ///
+    /// On a member that leads, the call blocks until its proposals are committed, so it must not run on the thread of
+    /// consensus; see [`maintain_async`](Self::maintain_async).
     pub fn maintain(&self) -> Result<Maintenance, WriteError> {
         self.background.run_round(&self.inner)
+    }
+
+    /// Runs one round of maintenance as a future, which waits where [`maintain`](Self::maintain) blocks for consensus.
+    /// Does nothing while another round is in progress.
+    pub async fn maintain_async(&self) -> Result<Maintenance, WriteError> {
+        self.background.run_round_async(&self.inner).await
+    }
+
+    /// Does pending background work on the caller's thread, if the database was opened in stepped mode: prepares and
+    /// syncs log segments, persists memtables, compacts tables, and dispatches changes to watches. Returns true if it
+    /// did some. Proposals and maintenance are separate: consensus takes the proposals, and
+    /// [`maintain_async`](Self::maintain_async) runs a round of maintenance.
+    pub fn step(&self) -> bool {
+        let open = &self.inner.open;
+        if open.mode == Mode::Threaded {
+            return false;
+        }
+        // Each part has its turn, whether or not another one has done something.
+        let did = [open.log.step(), open.backend.step(), open.watches.step()];
+        did.contains(&true)
     }
 
     /// Reads all stored data on the caller's thread, as the scrub does in the background, and verifies it. Returns the
@@ -217,7 +259,10 @@ impl Database {
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = &self.inner;
-        if let Some(reason) = inner.open.log.failure().or_else(|| inner.open.solo.failure()) {
+        if let Some(reason) = inner.stopped.get() {
+            return Health::StoppedServing { reason: reason.clone() };
+        }
+        if let Some(reason) = inner.open.log.failure().or_else(|| inner.open.replica.failure()) {
             return Health::Failed { reason };
         }
         if inner.closed.load(Ordering::SeqCst) {

@@ -1,32 +1,71 @@
-//! The last computed digest of the state, and the ids of digest commands.
+//! Results by which replicas of a space are compared: digests of the state, and running hashes at some entries.
+//!
+//! Owns: the last results, and the ids of digest commands. Does not own: the computation of either.
+//!
+//! A running hash covers every entry, so it shows at once that two replicas have applied an entry differently. It does
+//! not show damage of rows that were written long ago, which only a digest of the whole state does.
+//!
+//! Bounds: [`MAX_REPORTS`] digests, [`MAX_HASHES`] running hashes.
 
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
 
 use thalweg_state::digest::StateDigest;
-use thalweg_types::Lsn;
+use thalweg_types::{Index, Lsn};
 
-/// The last state digest of a database, and the id for the next digest command.
+/// Number of digests that are kept.
+const MAX_REPORTS: usize = 4;
+/// Number of running hashes that are kept.
+const MAX_HASHES: usize = 64;
+/// Running hashes are kept of the entries whose index is a multiple of this number, so replicas keep those of the same
+/// entries.
+pub(crate) const HASH_INTERVAL: u64 = 1024;
+
+/// The last state digests of a database, and the id for the next digest command.
 #[derive(Debug)]
 pub(crate) struct Digests {
     /// Id of the next digest command. It distinguishes concurrent commands on this node; a view that an earlier run of
     /// the node has requested is dropped when the database opens.
     pub(crate) next_id: AtomicU64,
-    pub(crate) last: Mutex<Option<Arc<DigestReport>>>,
+    /// Results in the order of their entries; the last one is the newest.
+    reports: Mutex<VecDeque<Arc<DigestReport>>>,
+    /// True while a digest is computed that another member has requested.
+    pub(crate) is_computing: AtomicBool,
 }
 
 impl Digests {
     pub(crate) fn new(applied: Lsn) -> Self {
-        Self { next_id: AtomicU64::new(applied.0), last: Mutex::default() }
+        Self { next_id: AtomicU64::new(applied.0), reports: Mutex::default(), is_computing: AtomicBool::new(false) }
     }
 
     pub(crate) fn keep(&self, report: DigestReport) -> Arc<DigestReport> {
         let report = Arc::new(report);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two digests may be computed concurrently; the result of the later entry stays.
-        if last.as_ref().is_none_or(|last| last.state.applied.index <= report.state.applied.index) {
-            *last = Some(Arc::clone(&report));
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two digests may be computed concurrently, and end in any order.
+        let at = reports.partition_point(|known| known.state.applied.index <= report.state.applied.index);
+        reports.insert(at, Arc::clone(&report));
+        if reports.len() > MAX_REPORTS {
+            reports.pop_front();
         }
         report
+    }
+
+    pub(crate) fn last(&self) -> Option<Arc<DigestReport>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).back().cloned()
+    }
+
+    pub(crate) fn at(&self, index: Index) -> Option<Arc<DigestReport>> {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.iter().rfind(|report| report.state.applied.index == index).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<DigestReport>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
@@ -37,4 +76,55 @@ pub struct DigestReport {
     pub id: Option<u64>,
     /// Digest of the state and the position of that state. The running hash is `state.applied.running_hash`.
     pub state: StateDigest,
+}
+
+/// Running hash of the state after an entry. Replicas that have applied the same entries with the same effects have the
+/// same hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashMark {
+    /// Index of the entry.
+    pub index: Index,
+    /// Running hash after the entry.
+    pub running_hash: u64,
+}
+
+/// Running hashes of the last entries whose index is a multiple of [`HASH_INTERVAL`].
+#[derive(Debug, Default)]
+pub(crate) struct HashMarks(Mutex<VecDeque<HashMark>>);
+
+impl HashMarks {
+    pub(crate) fn add(&self, mark: HashMark) {
+        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if marks.back().is_some_and(|last| last.index >= mark.index) {
+            // A state that was replaced by a snapshot can be behind the last hash.
+            marks.clear();
+        }
+        if marks.len() == MAX_HASHES {
+            marks.pop_front();
+        }
+        marks.push_back(mark);
+    }
+
+    pub(crate) fn all(&self) -> Vec<HashMark> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(index: u64) -> HashMark {
+        HashMark { index: Index(index), running_hash: index * 7 }
+    }
+
+    #[test]
+    fn the_last_hashes_are_kept() {
+        let marks = HashMarks::default();
+        (1..=MAX_HASHES as u64 + 3).for_each(|index| marks.add(mark(index)));
+        let kept = marks.all();
+        assert_eq!((kept.len(), kept[0], kept[MAX_HASHES - 1]), (MAX_HASHES, mark(4), mark(MAX_HASHES as u64 + 3)));
+        marks.add(mark(2));
+        assert_eq!(marks.all(), [mark(2)], "a state that was replaced has other hashes");
+    }
 }

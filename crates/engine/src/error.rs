@@ -11,7 +11,7 @@ use thalweg_state::{
 };
 use thalweg_store::BackendError;
 use thalweg_types::{
-    Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
+    Action, Attempt, Classified, ClusterId, GroupId, KeyspaceId, LeaseId, NodeId, Offset, Revision, StreamId,
     codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
     record::RecordError,
@@ -92,6 +92,83 @@ pub enum OpenError {
         /// Name of the backend.
         backend: &'static str,
     },
+    /// The directory was never in a cluster.
+    #[error("{path} is not a member of a cluster: found a cluster with it, or open it alone")]
+    NotAMember {
+        /// Path of the data directory.
+        path: PathBuf,
+    },
+    /// The directory has data of its own, so it cannot join a cluster.
+    #[error(
+        "{path} has data of its own and cannot join a cluster: join with a new directory, or found a cluster with this one"
+    )]
+    HasOwnData {
+        /// Path of the data directory.
+        path: PathBuf,
+    },
+    /// The directory has joined a cluster, so it cannot found one.
+    #[error("{path} is a member of cluster {cluster} and cannot found another: use a new directory")]
+    AlreadyMember {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        cluster: ClusterId,
+    },
+    /// The directory belongs to another cluster.
+    #[error("{path} belongs to cluster {found}, not to {wanted}: use a new directory")]
+    OtherCluster {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        found: ClusterId,
+        /// Cluster that was requested.
+        wanted: ClusterId,
+    },
+    /// The directory was created to join a cluster and has no data yet, so it cannot be opened alone.
+    #[error("{path} has received nothing from cluster {cluster} yet: open it as a member, or use another directory")]
+    NothingReceived {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        cluster: ClusterId,
+    },
+    /// Other nodes of the cluster vote, or may vote, so this node must not decide alone.
+    #[error(
+        "{path} is a member of cluster {cluster}, and not known to be its only voter: open it as a member, and remove \
+        the other members first"
+    )]
+    NotAlone {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        cluster: ClusterId,
+    },
+    /// The log of a member is missing.
+    #[error(
+        "the log in {path} is missing, and with it votes and entries of cluster {cluster}: remove this member from the \
+        cluster and join with a new directory"
+    )]
+    LogLost {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Cluster that the directory belongs to.
+        cluster: ClusterId,
+    },
+    /// A member's log is repaired by its peers, not by cutting it off.
+    #[error(
+        "{path} is a member of a cluster, so its log must not be cut: votes and acknowledged entries would be lost. Open \
+        it without the repair; if that fails, remove the member from the cluster and join with a new directory"
+    )]
+    CannotRepairMember {
+        /// Path of the data directory.
+        path: PathBuf,
+    },
+    /// The directory could not be prepared for founding a cluster.
+    #[error("the directory could not be made a member: {reason}; open it again")]
+    Founding {
+        /// Description of what failed.
+        reason: String,
+    },
     /// The identity file has contents that this version of the program does not write.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
@@ -153,6 +230,15 @@ impl Classified for OpenError {
             Self::NoOsPath { .. } => "no_os_path",
             Self::ClockJump { .. } => "clock_jump",
             Self::NotBuilt { .. } => "backend_not_built",
+            Self::NotAMember { .. } => "not_a_member",
+            Self::HasOwnData { .. } => "has_own_data",
+            Self::AlreadyMember { .. } => "already_member",
+            Self::OtherCluster { .. } => "other_cluster",
+            Self::NothingReceived { .. } => "nothing_received",
+            Self::NotAlone { .. } => "not_alone",
+            Self::LogLost { .. } => "log_lost",
+            Self::CannotRepairMember { .. } => "cannot_repair_member",
+            Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
             Self::Repair { .. } => "repair_failed",
@@ -172,8 +258,19 @@ impl Classified for OpenError {
             | Self::OtherBackend { .. }
             | Self::ClockJump { .. }
             | Self::NoOsPath { .. }
+            | Self::NotAMember { .. }
+            | Self::HasOwnData { .. }
+            | Self::AlreadyMember { .. }
+            | Self::OtherCluster { .. }
+            | Self::NothingReceived { .. }
+            | Self::NotAlone { .. }
+            | Self::CannotRepairMember { .. }
             | Self::NotBuilt { .. } => Action::Fix,
-            Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,
+            Self::LogLost { .. }
+            | Self::Founding { .. }
+            | Self::Identity { .. }
+            | Self::Io { .. }
+            | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),
             Self::Backend(error) => error.action(),
             Self::Machine(error) => error.action(),
@@ -302,7 +399,7 @@ pub enum WriteError {
     },
     /// The request is conditional, but its durability level acknowledges it before its outcome is known.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
-    OutcomeUnknown,
+    LevelTooLow,
     /// The bytes of the command did not decode.
     #[error("malformed command: {0}")]
     Malformed(Malformed),
@@ -341,6 +438,38 @@ pub enum WriteError {
     AddressOverloaded {
         /// Bytes of the address's expensive commands in the queue.
         waiting_bytes: usize,
+    },
+    /// This node does not lead the cluster, and could not pass the command on to the leader. Nothing happened.
+    #[error("this node does not lead the cluster: {}", shown_leader(.leader.as_ref()))]
+    NotLeader {
+        /// Id and address of the leader, if this node knows one.
+        leader: Option<(NodeId, String)>,
+    },
+    /// The cluster has no leader, or this node does not know it. Nothing happened.
+    #[error("the cluster has no leader at the moment: retry later")]
+    NoLeader,
+    /// The leader of the cluster has refused the command, for example because its disk is full. Nothing happened.
+    #[error("the leader of the cluster has refused the write: {reason}")]
+    LeaderRefused {
+        /// Reason of the leader.
+        reason: String,
+    },
+    /// The command may or may not have been carried out, and may still be.
+    #[error(
+        "the write may or may not have happened: {reason}; read before you repeat it, or repeat it if it may happen twice"
+    )]
+    OutcomeUnknown {
+        /// Reason why the outcome is unknown.
+        reason: String,
+    },
+    /// A record of this member alone, such as a move of bytes within its log, waits for entries before it.
+    #[error("entries before this change of the node wait for a quorum: retry later")]
+    Behind,
+    /// This member has stopped serving. Nothing happened.
+    #[error("this node has stopped serving: {reason}")]
+    StoppedServing {
+        /// Reason why the node has stopped serving.
+        reason: String,
     },
     /// Too little disk space is left for new data. Nothing happened.
     #[error(
@@ -431,11 +560,17 @@ impl Classified for WriteError {
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
             Self::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => "result_too_large",
             Self::CannotConfigure { .. } => "cannot_configure",
-            Self::OutcomeUnknown => "outcome_unknown",
+            Self::LevelTooLow => "level_too_low",
             Self::Malformed(_) => "malformed",
             Self::VersionNotInForce { .. } => "version_not_in_force",
             Self::VersionUnknown { .. } => "version_unknown",
             Self::Overloaded { .. } | Self::AddressOverloaded { .. } => "overloaded",
+            Self::NotLeader { .. } => "not_leader",
+            Self::NoLeader => "no_leader",
+            Self::LeaderRefused { .. } => "leader_refused",
+            Self::OutcomeUnknown { .. } => "outcome_unknown",
+            Self::Behind => "entries_uncommitted",
+            Self::StoppedServing { .. } => "stopped_serving",
             Self::DiskFull { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
             Self::LogFailed { .. } => "log_failed",
@@ -448,9 +583,16 @@ impl Classified for WriteError {
         match self {
             Self::Overloaded { .. }
             | Self::AddressOverloaded { .. }
+            | Self::NotLeader { .. }
+            | Self::NoLeader
+            | Self::LeaderRefused { .. }
+            | Self::OutcomeUnknown { .. }
+            | Self::Behind
             | Self::DiskFull { .. }
             | Self::NoSegment { .. } => Action::Retry,
-            Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed => Action::Stop,
+            Self::LogFailed { .. } | Self::StateFailed { .. } | Self::StoppedServing { .. } | Self::Closed => {
+                Action::Stop
+            }
             _ => Action::Fix,
         }
     }
@@ -461,7 +603,15 @@ impl WriteError {
     /// if it is an append of a producer, or if its effect may happen twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed)
+        matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::OutcomeUnknown { .. } | Self::Closed)
+    }
+}
+
+/// Formats where a client finds the leader, for a message.
+fn shown_leader(leader: Option<&(NodeId, String)>) -> String {
+    match leader {
+        Some((node, address)) => format!("node {:016x} at {address} does", node.0),
+        None => "the leader is unknown, retry later".to_owned(),
     }
 }
 
@@ -494,6 +644,11 @@ impl From<ProposeError> for WriteError {
             ProposeError::Append(error) => error.into(),
             ProposeError::State(reason) => Self::StateFailed { reason },
             ProposeError::Closed => Self::Closed,
+            ProposeError::NotLeader { leader } => Self::NotLeader { leader },
+            ProposeError::NoLeader => Self::NoLeader,
+            ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
+            ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
+            ProposeError::Behind => Self::Behind,
         }
     }
 }
@@ -617,6 +772,12 @@ pub enum ReadError {
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
     ViewExpired,
+    /// This member has stopped serving.
+    #[error("this node has stopped serving: {reason}")]
+    StoppedServing {
+        /// Reason why the node has stopped serving.
+        reason: String,
+    },
     /// Bytes on disk differ from those that were written.
     #[error("corrupt data: {0}; run `thalweg log verify`")]
     Corrupt(String),
@@ -637,6 +798,7 @@ impl Classified for ReadError {
             Self::BadCursor { .. } => "bad_cursor",
             Self::HoldsCollection { .. } => "wrong_kind",
             Self::ViewExpired => "view_expired",
+            Self::StoppedServing { .. } => "stopped_serving",
             Self::Corrupt(_) => "corrupt",
             Self::Io(_) => "io",
         }
@@ -651,7 +813,7 @@ impl Classified for ReadError {
             | Self::BadCursor { .. }
             | Self::HoldsCollection { .. } => Action::Fix,
             Self::ViewExpired => Action::Retry,
-            Self::Corrupt(_) | Self::Io(_) => Action::Stop,
+            Self::StoppedServing { .. } | Self::Corrupt(_) | Self::Io(_) => Action::Stop,
         }
     }
 }

@@ -133,7 +133,7 @@ impl Database {
     /// Current time of the space. Deadlines are compared with this time.
     #[must_use]
     pub fn space_time(&self) -> SpaceTime {
-        self.inner.open.solo.now()
+        self.inner.open.replica.now()
     }
 }
 

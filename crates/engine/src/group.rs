@@ -206,7 +206,7 @@ impl Group {
 
     fn read_info(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
-        Ok(open.machine.group(self.id, open.solo.now())?)
+        Ok(open.machine.group(self.id, open.replica.now())?)
     }
 
     /// Acknowledges delivered records: they are processed and will not be redelivered.
@@ -253,13 +253,13 @@ impl Group {
     /// Returns the records that each of these delivery attempts still holds, and their ack deadlines.
     pub fn held(&self, attempts: &[Attempt]) -> Result<Vec<HeldAttempt>, ReadError> {
         let open = &self.db.inner.open;
-        Ok(open.machine.held_attempts(self.id, open.solo.now(), attempts)?)
+        Ok(open.machine.held_attempts(self.id, open.replica.now(), attempts)?)
     }
 
     /// Reports if a fetch would deliver records now, or otherwise how long it takes until a pending record can be
     /// redelivered. New or returned records can make a fetch deliver earlier.
     pub fn ready(&self) -> Result<Ready, GroupError> {
-        let now = self.db.inner.open.solo.now();
+        let now = self.db.inner.open.replica.now();
         match self.due()? {
             DeliveryDue::Now => Ok(Ready::Now),
             DeliveryDue::At(due) => {
@@ -272,7 +272,7 @@ impl Group {
     /// Returns the time at which a fetch would deliver records, unless records are appended or returned before.
     fn due(&self) -> Result<DeliveryDue, GroupError> {
         let open = &self.db.inner.open;
-        match open.machine.group_ready(self.id, open.solo.now()).map_err(ReadError::from)? {
+        match open.machine.group_ready(self.id, open.replica.now()).map_err(ReadError::from)? {
             GroupReady::Now => Ok(DeliveryDue::Now),
             GroupReady::At(due) => Ok(DeliveryDue::At(due)),
             GroupReady::NoGroup => Err(GroupError::NoSuchGroup(self.id)),

@@ -1,44 +1,178 @@
-//! Identity file of a data directory: format, node id and backend.
+//! Identity of a data directory: the file `IDENTITY`, and the part that the directory takes in a cluster.
+//!
+//! Owns: the format of the file, and the decision which directory may found a cluster, join one, or be opened alone.
+//! Does not own: the membership of the Raft group, which is in the log.
 //!
 //! ```text
-//! thalweg 1
-//! node 00f3c2…           16 hexadecimal digits
-//! backend lsm
+//! thalweg 1                        thalweg 2
+//! node 00f3c2…                     node 00f3c2…            16 hexadecimal digits
+//! backend lsm                      backend lsm
+//!                                  cluster 5b1f…           32 hexadecimal digits
+//!                                  origin founded          founded, joining or joined
 //! ```
-//! The identity file is the first file written, and it is written atomically: a directory without it contains no data
-//! of Thalweg.
+//! Version 1 is a directory that was never in a cluster. It founds its own log the first time it is opened, so its
+//! entries and those of another such directory differ under equal terms and indexes. Only a directory that never had a
+//! log of its own may therefore join a cluster.
+//!
+//! ```text
+//! (no file) ── open ──► version 1 ── Found ──► founded
+//! (no file) ── Join ──► joining ── its log is not empty ──► joined
+//! ```
+//! Invariants: the file is the first one of a directory and is replaced atomically, so a directory without it contains
+//! no data of Thalweg. The log of a founded or joined directory is not empty: if it is, it was lost, and with it votes
+//! and acknowledged entries, so the node must not take part again under its id.
 
-use std::{io, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use thalweg_disk::Disk;
-use thalweg_types::NodeId;
+use thalweg_types::{ClusterId, NodeId};
 
-use crate::options::BackendKind;
+use crate::{error::OpenError, options::BackendKind};
 
 const PATH: &str = "IDENTITY";
 const TEMPORARY: &str = "IDENTITY.tmp";
 const MAX_BYTES: u64 = 4096;
 
-/// Contents of the identity file: the node's id and the state's backend.
+/// Way in which a directory is opened as a member of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberIdentity {
+    /// The directory is the first member of a new cluster, whose id is drawn. A directory that was in use alone keeps
+    /// its contents. A directory that has founded a cluster before opens as a member of that cluster.
+    Found,
+    /// The directory is new, and joins a cluster. A directory that has joined this cluster before opens as it is.
+    Join {
+        /// Id of the cluster.
+        cluster: ClusterId,
+    },
+    /// The directory is a member already.
+    Existing,
+}
+
+/// Part that the opener of a directory wants it to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The node is alone.
+    Alone,
+    /// The node is a member. `Found` uses the id of a new cluster.
+    Member(MemberIdentity, ClusterId),
+}
+
+/// Origin of a directory's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The directory wrote the first entries of the cluster.
+    Founded,
+    /// The directory has joined the cluster and has received nothing yet.
+    Joining,
+    /// The directory has received records from other members.
+    Joined,
+}
+
+impl Origin {
+    const ALL: [Self; 3] = [Self::Founded, Self::Joining, Self::Joined];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Founded => "founded",
+            Self::Joining => "joining",
+            Self::Joined => "joined",
+        }
+    }
+}
+
+/// Cluster that a directory belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    pub(crate) id: ClusterId,
+    pub(crate) origin: Origin,
+}
+
+/// Contents of the identity file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node: NodeId,
     pub(crate) backend: BackendKind,
+    /// `None` if the directory was never in a cluster.
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl Identity {
+    /// Returns the identity of a new directory.
+    pub(crate) fn new(node: NodeId, backend: BackendKind, part: Part) -> Self {
+        let cluster = match part {
+            // A founder gets its cluster once its log is founded.
+            Part::Alone | Part::Member(MemberIdentity::Found | MemberIdentity::Existing, _) => None,
+            Part::Member(MemberIdentity::Join { cluster }, _) => Some(Cluster { id: cluster, origin: Origin::Joining }),
+        };
+        Self { node, backend, cluster }
+    }
+
+    /// Checks that a directory with this identity may take a part.
+    pub(crate) fn check_part(&self, path: &Path, part: Part) -> Result<(), OpenError> {
+        let path = || path.to_owned();
+        match (self.cluster, part) {
+            (_, Part::Alone) | (None, Part::Member(MemberIdentity::Found, _)) => Ok(()),
+            (None, Part::Member(MemberIdentity::Existing, _)) => Err(OpenError::NotAMember { path: path() }),
+            (None, Part::Member(MemberIdentity::Join { .. }, _)) => Err(OpenError::HasOwnData { path: path() }),
+            (Some(cluster), Part::Member(MemberIdentity::Join { cluster: wanted }, _)) if cluster.id != wanted => {
+                Err(OpenError::OtherCluster { path: path(), found: cluster.id, wanted })
+            }
+            (Some(cluster), Part::Member(MemberIdentity::Found, _)) if cluster.origin != Origin::Founded => {
+                Err(OpenError::AlreadyMember { path: path(), cluster: cluster.id })
+            }
+            (Some(_), Part::Member(..)) => Ok(()),
+        }
+    }
+
+    /// Checks the identity against the log. Returns the identity that must be written before the log is used, if it
+    /// has changed.
+    pub(crate) fn check_log(&self, path: &Path, part: Part, is_empty: bool) -> Result<Option<Self>, OpenError> {
+        let Some(cluster) = self.cluster else { return Ok(None) };
+        match (cluster.origin, is_empty) {
+            (Origin::Founded | Origin::Joined, true) => {
+                Err(OpenError::LogLost { path: path.to_owned(), cluster: cluster.id })
+            }
+            (Origin::Joining, true) if part == Part::Alone => {
+                Err(OpenError::NothingReceived { path: path.to_owned(), cluster: cluster.id })
+            }
+            (Origin::Joining, false) => Ok(Some(self.with_cluster(cluster.id, Origin::Joined))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns this identity in a cluster.
+    pub(crate) fn with_cluster(&self, id: ClusterId, origin: Origin) -> Self {
+        Self { cluster: Some(Cluster { id, origin }), ..*self }
+    }
+
     fn encode(&self) -> String {
-        format!("thalweg 1\nnode {:016x}\nbackend {}\n", self.node.0, self.backend.name())
+        let Self { node, backend, cluster } = self;
+        let backend = backend.name();
+        match cluster {
+            None => format!("thalweg 1\nnode {:016x}\nbackend {backend}\n", node.0),
+            Some(Cluster { id, origin }) => {
+                let origin = origin.name();
+                format!("thalweg 2\nnode {:016x}\nbackend {backend}\ncluster {id}\norigin {origin}\n", node.0)
+            }
+        }
     }
 
     fn decode(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        if lines.next()? != "thalweg 1" {
-            return None;
-        }
+        let version = lines.next()?;
         let node = u64::from_str_radix(lines.next()?.strip_prefix("node ")?, 16).ok()?;
         let backend = BackendKind::from_name(lines.next()?.strip_prefix("backend ")?)?;
-        lines.next().is_none().then_some(Self { node: NodeId(node), backend })
+        let cluster = match version {
+            "thalweg 1" => None,
+            "thalweg 2" => {
+                let id = lines.next()?.strip_prefix("cluster ")?.parse().ok()?;
+                let name = lines.next()?.strip_prefix("origin ")?;
+                let origin = Origin::ALL.into_iter().find(|origin| origin.name() == name)?;
+                Some(Cluster { id, origin })
+            }
+            _ => return None,
+        };
+        lines.next().is_none().then_some(Self { node: NodeId(node), backend, cluster })
     }
 
     /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents.
@@ -79,18 +213,85 @@ fn truncate_text(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const ID: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+
+    fn identity(origin: Option<Origin>) -> Identity {
+        let cluster = origin.map(|origin| Cluster { id: ID, origin });
+        Identity { node: NodeId(0xabc), backend: BackendKind::Lsm, cluster }
+    }
+
     #[test]
     fn comes_back_and_refuses_anything_else() {
-        let identity = Identity { node: NodeId(0xabc), backend: BackendKind::Lsm };
-        assert_eq!(identity.encode(), "thalweg 1\nnode 0000000000000abc\nbackend lsm\n");
-        assert_eq!(Identity::decode(&identity.encode()), Some(identity));
-        for bad in [
-            "",
-            "thalweg 2\nnode 1\nbackend lsm\n",
-            "thalweg 1\nnode x\nbackend lsm\n",
-            "thalweg 1\nnode 1\nbackend b\n",
-        ] {
-            assert_eq!(Identity::decode(bad), None, "{bad:?}");
+        assert_eq!(identity(None).encode(), "thalweg 1\nnode 0000000000000abc\nbackend lsm\n");
+        let of_cluster = "thalweg 2\nnode 0000000000000abc\nbackend lsm\ncluster 0123456789abcdef0123456789abcdef\n";
+        for (origin, name) in [(Origin::Founded, "founded"), (Origin::Joining, "joining"), (Origin::Joined, "joined")] {
+            assert_eq!(identity(Some(origin)).encode(), format!("{of_cluster}origin {name}\n"));
         }
+        for origin in [None, Some(Origin::Founded), Some(Origin::Joining), Some(Origin::Joined)] {
+            assert_eq!(Identity::decode(&identity(origin).encode()), Some(identity(origin)));
+        }
+        let cluster = "cluster 0123456789abcdef0123456789abcdef";
+        for bad in [
+            String::new(),
+            "thalweg 3\nnode 1\nbackend lsm\n".to_owned(),
+            "thalweg 2\nnode 1\nbackend lsm\n".to_owned(),
+            "thalweg 1\nnode x\nbackend lsm\n".to_owned(),
+            "thalweg 1\nnode 1\nbackend b\n".to_owned(),
+            format!("thalweg 1\nnode 1\nbackend lsm\n{cluster}\norigin founded\n"),
+            format!("thalweg 2\nnode 1\nbackend lsm\n{cluster}\norigin lost\n"),
+            format!("thalweg 2\nnode 1\nbackend lsm\n{cluster}0\norigin founded\n"),
+            format!("thalweg 2\nnode 1\nbackend lsm\n{cluster}\norigin founded\nmore\n"),
+        ] {
+            assert_eq!(Identity::decode(&bad), None, "{bad:?}");
+        }
+    }
+
+    /// Decision table of the parts that a directory may take; `None` means that it may.
+    #[test]
+    fn only_a_directory_without_data_of_its_own_joins() {
+        let (other, drawn) = (ClusterId(7), ClusterId(9));
+        let member = |identity| Part::Member(identity, drawn);
+        let (found, existing) = (member(MemberIdentity::Found), member(MemberIdentity::Existing));
+        let join = member(MemberIdentity::Join { cluster: ID });
+        let join_other = member(MemberIdentity::Join { cluster: other });
+        let [alone, founded, joining, joined] =
+            [None, Some(Origin::Founded), Some(Origin::Joining), Some(Origin::Joined)].map(identity);
+        let code = |identity: Identity, part| {
+            identity.check_part(Path::new("data"), part).err().map(|error| thalweg_types::Classified::code(&error))
+        };
+        for identity in [alone, founded, joining, joined] {
+            assert_eq!(code(identity, Part::Alone), None);
+        }
+        assert_eq!(
+            [found, existing, join].map(|part| code(alone, part)),
+            [None, Some("not_a_member"), Some("has_own_data")]
+        );
+        assert_eq!([found, existing, join].map(|part| code(founded, part)), [None; 3]);
+        for identity in [joining, joined] {
+            assert_eq!([found, existing, join].map(|part| code(identity, part)), [Some("already_member"), None, None]);
+        }
+        for identity in [founded, joining, joined] {
+            assert_eq!(code(identity, join_other), Some("other_cluster"));
+        }
+    }
+
+    #[test]
+    fn an_empty_log_of_a_member_is_a_lost_one() {
+        let check = |identity: Identity, part, is_empty| {
+            let checked = identity.check_log(Path::new("data"), part, is_empty);
+            checked.map_err(|error| thalweg_types::Classified::code(&error))
+        };
+        let existing = Part::Member(MemberIdentity::Existing, ClusterId(9));
+        for part in [Part::Alone, existing] {
+            assert_eq!(check(identity(None), part, true), Ok(None));
+            for origin in [Origin::Founded, Origin::Joined] {
+                assert_eq!(check(identity(Some(origin)), part, true), Err("log_lost"));
+                assert_eq!(check(identity(Some(origin)), part, false), Ok(None));
+            }
+            let now_joined = Some(identity(Some(Origin::Joined)));
+            assert_eq!(check(identity(Some(Origin::Joining)), part, false), Ok(now_joined));
+        }
+        assert_eq!(check(identity(Some(Origin::Joining)), existing, true), Ok(None));
+        assert_eq!(check(identity(Some(Origin::Joining)), Part::Alone, true), Err("nothing_received"));
     }
 }

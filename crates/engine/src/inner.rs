@@ -6,7 +6,7 @@
 use std::{
     cell::RefCell,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64},
     },
 };
@@ -51,6 +51,10 @@ pub(crate) struct Inner {
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) maintenance_error: Mutex<Option<String>>,
     pub(crate) digests: Digests,
+    /// Entry from which on a live follower needs the log; the highest number if none does.
+    pub(crate) follower_floor: AtomicU64,
+    /// Reason why this member has stopped serving.
+    pub(crate) stopped: OnceLock<String>,
     pub(crate) closed: AtomicBool,
 }
 
@@ -62,6 +66,15 @@ impl Inner {
     /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
     pub(crate) fn is_disk_full(&self) -> bool {
         self.open.log.short_bytes() > 0
+    }
+
+    /// Returns an error if this member has stopped serving.
+    #[inline]
+    pub(crate) fn check_serving(&self) -> Result<(), WriteError> {
+        match self.stopped.get() {
+            None => Ok(()),
+            Some(reason) => Err(WriteError::StoppedServing { reason: reason.clone() }),
+        }
     }
 
     /// Stores the error of a round of maintenance, or its success, for [`Stats`].
@@ -85,12 +98,33 @@ impl Inner {
     where
         WriteError: From<E>,
     {
+        self.check_serving()?;
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let committed = self.open.solo.propose(command, level, purpose);
+            let committed = self.open.replica.propose(command, level, purpose);
             command.shrink(MAX_KEPT_COMMAND_BYTES);
             Ok(committed?)
         })
+    }
+
+    /// Proposes a command of maintenance. On a node alone the command is committed before the future is ready for the
+    /// first time, as by [`propose`](Self::propose).
+    pub(crate) async fn propose_work<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Committed, WriteError>
+    where
+        WriteError: From<E>,
+    {
+        if self.open.replica.member().is_none() {
+            return self.propose(level, purpose, encode);
+        }
+        self.check_serving()?;
+        let mut command = Framed::new();
+        command.encode(encode)?;
+        Ok(self.open.replica.propose_async(command, level, purpose)?.await?)
     }
 
     /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].
@@ -104,10 +138,11 @@ impl Inner {
     where
         WriteError: From<E>,
     {
+        self.check_serving()?;
         let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let proposed = self.open.solo.propose_then(command, level, purpose, |durability, outcome| {
+            let proposed = self.open.replica.propose_then(command, level, purpose, |durability, outcome| {
                 ack.durability = durability;
                 ack.take(outcome)
             });
@@ -169,7 +204,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.open.solo.close();
+        self.open.replica.close();
         self.open.tails.close();
         self.open.watches.close();
     }

@@ -8,7 +8,7 @@ use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::Expiry,
     history::HistoryError,
-    keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
+    keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, Stored, StoredValue},
 };
 pub use thalweg_types::info::Keyspace as KeyspaceInfo;
 use thalweg_types::{
@@ -168,9 +168,12 @@ impl Keyspace {
     pub fn get(&self, key: &[u8]) -> Result<Option<Entry>, ReadError> {
         let inner = &self.db.inner;
         loop {
-            let Some(stored) = inner.open.machine.get(self.id, key)? else { return Ok(None) };
-            let (revision, expiry) = (stored.revision, stored.expiry);
-            let value = match stored.value {
+            let (revision, value, expiry) = match inner.open.machine.get(self.id, key) {
+                Ok(Some(Stored { revision, value, expiry })) => (revision, value, expiry),
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let value = match value {
                 StoredValue::Inline(value) => value,
                 StoredValue::Collection(collection) => return Err(holds(&collection)),
                 StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {

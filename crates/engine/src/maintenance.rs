@@ -2,9 +2,15 @@
 //! flushing the state, moving live bytes, freeing log segments.
 //!
 //! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
-//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them. Changes that
-//! concern only this node (positions of bytes, index entries, the readable part of the log) are records of its own
-//! log.
+//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them; in a cluster only
+//! the leader proposes them. Changes that concern only this node (positions of bytes, index entries, the readable part
+//! of the log) are records of its own log.
+//!
+//! A round is a future, so that a simulation can run it without a thread. Elsewhere a thread blocks for it. On a node
+//! alone it is always ready: each command is committed on the thread that runs the round.
+//!
+//! Reads of a cluster's members hide ended keys by the time of the last applied entry. The leader therefore looks at the
+//! next deadline more often than once in a round, and proposes an entry once the deadline has passed.
 //!
 //! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
@@ -14,7 +20,7 @@ mod done;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use thalweg_log::{Purpose, StateSpace};
@@ -34,6 +40,7 @@ use thalweg_types::{
 };
 
 use crate::{
+    blocking::block_on,
     compactor::Compactor,
     error::{WriteError, refusal},
     inner::Inner,
@@ -81,8 +88,13 @@ const ROUNDS_PER_NOTE: u32 = 1800;
 /// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
 /// flushed deletes return space.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
+/// Interval in which the leader of a cluster looks for passed deadlines. Members show an ended key for at most this
+/// span and the time of a commit longer than its deadline says; a look reads one row.
+const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
+/// Number of maintenance rounds after which a member computes the digest of such a view.
+const MEMBER_DIGEST_ROUNDS: u32 = 1;
 
 /// State of maintenance that is kept between rounds.
 #[derive(Debug, Default)]
@@ -123,17 +135,15 @@ impl FirstError {
 impl Inner {
     /// Runs one round of maintenance. A failed step does not end the round: otherwise a step that fails in every round
     /// would keep log space from being freed. Returns the first error.
-    fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
+    async fn maintain(self: &Arc<Self>, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
-        let mut done = Maintenance { expired_keys: first.default_on_error(self.expire()), ..Maintenance::default() };
-        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale));
-        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept));
+        let mut done = Maintenance::default();
+        first.default_on_error(self.note_joined());
+        if self.open.replica.leads() {
+            self.change_rows(rounds, &mut done, &mut first).await;
+        }
         done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
-        first.default_on_error(self.forget_producers());
-        self.drop_old_digest_view(&mut rounds.digest);
-        done.swept_rows = first.default_on_error(self.sweep());
-        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned));
-        done.dead_letters = first.default_on_error(self.move_dead_letters());
+        first.default_on_error(self.use_old_digest_view(&mut rounds.digest));
         first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
@@ -147,16 +157,27 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
+    /// Proposes the changes of replicated rows that are due.
+    async fn change_rows(&self, rounds: &mut Rounds, done: &mut Maintenance, first: &mut FirstError) {
+        done.expired_keys = first.default_on_error(self.expire().await);
+        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale).await);
+        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept).await);
+        first.default_on_error(self.forget_producers().await);
+        done.swept_rows = first.default_on_error(self.sweep().await);
+        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned).await);
+        done.dead_letters = first.default_on_error(self.move_dead_letters().await);
+    }
+
     /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry
     /// with a time after their deadlines. When the node is opened again, its clock continues from the time of the last
     /// entry, so expired keys do not reappear.
-    fn expire(&self) -> Result<u64, WriteError> {
+    async fn expire(&self) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
             return Ok(0);
         }
         let mut expired = 0;
         for _ in 0..EXPIRES_PER_ROUND {
-            let committed = self.propose_expiry()?;
+            let committed = self.propose_expiry().await?;
             match committed.outcome.map(refusal) {
                 Some(Ok(Outcome::Expired { keys, more, .. })) => {
                     expired += u64::from(keys);
@@ -172,44 +193,66 @@ impl Inner {
 
     /// Appends an entry whose time is after every deadline that has passed, if there is such a deadline. After a
     /// restart space time continues from the time of the last entry, so it cannot go back behind these deadlines.
-    pub(crate) fn note_passed_deadlines(&self) -> Result<(), WriteError> {
+    ///
+    /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
+    pub(crate) async fn note_passed_deadlines(&self) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
-            self.propose_expiry()?;
+            self.propose_expiry().await?;
         }
         Ok(())
     }
 
+    /// Returns true if this node must propose an entry after each deadline, because reads use the time of the last
+    /// applied entry.
+    fn proposes_time(&self) -> bool {
+        let replica = &self.open.replica;
+        replica.member().is_some() && replica.leads() && self.open.machine.has_deadlines()
+    }
+
+    /// Proposes an entry whose time is after a deadline that has passed, if this node leads a cluster. Reads of all
+    /// members hide the ended key from then on.
+    pub(crate) async fn propose_time(&self) -> Result<(), WriteError> {
+        if self.proposes_time() { self.note_passed_deadlines().await } else { Ok(()) }
+    }
+
     /// Writes the present time of the space to the file that shows when the directory was last in use.
     pub(crate) fn note_last_use(&self) {
+        // Reads of a member use no time that is not in the log.
+        let time = match self.open.replica.member() {
+            Some(_) => self.open.machine.applied().time,
+            None => self.open.replica.now(),
+        };
         // The file is only compared with at the next open; a disk that cannot take it reports itself elsewhere.
-        let _ = self.open.clock_file.save(&self.open.disk, self.open.solo.now());
+        let _ = self.open.clock_file.save(&self.open.disk, time);
     }
 
     fn is_expiry_due(&self) -> Result<bool, WriteError> {
-        let due = self.open.machine.expiry_due(self.open.solo.now());
+        let due = self.open.machine.expiry_due(self.open.replica.now());
         due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })
     }
 
-    fn propose_expiry(&self) -> Result<Committed, WriteError> {
-        self.propose(Durability::Os, Purpose::Reclaim, |out| {
+    async fn propose_expiry(&self) -> Result<Committed, WriteError> {
+        self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
             encode_expire(out, EXPIRE_PER_COMMAND);
             Ok::<_, CommandError>(())
         })
+        .await
     }
 
     /// Searches the index rows of deadlines and leases for rows that blind writes have made stale, and deletes these.
     /// Without this, stale rows with a distant deadline would accumulate.
-    fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
+    async fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
         let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
         let room = MAX_STALE_BYTES.min(self.options.segment_bytes as usize / 2);
         let mut left = &rows[..];
         while !left.is_empty() {
             let (some, rest) = left.split_at(fitting(left, room));
-            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+            self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
                 encode_forget_rows(out, some.iter().map(Vec::as_slice));
                 Ok::<_, CommandError>(())
-            })?;
+            })
+            .await?;
             left = rest;
         }
         Ok(rows.len() as u64)
@@ -218,15 +261,16 @@ impl Inner {
     /// Trims streams as their retention requires. Checks a limited number of streams per round and continues after
     /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
     /// rounds, and at most once per round.
-    fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
-        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.solo.now());
+    async fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
+        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.replica.now());
         let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
         *swept = last;
         for (stream, before) in &due {
-            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+            self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
                 encode_trim_stream(out, *stream, *before);
                 Ok::<_, CommandError>(())
-            })?;
+            })
+            .await?;
         }
         Ok(due.len() as u64)
     }
@@ -248,7 +292,8 @@ impl Inner {
             for _ in 0..of_stream {
                 commands -= 1;
                 let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
-                let LocalOutcome::SegmentForgotten { rows, more } = self.open.solo.relocate(&reclaim.encode_alone())?
+                let LocalOutcome::SegmentForgotten { rows, more } =
+                    self.open.replica.relocate(&reclaim.encode_alone())?
                 else {
                     break;
                 };
@@ -262,13 +307,15 @@ impl Inner {
     }
 
     /// Removes the rows of producers of streams that were deleted.
-    fn forget_producers(&self) -> Result<(), WriteError> {
+    async fn forget_producers(&self) -> Result<(), WriteError> {
         for stream in self.open.machine.former_producers_due(RECLAIMS_PER_ROUND as usize) {
             for _ in 0..RECLAIMS_PER_ROUND {
-                let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_forget_producers(out, stream, RECLAIM_PER_COMMAND);
-                    Ok::<_, CommandError>(())
-                })?;
+                let committed = self
+                    .propose_work(Durability::Os, Purpose::Reclaim, |out| {
+                        encode_forget_producers(out, stream, RECLAIM_PER_COMMAND);
+                        Ok::<_, CommandError>(())
+                    })
+                    .await?;
                 let outcome = committed.outcome.map(refusal);
                 if !matches!(outcome, Some(Ok(Outcome::Reclaimed { more: true, .. }))) {
                     break;
@@ -291,34 +338,43 @@ impl Inner {
                 break;
             }
             let raise = MoveTarget::HistoryFloor { floor, max: RECLAIM_PER_COMMAND };
-            self.open.solo.relocate(&raise.encode_alone())?;
+            self.open.replica.relocate(&raise.encode_alone())?;
         }
         Ok(())
     }
 
-    /// Drops the view of the state kept for a digest if no caller has taken the view for some rounds: the caller that
-    /// requested it no longer waits.
-    fn drop_old_digest_view(&self, found: &mut Option<(u64, u32)>) {
+    /// Looks at the view of the state that a digest command has kept, if no caller has taken it for some rounds. On a
+    /// member another member has requested it, so its digest is computed. On a node alone the caller that requested it
+    /// no longer waits, so the view is dropped.
+    fn use_old_digest_view(self: &Arc<Self>, found: &mut Option<(u64, u32)>) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {
             Some((before, rounds)) if before == id => (id, rounds + 1),
             _ => (id, 1),
         });
-        if found.is_some_and(|(_, rounds)| rounds > DIGEST_VIEW_ROUNDS) {
+        let Some((id, rounds)) = *found else { return Ok(()) };
+        if self.open.replica.member().is_some() && rounds > MEMBER_DIGEST_ROUNDS {
+            let computing = self.compute_requested_digest(id);
+            return computing.map_err(|error| WriteError::StateFailed { reason: error.to_string() });
+        }
+        if rounds > DIGEST_VIEW_ROUNDS {
             machine.drop_digest_view();
         }
+        Ok(())
     }
 
-    fn sweep(&self) -> Result<u64, WriteError> {
+    async fn sweep(&self) -> Result<u64, WriteError> {
         let mut swept = 0;
         for _ in 0..SWEEPS_PER_ROUND {
             if !self.open.machine.sweep_due() {
                 break;
             }
-            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                encode_sweep(out, SWEPT_PER_COMMAND);
-                Ok::<_, CommandError>(())
-            })?;
+            let committed = self
+                .propose_work(Durability::Os, Purpose::Reclaim, |out| {
+                    encode_sweep(out, SWEPT_PER_COMMAND);
+                    Ok::<_, CommandError>(())
+                })
+                .await?;
             match committed.outcome.map(refusal) {
                 Some(Ok(Outcome::Reclaimed { entries, .. })) => swept += u64::from(entries),
                 _ => break,
@@ -330,17 +386,19 @@ impl Inner {
     /// Forgets versions (former values of keys) that the settings of their keyspace exclude, one keyspace after the
     /// other. The next round continues where this one ends, so that a keyspace with many such versions does not delay
     /// the others.
-    fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
+    async fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
-            let due = self.open.machine.prune_due(*last, self.open.solo.now());
+            let due = self.open.machine.prune_due(*last, self.open.replica.now());
             let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
             let Some(keyspace) = due else { break };
             *last = Some(keyspace);
-            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                encode_prune_versions(out, keyspace, PRUNED_PER_COMMAND);
-                Ok::<_, CommandError>(())
-            })?;
+            let committed = self
+                .propose_work(Durability::Os, Purpose::Reclaim, |out| {
+                    encode_prune_versions(out, keyspace, PRUNED_PER_COMMAND);
+                    Ok::<_, CommandError>(())
+                })
+                .await?;
             match committed.outcome.map(refusal) {
                 Some(Ok(Outcome::Reclaimed { entries, .. })) => pruned += u64::from(entries),
                 _ => break,
@@ -399,7 +457,8 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Background {
     signal: Arc<(Mutex<bool>, Condvar)>,
-    rounds: Arc<Mutex<Rounds>>,
+    /// State between rounds; `None` while a round that is a future has it.
+    rounds: Arc<Mutex<Option<Rounds>>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -407,14 +466,24 @@ impl Background {
     /// Starts the maintenance thread. With an interval of zero there is no thread, and rounds run only on request.
     pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
-        let rounds = Arc::<Mutex<Rounds>>::default();
+        let rounds = Arc::new(Mutex::new(Some(Rounds::default())));
         let handle = (!interval.is_zero()).then(|| {
             let (signal, rounds) = (signal.clone(), rounds.clone());
             let run = move || {
-                while !wait(&signal, interval) {
+                let mut last_round = Instant::now();
+                let mut pause = interval;
+                while !wait(&signal, pause) {
                     let Some(inner) = inner.upgrade() else { return };
-                    let round = run_round(&inner, &rounds);
-                    inner.record_maintenance(round.as_ref().err());
+                    if last_round.elapsed() >= interval {
+                        let round = run_round(&inner, &rounds);
+                        inner.record_maintenance(round.as_ref().err());
+                        last_round = Instant::now();
+                    } else {
+                        // The next round reports an error.
+                        let _ = block_on(inner.propose_time());
+                    }
+                    let left = interval.saturating_sub(last_round.elapsed());
+                    pause = if inner.proposes_time() { left.min(DEADLINE_CHECK_INTERVAL) } else { left };
                 }
             };
             thread::Builder::new()
@@ -426,8 +495,14 @@ impl Background {
     }
 
     /// Runs a maintenance round on the caller's thread. Waits first for a round that is in progress.
-    pub(crate) fn run_round(&self, inner: &Inner) -> Result<Maintenance, WriteError> {
+    pub(crate) fn run_round(&self, inner: &Arc<Inner>) -> Result<Maintenance, WriteError> {
         run_round(inner, &self.rounds)
+    }
+
+    /// Runs a maintenance round as a future. Does nothing while another round is in progress.
+    pub(crate) async fn run_round_async(&self, inner: &Arc<Inner>) -> Result<Maintenance, WriteError> {
+        let Some(mut taken) = TakenRounds::take(&self.rounds) else { return Ok(Maintenance::default()) };
+        inner.maintain(&mut taken.rounds).await
     }
 
     /// Ends the maintenance thread after its present round, and waits for the thread.
@@ -442,8 +517,31 @@ impl Background {
     }
 }
 
-fn run_round(inner: &Inner, rounds: &Mutex<Rounds>) -> Result<Maintenance, WriteError> {
-    inner.maintain(&mut rounds.lock().unwrap_or_else(PoisonError::into_inner))
+/// State between rounds, taken out of its lock for a round that is a future. Returned when the future ends or is
+/// dropped.
+struct TakenRounds<'a> {
+    slot: &'a Mutex<Option<Rounds>>,
+    rounds: Rounds,
+}
+
+impl<'a> TakenRounds<'a> {
+    /// Takes the state; `None` if another round is in progress.
+    fn take(slot: &'a Mutex<Option<Rounds>>) -> Option<Self> {
+        let rounds = slot.try_lock().ok()?.take()?;
+        Some(Self { slot, rounds })
+    }
+}
+
+impl Drop for TakenRounds<'_> {
+    fn drop(&mut self) {
+        let rounds = std::mem::take(&mut self.rounds);
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(rounds);
+    }
+}
+
+fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Option<Rounds>>) -> Result<Maintenance, WriteError> {
+    let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+    block_on(inner.maintain(rounds.get_or_insert_default()))
 }
 
 impl Drop for Background {

@@ -99,7 +99,8 @@ impl Candidates {
     /// Collects the segments that may be freed. If the disk is short of `short_bytes` bytes, these include segments
     /// that are kept for history.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
-        let now = inner.open.solo.now();
+        let now = inner.open.replica.now();
+        inner.keep_for_followers();
         let mut past = inner.open.log.freeable(now);
         let mut kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
         // The state does not point to the bytes of an install in progress yet.
@@ -212,9 +213,7 @@ impl Mover {
             goes
         });
         let free: Vec<_> = free.into_iter().chain(of_history).collect();
-        if !free.is_empty()
-            && let Some(_held) = inner.snapshots.may_free(inner.is_disk_full())
-        {
+        if !free.is_empty() && inner.snapshots.may_free(inner.is_disk_full()).is_some() {
             self.free(inner, &free, done)?;
         }
         Ok(())
@@ -260,10 +259,11 @@ impl Mover {
     }
 
     /// Frees segments. Before that, makes durable all changes that made them free, and a log record with the last
-    /// entry that the log loses.
+    /// entry that the log loses. If a snapshot begins in the meantime, the segments stay for now.
     fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
         self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
+        let Some(_held) = inner.snapshots.may_free(inner.is_disk_full()) else { return Ok(()) };
         for segment in segments {
             inner.open.log.free(segment.generation)?;
             inner.open.machine.forget_segment(segment.generation);
@@ -289,7 +289,7 @@ impl Mover {
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
             if let Some((term, index)) = last {
-                return Ok(inner.open.solo.note_purged(term, index)?);
+                return Ok(inner.open.replica.note_purged(term, index)?);
             }
         }
         Ok(())
@@ -387,7 +387,7 @@ fn copy_forward(
     }
     let mut copied = CopyResult::All;
     for live in &*live {
-        match inner.open.solo.relocate(&live.payload) {
+        match inner.open.replica.relocate(&live.payload) {
             Ok(LocalOutcome::Applied) => {
                 walks.copied = true;
                 done.moved_bytes += live.bytes;

@@ -8,43 +8,39 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::ControlFlow,
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{NOTE_AHEAD, ReplayProgress, Solo, SoloOptions, SpaceClock, bridge, replay_while};
+use thalweg_replica::{ReplayProgress, Replica};
 use thalweg_state::{
     blobs::{BlobUnreadable, Blobs},
-    machine::{Machine, MachineOptions},
+    machine::Machine,
 };
-use thalweg_store::{Backend, BarrierFailed, LogBarrier};
-use thalweg_types::{
-    BlobRef, Clock, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
-    command::{HistoryFloor, MoveTarget},
-    limits::MIN_INLINE_VALUE_BYTES,
-};
+use thalweg_store::{Backend, Background, BarrierFailed, LogBarrier};
+use thalweg_types::{BlobRef, Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
 
 use crate::{
     backends,
-    clock_file::{self, ClockFile},
+    clock_file::ClockFile,
+    digests::HashMarks,
     error::OpenError,
     group::WaitingFetches,
-    identity::Identity,
-    options::{BackendKind, Create, Options, Repair},
+    identity::{Identity, MemberIdentity, Part},
+    open_replica::{OpenedSpace, SpaceParts},
+    options::{BackendKind, Create, Options},
     snapshot::unfinished::is_unfinished,
     state_dir::{self, StateDir},
     tails::Tails,
-    watch::{Hub, Observers, Source},
+    watch::{Hub, MemberObservers, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
 pub(crate) const LOG_DIR: &str = "log";
-/// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
-const HISTORY_ROWS: u32 = 1000;
 
 /// Report of opening a data directory.
 #[derive(Clone, Debug)]
@@ -53,6 +49,8 @@ pub struct OpenReport {
     pub created: bool,
     /// Id of the node, drawn when the directory was created.
     pub node: NodeId,
+    /// Cluster that the directory belongs to; `None` if it was never in one.
+    pub cluster: Option<ClusterId>,
     /// Backend that keeps the directory's state.
     pub backend: BackendKind,
     /// True if the database was closed cleanly the last time.
@@ -79,8 +77,13 @@ pub(crate) struct Opened {
     /// Directory that held the state when the database was opened.
     pub(crate) state_dir: StateDir,
     pub(crate) machine: Arc<Machine>,
-    pub(crate) solo: Solo,
+    pub(crate) replica: Replica,
     pub(crate) clock_file: Arc<ClockFile>,
+    pub(crate) identity: Mutex<Identity>,
+    pub(crate) hashes: Arc<HashMarks>,
+    pub(crate) mode: Mode,
+    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: WaitingFetches,
@@ -108,8 +111,19 @@ impl Blobs for LogBlobs {
     }
 }
 
-/// Opens a data directory on the real disk, with the system's clocks and a random seed.
-pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) -> Result<Opened, OpenError> {
+/// Returns a random id for a new cluster.
+pub(crate) fn random_cluster() -> ClusterId {
+    ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
+}
+
+/// Opens a data directory on the real disk, with the system's clocks and a random seed. A member has the way in which it
+/// is opened, and the id of the cluster if it founds one.
+pub(crate) fn real(
+    path: &Path,
+    options: &Options,
+    member: Option<(MemberIdentity, ClusterId)>,
+    progress: &mut Progress<'_>,
+) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
@@ -122,14 +136,19 @@ pub(crate) fn real(path: &Path, options: &Options, progress: &mut Progress<'_>) 
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    on(Arc::new(disk), &clock, random_seed(), options, progress)
+    let part = member.map_or(Part::Alone, |(member, founded)| Part::Member(member, founded));
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
+    on(surroundings, options, part, progress)
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 11] = [
+const KNOWN_FILES: [&str; 13] = [
     LOCK,
     "CLOCK",
+    "CLUSTER",
+    "CLUSTER.new",
     "IDENTITY.tmp",
     state_dir::FILE,
     "INSTALLED.tmp",
@@ -159,64 +178,74 @@ pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// Way in which the background work of a database is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Threads of the database do it.
+    Threaded,
+    /// The caller does it in steps; the database has no threads of its own. For simulations.
+    Stepped,
+}
+
+/// Surroundings in which a directory is opened.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) seed: u64,
+    pub(crate) mode: Mode,
+    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    pub(crate) os_dir: Option<&'a Path>,
+}
+
+/// Opens a data directory on any disk.
 pub(crate) fn on(
-    disk: Arc<dyn Disk>,
-    clock: &Arc<dyn Clock>,
-    seed: u64,
+    surroundings: Surroundings<'_>,
     options: &Options,
+    part: Part,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
+    let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
     let lock = lock(&disk, &path)?;
-    let (identity, created) = identify(&disk, &path, seed, options)?;
+    let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let state_dir = read_state_dir(&disk, &path)?;
     let swept = backends::remove_all_but(&disk, identity.backend, state_dir);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
-    let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
-    let backend = backends::open(&disk, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
-    let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
-    let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
-    let machine = Arc::new(machine);
-    let space = SpaceId::ZERO;
-    let bridged = match (options.repair, backend.applied()) {
-        (Repair::CutAtCorruption, Some(applied)) => bridge(&log, space, applied)?,
-        _ => 0,
+    let open_log = match mode {
+        Mode::Threaded => Log::open,
+        Mode::Stepped => Log::open_stepped,
     };
-    let replayed = replay_while(&log, &machine, space, progress)?;
-    let clock_file = ClockFile::open(&disk).map_err(|error| io_error(&path, "opening the file CLOCK", &error))?;
-    let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
-    // A directory of an earlier version, and one that was just created or restored, has no file to compare with.
-    if clock_file.found().is_some()
-        && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
-    {
-        return Err(OpenError::ClockJump { path, jump, max: options.max_clock_jump });
-    }
-    let clock_file = Arc::new(clock_file);
-    // Only a wall clock that was set back is behind by more than the notes are ahead.
-    let went_back = clock.wall().plus(NOTE_AHEAD) < last;
-    let anchor = if went_back { last } else { machine.applied().time };
-    let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
-    match clock_file.save(&disk, space_clock.now()) {
-        // A directory on a full disk must open, so that data can be deleted.
-        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
-            return Err(io_error(&path, "writing the file CLOCK", &error));
+    let (log, recovery) = open_log(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
+    let identity = match identity.check_log(&path, part, log.end() == Lsn::ZERO)? {
+        None => identity,
+        Some(changed) => {
+            // After a power loss the log must not be empty although the file says that it is not.
+            log.sync().map_err(thalweg_replica::OpenError::from)?;
+            changed.write(&disk).map_err(|error| io_error(&path, "writing the identity", &error))?;
+            changed
         }
-        _ => {}
-    }
-    let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
-    let solo = Solo::open_with(log.clone(), machine.clone(), space_clock, &solo_options)?;
-    // Also when the previous open bridged the gap and ended before this step.
-    let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
-    if purged > machine.history_floor()?.index {
-        forget_history(&solo, &log)?;
-    }
+    };
+    let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
+    let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
+    let parts =
+        SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
+    let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
     let tails = Arc::new(Tails::new(machine.clone()));
-    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
-    solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
+    let hashes = Arc::<HashMarks>::default();
+    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO }, mode);
+    let observers = Observers { tails: tails.clone(), watches: watches.clone() };
+    match replica.member() {
+        None => replica.observe(Arc::new(observers)),
+        Some(_) => {
+            let (machine, hashes) = (machine.clone(), hashes.clone());
+            replica.observe(Arc::new(MemberObservers { observers, machine, hashes }));
+        }
+    }
     let report = OpenReport {
         created,
         node: identity.node,
+        cluster: identity.cluster.map(|cluster| cluster.id),
         backend: identity.backend,
         clean: recovery.clean,
         cut_bytes: recovery.cut_bytes,
@@ -225,8 +254,40 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: repaired(recovery.repaired, bridged),
     };
-    let waits = WaitingFetches::default();
-    Ok(Opened { disk, log, backend, state_dir, machine, solo, clock_file, tails, watches, waits, report, _lock: lock })
+    Ok(Opened {
+        disk,
+        log,
+        backend,
+        state_dir,
+        os_dir: os_dir.map(Path::to_owned),
+        machine,
+        replica,
+        clock_file,
+        identity: Mutex::new(identity),
+        hashes,
+        mode,
+        tails,
+        watches,
+        waits: WaitingFetches::default(),
+        report,
+        _lock: lock,
+    })
+}
+
+impl Opened {
+    /// Place in which backends of the database keep the state.
+    pub(crate) fn place(&self) -> backends::Place<'_> {
+        backends::Place { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
+    }
+}
+
+impl Mode {
+    const fn background(self) -> Background {
+        match self {
+            Self::Threaded => Background::Threads,
+            Self::Stepped => Background::Stepped,
+        }
+    }
 }
 
 /// Describes the data that a repair gave up.
@@ -241,17 +302,6 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
         (Some(cut), Some(bridged)) => Some(format!("{cut}; {bridged}")),
         (cut, bridged) => cut.or(bridged),
     }
-}
-
-/// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
-/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
-/// from there. The floor rises at most to the applied position, which is above the gap.
-fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
-    let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
-    let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
-    let raised = solo.relocate(&raise.encode_alone()).map_err(|error| error.to_string());
-    let synced = raised.and_then(|_| log.sync().map_err(|error| error.to_string()));
-    synced.map(drop).map_err(|reason| OpenError::Repair { reason })
 }
 
 /// Locks the data directory for this process.
@@ -282,9 +332,16 @@ pub(crate) fn read_state_dir(disk: &Arc<dyn Disk>, path: &Path) -> Result<StateD
     })
 }
 
-fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {
+fn identify(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    seed: u64,
+    options: &Options,
+    part: Part,
+) -> Result<(Identity, bool), OpenError> {
     let read = read_identity(disk, path)?;
     if let Some(identity) = read {
+        identity.check_part(path, part)?;
         return match options.backend {
             Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
                 path: path.to_owned(),
@@ -297,7 +354,8 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
     if is_unfinished(disk) {
         return Err(OpenError::Unfinished { path: path.to_owned() });
     }
-    if options.create == Create::Never {
+    let exists = matches!(part, Part::Member(MemberIdentity::Existing, _));
+    if options.create == Create::Never || exists {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
     if disk.list(LOG_DIR).is_ok_and(|files| !files.is_empty()) {
@@ -308,7 +366,7 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
     if !backend.is_built() {
         return Err(OpenError::NotBuilt { backend: backend.name() });
     }
-    let identity = Identity { node: NodeId(seed), backend };
+    let identity = Identity::new(NodeId(seed), backend, part);
     identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
     Ok((identity, true))
 }

@@ -35,7 +35,7 @@ impl Database {
         let config = inner.open.machine.keyspace(keyspace).map(|row| row.config).unwrap_or_default();
         let kind = (config.exact_counts, config.history != KeyspaceHistory::default());
         let failure = RefCell::new(None);
-        let clock = || inner.open.solo.now();
+        let clock = || inner.open.replica.now();
         for _ in 0..VIEWS {
             let snapshot = inner.open.machine.read_view();
             let resolve = |key: &[u8], revision, blob| {

@@ -6,12 +6,15 @@
 //! The digest command goes through the log like any other command, so every replica keeps a view of the state at the
 //! same index. Computing the digest reads all rows of that view, on the caller's thread, while writes go on.
 //!
+//! On a member of a cluster, maintenance takes a view that no caller has taken for some rounds: another member has
+//! requested it, to compare the digests of all members.
+//!
 //! Invariants: at most one view is kept until a caller takes it, that of the newest digest command; an older view that
-//! was not taken is dropped. One result is kept.
+//! was not taken is dropped. The last few results are kept.
 
 use std::{
     fmt,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
 };
 
@@ -20,16 +23,17 @@ use thalweg_replica::Committed;
 use thalweg_state::{digest::state_digest, machine::Machine};
 use thalweg_store::View;
 use thalweg_types::{
-    Action, Classified, Durability,
+    Action, Classified, Durability, Index,
     command::{CommandError, encode_digest},
 };
 
 use crate::{
     async_database::AsyncDatabase,
     database::Database,
-    digests::DigestReport,
+    digests::{DigestReport, HashMark},
     error::{ReadError, WriteError, refusal},
     inner::Inner,
+    open::Mode,
     priority::Priority,
 };
 
@@ -135,7 +139,27 @@ impl Database {
     /// Returns the last digest computed since the database was opened; `None` if there is none.
     #[must_use]
     pub fn last_state_digest(&self) -> Option<Arc<DigestReport>> {
-        self.inner.digests.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.digests.last()
+    }
+
+    /// Returns the digest of the state after the entry with this index, if it is one of the last few that were
+    /// computed since the database was opened. Members whose states are equal have equal digests at an index.
+    #[must_use]
+    pub fn digest_at(&self, index: Index) -> Option<Arc<DigestReport>> {
+        self.inner.digests.at(index)
+    }
+
+    /// Returns the last few digests computed since the database was opened, in the order of their entries.
+    #[must_use]
+    pub fn state_digests(&self) -> Vec<Arc<DigestReport>> {
+        self.inner.digests.all()
+    }
+
+    /// Returns the running hashes that this member keeps for comparison, of every 1024th entry, in order. The hashes of
+    /// two members at the same entry are equal, unless one has applied an entry differently. A node alone keeps none.
+    #[must_use]
+    pub fn hash_marks(&self) -> Vec<HashMark> {
+        self.inner.open.hashes.all()
     }
 
     fn machine(&self) -> &Machine {
@@ -154,6 +178,14 @@ impl Database {
 }
 
 impl AsyncDatabase {
+    /// Writes a digest command to the log, without computing a digest for the caller. Every member of the cluster
+    /// computes the digest of its state as of this command in the background; see [`Database::digest_at`].
+    pub fn request_digest(&self) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
+        let id = self.blocking().next_digest_id();
+        let proposed = self.propose(Durability::Os, Purpose::Reclaim, |out| ask(out, id));
+        async move { proposed?.await?.outcome.map(refusal).transpose().map(drop) }
+    }
+
     /// Writes a digest command to the log, and returns a view of the state as of this command. Compute its digest on a
     /// thread that may block.
     pub fn state_view(&self, level: Durability) -> impl Future<Output = Result<StateView, DigestError>> + Send + use<> {
@@ -161,6 +193,34 @@ impl AsyncDatabase {
         let id = db.next_digest_id();
         let proposed = self.propose(level.max(Durability::Os), Purpose::Reclaim, |out| ask(out, id));
         async move { db.asked(proposed?.await.map_err(WriteError::from)?, id) }
+    }
+}
+
+impl Inner {
+    /// Computes the digest of the view that the command `id` has kept, for comparison with other members. One such
+    /// digest is computed at a time.
+    pub(crate) fn compute_requested_digest(self: &Arc<Self>, id: u64) -> Result<(), DigestError> {
+        if self.digests.is_computing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let done = {
+            let inner = Arc::clone(self);
+            move |_: Result<Arc<DigestReport>, DigestError>| inner.digests.is_computing.store(false, Ordering::Release)
+        };
+        let Some(view) = self.open.machine.take_digest_view(id) else {
+            self.digests.is_computing.store(false, Ordering::Release);
+            return Ok(());
+        };
+        let view = StateView { inner: Arc::clone(self), id: Some(id), view };
+        if self.open.mode == Mode::Stepped {
+            done(view.digest(&mut |_| {}));
+            return Ok(());
+        }
+        let started = view.digest_in_background(done);
+        if started.is_err() {
+            self.digests.is_computing.store(false, Ordering::Release);
+        }
+        started
     }
 }
 

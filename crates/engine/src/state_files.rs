@@ -158,14 +158,14 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
         backends::set_aside(&disk, backend).map_err(|error| io_error(path, "setting the old state aside", &error))?;
     }
     let options = Options { create: Create::Never, maintenance_interval: std::time::Duration::ZERO, ..options.clone() };
-    let opened = open::real(path, &options, &mut |_| ControlFlow::Continue(()))?;
+    let opened = open::real(path, &options, None, &mut |_| ControlFlow::Continue(()))?;
     opened.backend.flush().map_err(WriteError::from)?;
     let rebuilt = StateRebuilt {
         backend,
         records: opened.report.replayed_records,
         lsn: opened.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn),
     };
-    opened.solo.close();
+    opened.replica.close();
     opened.log.close().map_err(WriteError::from)?;
     backends::remove_set_aside(&disk, backend).map_err(|error| io_error(path, "removing the old state", &error))?;
     Ok(rebuilt)

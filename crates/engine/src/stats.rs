@@ -66,7 +66,7 @@ impl Inner {
     pub(crate) fn stats(&self) -> Stats {
         let open = &self.open;
         let applied = open.machine.applied();
-        let solo = open.solo.stats();
+        let solo = open.replica.stats();
         Stats {
             log: open.log.stats(),
             state: open.backend.stats(),
@@ -87,7 +87,7 @@ impl Inner {
             maintenance_error: self.maintenance_error(),
             snapshots: self.snapshot_counters.get(),
             scrub: self.scrub.stats(),
-            space_time: open.solo.now(),
+            space_time: open.replica.now(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A request as handlers see it: its head, its unread body, and the headers that several handlers read.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -15,6 +15,11 @@ use crate::{
     parse::{Media, Params, ParseError, is_form, request_media},
     reply::DURABILITY,
 };
+
+/// Header with the time that a request may wait for its cluster.
+const TIMEOUT: HeaderName = HeaderName::from_static("thalweg-timeout");
+/// Longest time that a request may wait for its cluster, in seconds.
+const MAX_TIMEOUT_SECONDS: f64 = 600.0;
 
 /// Result of a handler: a response or an error.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
@@ -84,6 +89,16 @@ impl Call {
                 ParseError::BadHeader { name: "Thalweg-Durability", expected }.into()
             }),
         }
+    }
+
+    /// Returns the time that the request may wait for the cluster, if it states one: seconds, fractions allowed.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>, ParseError> {
+        let Some(text) = self.header(&TIMEOUT) else { return Ok(None) };
+        let seconds = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<f64>().ok());
+        let seconds = seconds.filter(|seconds| (0.0..=MAX_TIMEOUT_SECONDS).contains(seconds));
+        let expected = "a number of seconds from 0 to 600";
+        let seconds = seconds.ok_or(ParseError::BadHeader { name: "Thalweg-Timeout", expected })?;
+        Ok(Some(Duration::from_secs_f64(seconds)))
     }
 
     /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait

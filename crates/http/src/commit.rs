@@ -45,7 +45,7 @@ impl JsonCommit {
         }
         if !self.publish.is_empty() && level == Durability::None {
             let message = "a commit at level none cannot publish, because its outcome is unknown: choose another level";
-            return Err(ApiError::bad_request("outcome_unknown", message));
+            return Err(ApiError::bad_request("level_too_low", message));
         }
         Ok(level)
     }

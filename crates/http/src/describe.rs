@@ -170,6 +170,19 @@ parameters! {
     }
     /// Number to add to a counter of a cache.
     EntryAdd { Query "add" required: integer(), "Number to add; may be negative."; }
+    /// Header with the time that a request may wait for the cluster.
+    Timeout {
+        Header "Thalweg-Timeout": ObjectBuilder::new().schema_type(Type::Number), "Seconds that the request may wait for \
+            the cluster, at most 600; 20 for changes and digests, 5 for reads if missing.";
+    }
+    /// Headers of reads on a node of a cluster.
+    ReadLevels {
+        Header "Thalweg-Read": text(), "Age of the data: linearizable, lease, stale, or at-least=REVISION, which waits \
+            until the node has this revision. The server's default if missing. Without a cluster each read is \
+            linearizable.";
+        Header "Thalweg-Timeout": ObjectBuilder::new().schema_type(Type::Number), "Seconds that the read may wait for \
+            the cluster, at most 600; 5 if missing.";
+    }
     /// Header with which a client of an event stream resumes after its last event.
     LastEvent { Header "Last-Event-ID": text(), "Id of the last event received; the reply resumes after it."; }
     /// Query parameters of a request to a subject.
@@ -232,6 +245,13 @@ impl Head {
             Self::Version => ("Thalweg-Version", "Version of the entry, which every put raises.", Type::Integer),
         }
     }
+}
+
+/// Returns the description of the header in which a read on a clustered node states the revision that it shows.
+pub(crate) fn shown_header() -> RefOr<Header> {
+    let mut header = Header::new(ObjectBuilder::new().schema_type(Type::Integer));
+    header.description = Some("Revision that the reply shows at least; only on a node of a cluster.".to_owned());
+    header.into()
 }
 
 /// Describes a reply for the OpenAPI document: its text, its headers and, if there is a media type, its body of bytes.

@@ -15,7 +15,7 @@ use thalweg_types::{Action, budget::Spent};
 use crate::{
     body, caches,
     call::{Answer, Call},
-    commit,
+    cluster, commit,
     describe::{BINARY, Binary},
     document::{self, Documented},
     entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, reading, records, reply, scan, shapes,
@@ -380,6 +380,53 @@ operations! {
     /// chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
+    /// Returns this node's place in the cluster.
+    ClusterStatus = "cluster_status", GET "/v1/cluster/status"
+        => now cluster::status(app, call);
+    /// Lists the members of the cluster.
+    ClusterMembers = "cluster_members", GET "/v1/cluster/members"
+        => now cluster::members(app, call);
+    /// Lists the addresses at which the nodes serve clients.
+    ClusterNodes = "cluster_nodes", GET "/v1/cluster/nodes"
+        => now cluster::nodes(app, call);
+    /// Lists the positions and the lag of the replicas.
+    ClusterReplicas = "cluster_replicas", GET "/v1/cluster/replicas"
+        => now cluster::replicas(app, call);
+    /// Adds a node to the cluster.
+    ///
+    /// The node becomes a learner, and a voter once it has caught up. Nodes that are started with --join do this
+    /// themselves.
+    ClusterJoin = "cluster_join", POST "/v1/cluster/join"
+        => boxed cluster::join(app, call);
+    /// Removes this node from the cluster.
+    ///
+    /// The node hands leadership over first. Afterwards it can be stopped; its directory can't join again.
+    ClusterLeave = "cluster_leave", POST "/v1/cluster/leave"
+        => boxed cluster::leave(app, call);
+    /// Makes a learner a voter.
+    ClusterPromote = "cluster_promote", POST "/v1/cluster/promote"
+        => boxed cluster::promote(app, call);
+    /// Removes a member from the cluster.
+    ///
+    /// Its id is never used again. Without force, the voters that are alive must be a majority afterwards.
+    ClusterRemove = "cluster_remove", POST "/v1/cluster/remove"
+        => boxed cluster::remove(app, call);
+    /// Transfers leadership to another voter.
+    ClusterTransfer = "cluster_transfer", POST "/v1/cluster/transfer"
+        => boxed cluster::transfer(app, call);
+    /// Compares the states of the members by their digests.
+    ///
+    /// Writes an entry, and lets each member hash its state as of the end of that entry.
+    ClusterDigest = "cluster_digest", POST "/v1/cluster/digest"
+        => boxed cluster::digest(app, call);
+    /// Returns the token with which nodes join.
+    ClusterJoinToken = "cluster_join_token", POST "/v1/cluster/join-token"
+        => now cluster::join_token(app, call);
+    /// Streams events of the cluster.
+    ///
+    /// Changes of the leader and of members, and of their health, as the node that answers sees them.
+    ClusterEvents = "cluster_events", GET "/v1/cluster/events"
+        => now cluster::events::events(app, call);
     /// Stores an entity.
     EntityPut = "entity_put", PUT "/v0/entity"
         => inline entity::put(app, call);
@@ -440,16 +487,157 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
         method: route.method,
         operation: route.operation.name(),
         text: route.operation.text(),
+        reads: route.operation.consistency() == Consistency::Read,
     });
     document::assemble(<Described as utoipa::OpenApi>::openapi(), routes)
 });
 
+/// Requirement of an operation on the state of a node that is a member of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consistency {
+    /// The operation reads the node's state, at the level that its request states.
+    Read,
+    /// The operation looks up names in the node's state before it proposes a command, so the state must have everything
+    /// that was acknowledged before.
+    Names,
+    /// The operation needs nothing: it creates what it names, or concerns this node or the cluster itself.
+    Local,
+}
+
 impl Operation {
+    /// Returns the operation's requirement on the state of a clustered node.
+    pub(crate) const fn consistency(self) -> Consistency {
+        match self {
+            Self::KvGet
+            | Self::KvHead
+            | Self::KvScan
+            | Self::KvWatch
+            | Self::KvVersions
+            | Self::KvList
+            | Self::KeyspaceList
+            | Self::KeyspaceGet
+            | Self::LeaseList
+            | Self::LeaseGet
+            | Self::StreamRead
+            | Self::StreamList
+            | Self::StreamGet
+            | Self::ProducerList
+            | Self::ProducerGet
+            | Self::GroupListAll
+            | Self::GroupList
+            | Self::GroupGet
+            | Self::StateVersion
+            | Self::EntityGet
+            | Self::EntityRange
+            | Self::KeysGet
+            | Self::KeysRange => Consistency::Read,
+            Self::KvAdd
+            | Self::KvTouch
+            | Self::KvDelete
+            | Self::KvDeletePrefix
+            | Self::KeyspacePatch
+            | Self::KeyspaceDelete
+            | Self::LeaseRevoke
+            | Self::LeaseKeepAlive
+            | Self::Transaction
+            | Self::Commit
+            | Self::StreamPatch
+            | Self::StreamDelete
+            | Self::StreamTrim
+            | Self::ProducerOpen
+            | Self::GroupCreate
+            | Self::GroupPatch
+            | Self::GroupDelete
+            | Self::GroupFetch
+            | Self::GroupAck
+            | Self::GroupNack
+            | Self::GroupExtend
+            | Self::GroupSeek
+            | Self::GroupPush
+            | Self::EntityDelete
+            | Self::KeysDelete => Consistency::Names,
+            Self::KvPut
+            | Self::KeyspaceCreate
+            | Self::LeaseGrant
+            | Self::StreamAppend
+            | Self::StreamCreate
+            | Self::SubjectPublish
+            | Self::SubjectSubscribe
+            | Self::SubjectAsk
+            | Self::CacheList
+            | Self::CacheCreate
+            | Self::CacheStat
+            | Self::CacheDrop
+            | Self::CacheClear
+            | Self::CacheMultiGet
+            | Self::CacheMultiPut
+            | Self::CacheScan
+            | Self::CacheGet
+            | Self::CacheHead
+            | Self::CachePut
+            | Self::CacheDelete
+            | Self::CacheAdd
+            | Self::CacheTouch
+            | Self::StateDigest
+            | Self::StateDigestLast
+            | Self::StateVersionRaise
+            | Self::Snapshot
+            | Self::ClusterStatus
+            | Self::ClusterMembers
+            | Self::ClusterNodes
+            | Self::ClusterReplicas
+            | Self::ClusterJoin
+            | Self::ClusterLeave
+            | Self::ClusterPromote
+            | Self::ClusterRemove
+            | Self::ClusterTransfer
+            | Self::ClusterDigest
+            | Self::ClusterJoinToken
+            | Self::ClusterEvents
+            | Self::EntityPut
+            | Self::KeysPut
+            | Self::KeysBatch
+            | Self::Home
+            | Self::Health
+            | Self::Ready
+            | Self::Metrics
+            | Self::Status
+            | Self::OpenApi
+            | Self::Echo
+            | Self::Unknown
+            | Self::WrongMethod => Consistency::Local,
+        }
+    }
+
+    /// Returns true if a request for the operation needs the administrators' token, on loopback too: it changes the
+    /// cluster, or reveals its secret.
+    pub(crate) const fn needs_admin(self) -> bool {
+        matches!(
+            self,
+            Self::ClusterJoin
+                | Self::ClusterLeave
+                | Self::ClusterPromote
+                | Self::ClusterRemove
+                | Self::ClusterTransfer
+                | Self::ClusterJoinToken
+        )
+    }
+
     /// Returns true if the server answers the operation even when all its request slots are taken, because an operator
     /// must see why the server is full.
     #[must_use]
     pub(crate) const fn is_always_admitted(self) -> bool {
-        matches!(self, Self::Home | Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
+        matches!(
+            self,
+            Self::Home
+                | Self::Health
+                | Self::Ready
+                | Self::Metrics
+                | Self::Status
+                | Self::OpenApi
+                | Self::ClusterStatus
+                | Self::ClusterMembers
+        )
     }
 }
 

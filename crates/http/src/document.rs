@@ -3,15 +3,24 @@
 //! Owns: names, summaries and descriptions of the operations, which come from the table, and the operations of a
 //! route's further paths. Does not own: parameters, bodies and replies, which are described at the handlers.
 
-use utoipa::openapi::{
-    Content, Info, OpenApi, PathItem, Paths, Ref, RefOr, Required, ResponseBuilder,
-    path::{HttpMethod, Operation, ParameterIn},
+use utoipa::{
+    IntoParams as _,
+    openapi::{
+        Content, Info, OpenApi, PathItem, Paths, Ref, RefOr, Required, ResponseBuilder,
+        path::{HttpMethod, Operation, ParameterIn},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
 };
+
+use crate::describe::{ReadLevels, shown_header};
 
 /// Description of the API: its purpose, and the form of bytes in JSON.
 const DESCRIPTION: &str = "One durable log, read as key-value store and as streams; subjects and caches in memory. \
                            Bytes in JSON are text if they are UTF-8, or else base64 in a field of the same name with \
                            _base64.";
+
+/// Description of the token that changes of the cluster need.
+const ADMIN_TOKEN: &str = "Token that the first node of the cluster printed when it was created.";
 
 /// End of the id of an operation at the path of the empty key.
 const EMPTY_KEY: &str = "_empty_key";
@@ -28,6 +37,8 @@ pub(crate) struct Documented {
     pub operation: &'static str,
     /// Summary of the operation and, after an empty line, its description.
     pub text: &'static str,
+    /// True if the operation reads the state at a level that its request states.
+    pub reads: bool,
 }
 
 /// Assembles the OpenAPI document. Each operation is described at the first of its routes. Its further routes have no
@@ -43,9 +54,15 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
             (None, Some((name, operation))) if *name == route.operation => keyless(operation.clone(), &route, &path),
             (None, _) => panic!("no handler describes {} {path}", route.method),
         };
-        paths.add_path_operation(path, vec![method], operation.clone());
+        let mut shown = operation.clone();
+        if route.reads {
+            with_read_level(&mut shown);
+        }
+        paths.add_path_operation(path, vec![method], shown);
         previous = Some((route.operation, operation));
     }
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(ADMIN_TOKEN)).build();
+    described.components.get_or_insert_default().add_security_scheme("admin_token", SecurityScheme::Http(bearer));
     let error = Content::new(Some(Ref::from_schema_name("Error")));
     let error = ResponseBuilder::new().description("The request failed.").content("application/json", error).build();
     described.components.get_or_insert_default().responses.insert("Error".to_owned(), error.into());
@@ -53,6 +70,18 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
     described.info.description = Some(DESCRIPTION.to_owned());
     described.paths = paths;
     described.to_pretty_json().expect("the keys are text")
+}
+
+/// Adds the headers of reads to an operation, and the revision to its successful reply.
+fn with_read_level(operation: &mut Operation) {
+    operation.parameters.get_or_insert_default().extend(ReadLevels::into_params(|| None).into_iter().map(RefOr::T));
+    for (status, reply) in &mut operation.responses.responses {
+        if let RefOr::T(reply) = reply
+            && status.starts_with('2')
+        {
+            reply.headers.insert("Thalweg-Shown".to_owned(), shown_header());
+        }
+    }
 }
 
 fn method_of<'a>(item: &'a mut PathItem, method: &str) -> (HttpMethod, &'a mut Option<Operation>) {

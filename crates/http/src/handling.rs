@@ -28,6 +28,7 @@ use thalweg_types::Durability;
 use crate::{
     call::Call,
     caller::{self, Service},
+    cluster::admission,
     dispatch::{Operation, ROUTES, dispatch},
     draining,
     origin::Forbidden,
@@ -86,7 +87,10 @@ impl Http {
         };
         let mut call = Call { account, head, body: SyncWrapper::new(body) };
         let answer = match self.admit(operation, &mut call, service) {
-            Ok(_held) => dispatch(operation, &self, &mut call).await,
+            Ok(_held) => match &self.app.cluster {
+                None => dispatch(operation, &self, &mut call).await,
+                Some(cluster) => Box::pin(admission::answer(operation, cluster, &self, &mut call)).await,
+            },
             Err(error) => Err(error),
         };
         let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call.head, error, &id));

@@ -20,6 +20,7 @@ mod body;
 mod caches;
 mod call;
 mod caller;
+mod cluster;
 mod commit;
 mod connection;
 mod describe;

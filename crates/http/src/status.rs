@@ -9,7 +9,7 @@ use axum::{
 use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::{Value, json};
 use thalweg_engine::Health;
-use thalweg_serving::{app::App, error::ApiError, status::server_status};
+use thalweg_serving::{app::App, cluster::ClusterError, error::ApiError, status::server_status};
 use thalweg_types::Action;
 
 use crate::{
@@ -36,12 +36,14 @@ fn status_of(app: &App) -> Result<Value, ApiError> {
     match app.db.blocking().health() {
         Health::Good => Ok(json!({ "status": "good" })),
         Health::DiskFull { free_bytes } => Ok(json!({ "status": "disk_full", "free_bytes": free_bytes })),
+        Health::StoppedServing { reason } => Err(unavailable("stopped_serving", Action::Stop, reason)),
         Health::Failed { reason } => Err(unavailable("log_failed", Action::Stop, reason)),
         Health::Closed => Err(unavailable("closed", Action::Retry, "the database is closed".into())),
     }
 }
 
-/// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests. With
+/// Handles `GET /ready`. Also returns 503 while the server stops or its cluster has no leader, so
+/// that load balancers send no more requests. With
 /// `verbose`, the reply has the warnings about the server's configuration.
 #[utoipa::path(
     get, path = "/ready", params(ReadyQuery),
@@ -53,6 +55,11 @@ pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
     }
     let mut status = status_of(app)?;
+    if let Some(cluster) = &app.cluster
+        && cluster.handle.report().leader.is_none()
+    {
+        return Err(ClusterError::NoLeader.into());
+    }
     if verbose {
         status["warnings"] = app.config.warnings().into();
     }

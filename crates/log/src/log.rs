@@ -104,8 +104,8 @@ impl Log {
     }
 
     /// Opens a log like [`open`](Self::open), but without background threads, for a simulation that decides when their
-    /// work is done: [`step`](Self::step) does it. Nothing else prepares segments, so an [`append`](Self::append) that
-    /// needs one fails after its wait; use [`try_append`](Self::try_append).
+    /// work is done: [`step`](Self::step) does it. An [`append`](Self::append) prepares segments itself, and
+    /// [`try_append`](Self::try_append) waits for a step.
     pub fn open_stepped(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -126,6 +126,14 @@ impl Log {
         let shared = self.shared();
         let has_prepared = shared.segment_pool.perform_due();
         shared.perform_due() || has_prepared
+    }
+
+    /// Prepares segments on the caller's thread if no thread does it.
+    #[inline]
+    pub(crate) fn prepare_if_stepped(&self) {
+        if self.handle.is_stepped {
+            self.shared().segment_pool.perform_due();
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
+    /// LSN from which another node needs the records; the highest number if none does.
+    pub kept_from: AtomicU64,
     /// Table of truncations. Changed only under the mutex `Shared::core`; read without a lock.
     pub truncations: Truncations,
     pub failed: AtomicBool,
@@ -58,6 +60,7 @@ impl Shared {
             core: Mutex::new(core),
             durable: AtomicU64::new(durable.0),
             released: AtomicU64::new(0),
+            kept_from: AtomicU64::new(u64::MAX),
             truncations: Truncations::default(),
             failed: AtomicBool::new(false),
             failure: OnceLock::new(),

@@ -1,7 +1,7 @@
 //! Selection of segments that can be freed.
 //!
-//! Owns: the LSN below which the log's user has released records, and the history floor: the point below
-//! which segments are not kept for history. Does not own: references into a segment; the log's user tracks
+//! Owns: the LSN below which the log's user has released records, the LSN from which it needs records for others, and
+//! the history floor: the point below which segments are not kept for history. Does not own: references into a segment; the log's user tracks
 //! those.
 
 use std::sync::atomic::Ordering;
@@ -32,6 +32,12 @@ impl Log {
         Lsn(self.shared().released.load(Ordering::Acquire))
     }
 
+    /// Keeps the segments with records from `lsn` on as history whatever their age, as long as they are within
+    /// `history_bytes`: another node needs them. `None` keeps none of them for this reason.
+    pub fn keep_from(&self, lsn: Option<Lsn>) {
+        self.shared().kept_from.store(lsn.unwrap_or(Lsn::MAX).0, Ordering::Release);
+    }
+
     /// Returns the sealed segments that the log does not need any more at `now`, oldest first: their records
     /// were passed to [`release`](Self::release), and they are older than the history that the options keep.
     /// They may be freed when no pointer refers to them.
@@ -53,13 +59,15 @@ impl Log {
     fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
         let oldest_kept = now.minus(self.shared().options.history_age);
+        let kept_from = Lsn(self.shared().kept_from.load(Ordering::Acquire));
         let table = self.shared().table.load_full();
         let mut bytes_after = 0;
         let mut found: Vec<SegmentInfo> = Vec::new();
         for segment in table.0.iter().rev() {
             let info = segment.info();
-            // History keeps a segment that is both near enough to the end and young enough.
-            let in_history = bytes_after < self.shared().options.history_bytes && info.last_time > oldest_kept;
+            // History keeps a segment that is near enough to the end, if it is young enough or another node needs it.
+            let is_near = bytes_after < self.shared().options.history_bytes;
+            let in_history = is_near && (info.last_time > oldest_kept || info.next > kept_from);
             bytes_after += u64::from(info.bytes);
             if !info.active && info.next <= released && in_history == (kept == History::Kept) {
                 found.push(info);

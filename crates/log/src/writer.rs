@@ -41,6 +41,7 @@ impl Log {
     /// the records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         let shared = self.shared();
+        self.prepare_if_stepped();
         let measure = self.admit(drafts, purpose)?;
         let through = WritePath::of(level, measure.total());
         let (mut core, appended) = shared.write_drafts(drafts, &measure, through, |core| shared.roll(core, purpose))?;
@@ -75,10 +76,17 @@ impl Log {
         if measure.total() > max {
             return Err(AppendError::TooLarge { got: measure.total(), max });
         }
-        if purpose == Purpose::Data && self.shared().segment_pool.is_low() {
-            self.shared().admit()?;
+        if purpose == Purpose::Data {
+            self.check_room()?;
         }
         Ok(measure)
+    }
+
+    /// Returns the error with which the log would reject new data because the disk is nearly full. Cheap while there is
+    /// room.
+    #[inline]
+    pub fn check_room(&self) -> Result<(), AppendError> {
+        if self.shared().segment_pool.is_low() { self.shared().admit() } else { Ok(()) }
     }
 }
 

@@ -25,20 +25,22 @@ use std::{
 use thalweg_serving::{
     admission::{Reservation, Resource},
     bulk::{BulkSeat, Slice},
-    limits::MAX_TURNS,
+    cluster::{ClusterError, ConnectionBarrier, Gate},
+    error::ApiError,
+    limits::{DEFAULT_WAIT, MAX_TURNS},
     served_socket::{Alarm, Output, Received, ServedSocket},
     spare,
 };
 use thalweg_transport::Channel;
-use thalweg_types::Action;
+use thalweg_types::{Action, ReadLevel};
 use thalweg_wire::{
-    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES, Reason,
-    SharedFrame,
+    CancelMode, ClientFrame, Credit, Decoder, Fields, FrameError, Goodbye, HEADER_BYTES, Kind, Ping, Pong, READ_BYTES,
+    Reason, SharedFrame,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
 };
 
 use super::{
-    dispatch,
+    dispatch::{self, Consistency},
     failure::{self, Failure},
     publishing::InputState,
     replies::Replies,
@@ -49,6 +51,9 @@ use super::{
     subscription::{NextAction, Subscription},
     turn::{Handled, Reply, Turn},
 };
+
+/// Longest time for which a read waits for its barrier, whatever timeout its request has.
+const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 /// Phase of a channel's life, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,10 @@ pub(crate) struct ChannelTask {
     phase: ChannelPhase,
     /// Time of the last request.
     active_at: Instant,
+    /// Barrier of the reads of the received frames. Unused on a node without a cluster.
+    barrier: ConnectionBarrier,
+    /// Error of the barrier for the read in the next frame.
+    barred: Option<ClusterError>,
     /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
     /// connection.
     keep_alive: Option<KeepAlive>,
@@ -125,6 +134,8 @@ impl ChannelTask {
             arriving: None,
             phase: ChannelPhase::Open,
             active_at: Instant::now(),
+            barrier: ConnectionBarrier::default(),
+            barred: None,
             keep_alive,
         }
     }
@@ -142,7 +153,7 @@ impl ChannelTask {
         self.socket.now = Instant::now();
         self.is_sole_client = self.session.app.sole_client.report_activity(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
-            let may_continue = self.continue_after_work(cx);
+            let may_continue = self.continue_after_work(cx) | self.continue_after_barrier(cx);
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard | may_continue;
             moved |= self.deliver(cx, heard);
@@ -165,7 +176,12 @@ impl ChannelTask {
 
     /// Returns true if the channel may handle its client's next frame.
     fn listens(&self) -> bool {
-        self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
+        self.is_open() && self.out.has_room() && !self.subjects.is_blocked() && !self.barrier.is_pending()
+    }
+
+    /// Polls the barrier of reads. Returns true if it has ended.
+    fn continue_after_barrier(&mut self, cx: &mut Context<'_>) -> bool {
+        self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
 
     /// Lets a client continue whose requests have taken long or caused many deliveries, if it has a turn now. Returns true if it may
@@ -246,13 +262,18 @@ impl ChannelTask {
                 moved = true;
                 continue;
             }
-            let kind = self.decoder.peek().and_then(|header| Kind::from_code(header.kind));
+            if self.session.app.cluster.is_some() && !self.may_begin() {
+                break;
+            }
+            let header = self.decoder.peek();
+            let kind = header.and_then(|header| Kind::from_code(header.kind));
             let travels = matches!(kind, Some(Kind::Publish | Kind::Ask | Kind::WriteAndPublish));
             let handled = if travels { self.shared_frame() } else { self.borrowed_frame() };
             match handled {
                 Some(was_write) => wrote |= was_write,
                 None => break,
             }
+            self.barrier.took(header.map_or(0, |header| HEADER_BYTES + header.len as usize));
             (moved, self.socket.partial_since) = (true, None);
         }
         match wrote {
@@ -286,6 +307,34 @@ impl ChannelTask {
         let message = "too many bytes of requests at a time: retry later";
         self.out.fail(header.id, &Failure::overloaded(message));
         false
+    }
+
+    /// Returns true if the next frame may be handled on a node of a cluster. A read first waits for its barrier; the
+    /// channel handles no further frame meanwhile, so replies need no order of their own.
+    #[cold]
+    fn may_begin(&mut self) -> bool {
+        let arrived = self.decoder.pending_bytes();
+        let Some(cluster) = &self.session.app.cluster else { return true };
+        let Ok(Some(frame)) = self.decoder.peek_frame() else { return true };
+        let Some(kind) = Kind::from_code(frame.header.kind) else { return true };
+        let Some(Ok(fields)) = frame.payload.get(..usize::from(frame.header.fields)).map(Fields::decode) else {
+            return true;
+        };
+        let level = match dispatch::consistency(kind) {
+            Consistency::Read => fields.read.unwrap_or(self.session.app.config.read_level),
+            Consistency::Names if !cluster.handle.leads() => ReadLevel::Linearizable,
+            Consistency::Names | Consistency::Local => return true,
+        };
+        let now = self.socket.now;
+        let deadline = || now + fields.timeout_micros.map_or(DEFAULT_WAIT, Duration::from_micros).min(MAX_BARRIER);
+        match self.barrier.check(&cluster.handle, level, arrived, deadline) {
+            Gate::Open(_) => true,
+            Gate::Failed(error) => {
+                self.barred = Some(error);
+                true
+            }
+            Gate::Wait => false,
+        }
     }
 
     /// Handles the next frame, which is borrowed from the decoder. Returns `None` if no complete frame has arrived,
@@ -370,9 +419,10 @@ impl ChannelTask {
             return false;
         }
         let permit = dispatch::permit_of(&frame);
+        let barred = self.barred.take().map_or(Ok(()), |error| Err(ApiError::from(error).into()));
         // Frames of subscriptions may have stated a level since the last reply.
         self.out.take_level();
-        let handled = self.check(request, permit.is_some()).and_then(|tail| {
+        let handled = barred.and_then(|()| self.check(request, permit.is_some())).and_then(|tail| {
             let Self { session, out, subjects, is_sole_client, .. } = self;
             let mut turn =
                 Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };

@@ -1,6 +1,6 @@
 //! Dispatch of each request frame to its handler.
 
-use thalweg_wire::{ClientFrame, DecodeError, Permit};
+use thalweg_wire::{ClientFrame, DecodeError, Kind, Permit};
 
 use super::{
     caches, catalog,
@@ -21,6 +21,43 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
         ClientFrame::Watch(watch) => Some(watch.permit.clone()),
         ClientFrame::Subscribe(subscribe) => Some(subscribe.permit.clone()),
         _ => None,
+    }
+}
+
+/// Requirement of a request on the state of a node that is a member of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consistency {
+    /// The request reads the node's state, at the level that it states.
+    Read,
+    /// The request finds an object in the node's state before it proposes a command.
+    Names,
+    /// The request needs nothing: its command goes to the leader, or it concerns this node only.
+    Local,
+}
+
+/// Returns the requirement of the requests of a kind.
+#[must_use]
+pub(crate) fn consistency(kind: Kind) -> Consistency {
+    match kind {
+        Kind::Get
+        | Kind::MultiGet
+        | Kind::Scan
+        | Kind::Versions
+        | Kind::FindKeyspace
+        | Kind::ListKeyspaces
+        | Kind::FindLease
+        | Kind::ListLeases
+        | Kind::Read
+        | Kind::Tail
+        | Kind::FindStream
+        | Kind::ListStreams
+        | Kind::FindOffset
+        | Kind::ListProducers
+        | Kind::FindGroup
+        | Kind::ListGroups
+        | Kind::Watch => Consistency::Read,
+        Kind::Fetch | Kind::Push => Consistency::Names,
+        _ => Consistency::Local,
     }
 }
 

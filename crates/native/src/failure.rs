@@ -136,8 +136,12 @@ impl From<WriteError> for Failure {
             WriteError::ConditionFailed { condition, .. } => Some(u64::from(*condition)),
             _ => None,
         };
-        // The log or the state failed while the write was pending: the next open may recover the write.
-        let perhaps = matches!(error, WriteError::LogFailed { .. } | WriteError::StateFailed { .. });
+        // The log or the state failed while the write was pending: the next open may recover the write. Or the write
+        // was sent to other nodes, and may still be carried out.
+        let perhaps = matches!(
+            error,
+            WriteError::LogFailed { .. } | WriteError::StateFailed { .. } | WriteError::OutcomeUnknown { .. }
+        );
         let mut failure = Self::from(ApiError::from(error));
         failure.0.details.extend(condition.map(|condition| ("condition", condition)));
         if perhaps { failure.with_unknown_effect() } else { failure }

@@ -18,7 +18,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
         _ if *turn.app.stopping.borrow() => (wire::Health::Stopping, String::new()),
         Health::Good => (wire::Health::Good, String::new()),
         Health::DiskFull { .. } => (wire::Health::DiskFull, String::new()),
-        Health::Failed { reason } => (wire::Health::Failed, reason),
+        Health::Failed { reason } | Health::StoppedServing { reason } => (wire::Health::Failed, reason),
         Health::Closed => (wire::Health::Stopping, String::new()),
     };
     let mut named = Vec::new();

@@ -71,7 +71,7 @@ pub(crate) fn write_and_publish(
 ) -> Result<Handled, Failure> {
     if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
         let message = "a publish needs a commit whose outcome is known: at level `none` it is not known";
-        return Err(Failure::invalid("outcome_unknown", message));
+        return Err(Failure::invalid("level_too_low", message));
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
     let checked = ClientCommand::check(wanted.command.0).map_err(|refused| Failure::of(&refused))?;

@@ -20,37 +20,46 @@ use openraft::{
 use thalweg_log::{LogRecord, RecordKind};
 use thalweg_replica::{Membership, NodeInfo, Vote};
 use thalweg_state::membership::LogId;
-use thalweg_types::{Index, NodeId, Term};
+use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
 use crate::{
     error::StoreError,
-    types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote},
+    snapshots::SnapshotPosition,
+    types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, SnapshotMeta, StoredMembership},
 };
 
-pub(crate) fn raft_log_id(id: LogId) -> RaftLogId {
+/// Returns openraft's form of an entry's id.
+#[must_use]
+pub fn raft_log_id(id: LogId) -> RaftLogId {
     RaftLogId { leader_id: CommittedLeaderId::new(id.term.0), index: id.index.0 }
 }
 
-pub(crate) fn log_id(id: &RaftLogId) -> LogId {
+/// Returns the log's form of an entry's id.
+#[must_use]
+pub fn log_id(id: &RaftLogId) -> LogId {
     LogId { term: Term(id.leader_id.term), index: Index(id.index) }
 }
 
-pub(crate) fn raft_vote(vote: Vote) -> RaftVote {
+/// Returns openraft's form of a vote.
+#[must_use]
+pub fn raft_vote(vote: Vote) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(vote.term.0, vote.node.0), committed: vote.committed }
 }
 
-pub(crate) fn vote(vote: &RaftVote) -> Vote {
+/// Returns the log's form of a vote.
+#[must_use]
+pub fn vote(vote: &RaftVote) -> Vote {
     Vote { term: Term(vote.leader_id.term), node: NodeId(vote.leader_id.voted_for), committed: vote.committed }
 }
 
-fn raft_membership(membership: &Membership) -> Option<RaftMembership> {
+pub(crate) fn raft_membership(membership: &Membership) -> Option<RaftMembership> {
     let configs = membership.configs().iter().map(|config| config.iter().map(|voter| voter.0).collect()).collect();
     let nodes: BTreeMap<u64, NodeInfo> =
         membership.members().iter().map(|(node, info)| (node.0, info.clone())).collect();
     RaftMembership::new(configs, nodes).ok()
 }
 
-fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
+pub(crate) fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
     let config = |config: &BTreeSet<u64>| config.iter().copied().map(NodeId).collect();
     let configs = membership.get_joint_config().iter().map(config).collect();
     let members = membership.nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect();
@@ -58,7 +67,7 @@ fn membership(membership: &RaftMembership) -> Result<Membership, StoreError> {
 }
 
 /// Returns kind and payload of an entry's record.
-pub(crate) fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreError> {
+pub fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreError> {
     Ok(match &entry.payload {
         EntryPayload::Blank => (RecordKind::Blank, Bytes::new()),
         EntryPayload::Normal(commands) => (RecordKind::Entry, commands.bytes.clone()),
@@ -68,14 +77,26 @@ pub(crate) fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreE
 
 /// Returns the entry of a record, which must have an index.
 pub(crate) fn entry_of(record: &LogRecord) -> Result<RaftEntry, StoreError> {
-    let malformed = || StoreError::Malformed { lsn: record.lsn, what: "membership" };
-    let payload = match record.kind {
+    let id = LogId { term: record.term, index: record.index };
+    let entry = entry_of_parts(record.kind, id, record.time, record.payload.clone());
+    entry.ok_or(StoreError::Malformed { lsn: record.lsn, what: "membership" })
+}
+
+/// Returns the entry with the parts of a record, as another node has sent them; `None` if the payload is no membership
+/// although the kind says so. The time counts for commands only.
+#[must_use]
+pub fn entry_of_parts(kind: RecordKind, id: LogId, time: SpaceTime, payload: Bytes) -> Option<RaftEntry> {
+    let payload = match kind {
         RecordKind::Blank => EntryPayload::Blank,
-        RecordKind::Membership => {
-            let membership = Membership::decode(&record.payload).ok_or_else(malformed)?;
-            EntryPayload::Membership(raft_membership(&membership).ok_or_else(malformed)?)
-        }
-        _ => EntryPayload::Normal(Commands { time: record.time, bytes: record.payload.clone() }),
+        RecordKind::Membership => EntryPayload::Membership(raft_membership(&Membership::decode(&payload)?)?),
+        _ => EntryPayload::Normal(Commands { time, bytes: payload }),
     };
-    Ok(RaftEntry { log_id: raft_log_id(LogId { term: record.term, index: record.index }), payload })
+    Some(RaftEntry { log_id: raft_log_id(id), payload })
+}
+
+/// Returns openraft's description of a snapshot.
+pub(crate) fn snapshot_meta(position: &SnapshotPosition) -> Option<SnapshotMeta> {
+    let (id, membership) = &position.membership;
+    let last_membership = StoredMembership::new(Some(raft_log_id(*id)), raft_membership(membership)?);
+    Some(SnapshotMeta { last_log_id: Some(raft_log_id(position.last)), last_membership })
 }

@@ -1,10 +1,10 @@
-//! The error of a group's log.
+//! Errors of a group: of its log, its start, reads, and changes of its membership.
 
 use std::io;
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_replica::MembershipError;
-use thalweg_types::{Index, Lsn, classified};
+use thalweg_types::{Index, Lsn, NodeId, classified};
 
 /// Error of a group's log. openraft receives it inside an [`io::Error`], and stops the group.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -61,3 +61,140 @@ impl From<StoreError> for io::Error {
         Self::other(error)
     }
 }
+
+/// Error returned when consensus cannot start.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StartError {
+    /// The options contradict each other.
+    #[error("the options of consensus are invalid: {0}")]
+    Options(String),
+    /// The group's log cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// openraft did not start.
+    #[error("consensus does not start: {0}")]
+    Raft(String),
+}
+
+classified!(StartError {
+    Self::Options(_) => "consensus_options", Fix;
+    Self::Store(error) => error.code(), error.action();
+    Self::Raft(_) => "consensus_start", Stop;
+});
+
+/// Error of a read that must be as recent as its level says. Nothing was read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BarrierError {
+    /// This node does not lead the group, and cannot ask the leader.
+    #[error("this node does not lead the space")]
+    NotLeader {
+        /// Id and address of the leader, if this node knows it.
+        leader: Option<(NodeId, String)>,
+    },
+    /// The group has no leader, or this node does not know it.
+    #[error("the space has no leader at the moment: retry later")]
+    NoLeader,
+    /// The leader could not confirm in time that a majority still follows it.
+    #[error("the leader has no majority at the moment: retry later")]
+    NoQuorum,
+    /// This node has not applied the entries that the read must see in time.
+    #[error("this node is behind the entries that the read must see: retry later, or on another node")]
+    Behind,
+    /// Consensus has ended on this node.
+    #[error("consensus has ended on this node: {0}")]
+    Stopped(String),
+}
+
+classified!(BarrierError {
+    Self::NotLeader { .. } => "not_leader", Retry;
+    Self::NoLeader => "no_leader", Retry;
+    Self::NoQuorum => "no_quorum", Retry;
+    Self::Behind => "recovering", Retry;
+    Self::Stopped(_) => "consensus_stopped", Stop;
+});
+
+/// Error of a change of the group's membership.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// This node does not lead the group.
+    #[error("this node does not lead the space")]
+    NotLeader {
+        /// Id and address of the leader, if this node knows it.
+        leader: Option<(NodeId, String)>,
+    },
+    /// Another change is not complete.
+    #[error("another change of the membership is in progress: wait for it")]
+    InProgress,
+    /// The node is not a member.
+    #[error("node {0} is not a member")]
+    NotAMember(NodeId),
+    /// The node is a member already, with another address.
+    #[error("node {0} is a member already, at another address")]
+    AlreadyMember(NodeId),
+    /// The node votes already.
+    #[error("node {0} votes already")]
+    AlreadyVotes(NodeId),
+    /// A node with this id was a member, and was removed. Ids are never used again.
+    #[error("node {0} was removed from this cluster: it can only join with a new directory")]
+    Removed(NodeId),
+    /// The learner lacks too many entries to vote.
+    #[error("node {node} lacks {entries} entries, more than {max}: wait until it has caught up")]
+    Lags {
+        /// The learner.
+        node: NodeId,
+        /// Number of entries that it lacks.
+        entries: u64,
+        /// Maximum number of entries that it may lack.
+        max: u64,
+    },
+    /// After the change, the voters that answer would be no majority.
+    #[error("after the change only {alive} of {voters} voters would answer, which is no majority: repair them first")]
+    NoMajority {
+        /// Number of voters after the change that have answered recently.
+        alive: usize,
+        /// Number of voters after the change.
+        voters: usize,
+    },
+    /// The node is the group's only voter.
+    #[error("node {0} is the only voter: add another one first")]
+    LastVoter(NodeId),
+    /// The node leads. Its leadership must be transferred first.
+    #[error("node {0} leads: transfer its leadership first")]
+    Leads(NodeId),
+    /// No other voter can take over the leadership.
+    #[error("no other voter has all entries: retry later")]
+    NoSuccessor,
+    /// The leader, to which this node has forwarded the change, has refused it.
+    #[error("{0}")]
+    Refused(String),
+    /// The membership exceeds the limits of its format.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The change may or may not take effect.
+    #[error("the outcome of the change is unknown: {reason}; look at the members before you repeat it")]
+    OutcomeUnknown {
+        /// Reason why the outcome is unknown.
+        reason: String,
+    },
+    /// Consensus has ended on this node.
+    #[error("consensus has ended on this node: {0}")]
+    Stopped(String),
+}
+
+classified!(ChangeError {
+    Self::NotLeader { .. } => "not_leader", Retry;
+    Self::InProgress => "change_in_progress", Retry;
+    Self::NotAMember(_) => "not_a_member", Fix;
+    Self::AlreadyMember(_) => "already_member", Fix;
+    Self::AlreadyVotes(_) => "already_votes", Fix;
+    Self::Removed(_) => "node_removed", Fix;
+    Self::Lags { .. } => "learner_lags", Retry;
+    Self::NoMajority { .. } => "no_majority_left", Fix;
+    Self::LastVoter(_) => "last_voter", Fix;
+    Self::Leads(_) => "node_leads", Fix;
+    Self::NoSuccessor => "no_successor", Retry;
+    Self::Refused(_) => "change_refused", Fix;
+    Self::Membership(_) => "membership_invalid", Fix;
+    Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
+    Self::Stopped(_) => "consensus_stopped", Stop;
+});

@@ -18,23 +18,47 @@
 //! - no reader gets an entry that a truncation has voided;
 //! - entries of a group have indexes without gaps from the one after the purged entry.
 
+mod applied;
+mod applier;
+mod barriers;
+mod bell;
+mod consensus;
 mod convert;
 mod error;
+mod forward;
 mod group;
+mod hearing;
 mod index;
+mod members;
+mod options;
+mod proposals;
 mod reader;
+mod reads;
 mod recovery;
+mod snapshots;
 mod store;
 mod sync_queue;
 mod sync_thread;
 mod tail;
+mod ticks;
 mod types;
 
-pub use error::StoreError;
+pub use applier::{Applier, Raft, SnapshotPoint};
+pub use consensus::{Consensus, ConsensusParts};
+pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vote};
+pub use error::{BarrierError, ChangeError, StartError, StoreError};
+pub use forward::Forwarder;
 pub use group::StoreStats;
+pub use hearing::Hearing;
+pub use members::{ConsensusStatus, MemberStatus, Removal};
+pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use recovery::Base;
+pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
 pub use store::{LogStore, StoreOptions};
-pub use sync_queue::{SyncDriver, SyncQueue};
+pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;
-pub use types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, Types};
+pub use types::{
+    Commands, RaftEntry, RaftLogId, RaftMembership, RaftSnapshot, RaftVote, Response, SnapshotMeta, StoredMembership,
+    Types,
+};

@@ -64,10 +64,20 @@ impl LogReader {
         self.group().memberships.last().cloned()
     }
 
+    /// Returns true if this node has ever voted, or acknowledged a leader.
+    pub(crate) fn has_voted(&self) -> bool {
+        self.group().vote.is_some()
+    }
+
     /// Returns the size of the group's log and of its memory.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.group().stats()
+    }
+
+    /// Returns the record of an entry that is in memory; `None` for an older one.
+    pub(crate) fn cached(&self, index: Index) -> Option<LogRecord> {
+        self.group().tail.from(index)?.next().cloned()
     }
 
     /// Reads the records of the entries from `from` to below `to`, as far as the log contains them. Stops before

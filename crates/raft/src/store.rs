@@ -24,6 +24,7 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
+use thalweg_replica::Member;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
 
@@ -38,8 +39,11 @@ use crate::{
 
 /// Time after which an append to a full disk tries again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum payload bytes that entries of one append share in a batch. A larger entry is a batch of its own.
+/// Maximum bytes that entries of one append share in a batch, or less, if a segment has less room. A larger entry is a
+/// batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a batch's header and padding.
+const BATCH_OVERHEAD_BYTES: u64 = 56;
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
@@ -68,6 +72,7 @@ pub struct LogStore<Rt: AsyncRuntime> {
     reader: LogReader,
     queue: Arc<SyncQueue<Rt>>,
     driver: Arc<dyn SyncDriver>,
+    member: Option<Member>,
 }
 
 impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
@@ -96,7 +101,15 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         driver: Arc<dyn SyncDriver>,
     ) -> Result<Self, StoreError> {
         let group = recover(&log, space, base, options.max_tail_bytes)?;
-        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver })
+        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, member: None })
+    }
+
+    /// Gives the group's log the member that applies its entries. The log sets the member's clock by the entries that it
+    /// contains and receives, and takes the time of an installed snapshot from the member's state.
+    #[must_use]
+    pub fn with_member(self, member: Member) -> Self {
+        member.clock().raise_to(self.reader.group().last_time);
+        Self { member: Some(member), ..self }
     }
 
     /// Returns a reader of the group's log.
@@ -144,26 +157,27 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     /// Waits until all records below `lsn` are durable.
     async fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
-        self.flush(lsn, IOFlushed::signal(sender));
+        self.flush(lsn, 0, IOFlushed::signal(sender));
         receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    fn flush(&self, lsn: Lsn, done: IOFlushed<Types<Rt>>) {
-        self.queue.push(lsn, done);
+    fn flush(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>) {
+        self.queue.push(lsn, bytes, done);
         self.driver.notify();
     }
 
-    /// Writes entries and makes them readable. Returns the LSN after the last one.
-    async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<Lsn> {
+    /// Writes entries and makes them readable. Returns the LSN after the last one, and the bytes of the entries.
+    async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<(Lsn, u64)> {
         let mut entries = entries.into_iter().peekable();
-        let mut next_lsn = self.reader.log.end();
+        let (mut next_lsn, mut bytes) = (self.reader.log.end(), 0);
         while entries.peek().is_some() {
             let batch = self.next_batch(&mut entries)?;
             let appended = self.write(&batch).await?;
+            bytes += batch.iter().map(|planned| planned.payload.len() as u64).sum::<u64>();
             self.learn(batch, &appended)?;
             next_lsn = appended.next;
         }
-        Ok(next_lsn)
+        Ok((next_lsn, bytes))
     }
 
     /// Takes entries for one batch.
@@ -175,10 +189,12 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         let mut time = group.last_time;
         let mut expected: Option<Index> = None;
         let (mut batch, mut bytes) = (Vec::new(), 0);
+        let room = self.reader.log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES);
+        let max_bytes = MAX_BATCH_BYTES.min(usize::try_from(room).unwrap_or(usize::MAX));
         while let Some(entry) = entries.peek() {
             let (kind, payload) = record_of(entry)?;
-            bytes += payload.len();
-            if !batch.is_empty() && (bytes > MAX_BATCH_BYTES || batch.len() == MAX_BATCH_ENTRIES) {
+            bytes += payload.len() + thalweg_log::RECORD_HEADER_BYTES;
+            if !batch.is_empty() && (bytes > max_bytes || batch.len() == MAX_BATCH_ENTRIES) {
                 break;
             }
             if let EntryPayload::Normal(commands) = &entry.payload {
@@ -213,11 +229,24 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
                 payload,
                 payload_at,
             };
+            if let Some(member) = &self.member
+                && kind == RecordKind::Entry
+            {
+                member.clock().received(time);
+            }
             payload_at.offset += (record.payload.len() + thalweg_log::RECORD_HEADER_BYTES) as u32;
             group.push(&record)?;
             group.tail.push(record);
         }
         Ok(())
+    }
+
+    /// Returns the space time of an entry that is not in the log, because an installed snapshot contains it. Blank entries
+    /// after it carry this time, which must be the same on all nodes.
+    fn snapshot_time(&self, index: Index) -> SpaceTime {
+        let applied = self.member.as_ref().map(|member| member.machine().applied());
+        let applied = applied.filter(|applied| applied.index == index);
+        applied.map_or_else(|| self.reader.group().last_time, |applied| applied.time)
     }
 
     /// Returns the space time of the last entry before `index`.
@@ -259,8 +288,8 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
         I::IntoIter: OptionalSend,
     {
         self.queue.room().await?;
-        let next_lsn = self.append_entries(entries.into_iter().collect()).await?;
-        self.flush(next_lsn, callback);
+        let (next_lsn, bytes) = self.append_entries(entries.into_iter().collect()).await?;
+        self.flush(next_lsn, bytes, callback);
         Ok(())
     }
 
@@ -281,8 +310,11 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
             let group = self.reader.group();
             (group.index.first(), group.index.next())
         };
-        let is_here = first <= id.index && id.index < next;
-        let time = if is_here { self.reader.time_of(id.index)? } else { self.reader.group().last_time };
+        let time = if first <= id.index && id.index < next {
+            self.reader.time_of(id.index)?
+        } else {
+            self.snapshot_time(id.index)
+        };
         let appended = self.write_one(RecordKind::Purged, id, time, Bytes::new()).await?;
         self.sync(appended.next).await?;
         self.reader.group().purge(id, time);

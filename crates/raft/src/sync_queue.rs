@@ -9,9 +9,15 @@
 use std::{
     fmt,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use openraft::{async_runtime::AsyncRuntime, storage::IOFlushed, type_config::TypeConfigExt};
+use openraft::{
+    Instant,
+    async_runtime::AsyncRuntime,
+    storage::IOFlushed,
+    type_config::{TypeConfigExt, alias::InstantOf},
+};
 use thalweg_log::Log;
 use thalweg_types::Lsn;
 
@@ -38,6 +44,21 @@ struct State<Rt: AsyncRuntime> {
     /// Appends that wait for room among the pending callbacks; at most one of each group.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
+    /// Entry bytes of the pending callbacks, and when the first of them came.
+    pending_bytes: u64,
+    pending_since: Option<InstantOf<Types<Rt>>>,
+    /// The same of the callbacks whose fsync runs.
+    running_bytes: u64,
+    running_since: Option<InstantOf<Types<Rt>>>,
+}
+
+/// Writes that are not durable yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsynced {
+    /// Bytes of entries.
+    pub bytes: u64,
+    /// Time since the oldest write.
+    pub age: Duration,
 }
 
 impl<Rt: AsyncRuntime> fmt::Debug for SyncQueue<Rt> {
@@ -50,7 +71,25 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
     /// Creates the queue of a node's log.
     #[must_use]
     pub fn new(log: Log) -> Self {
-        Self { log, state: Mutex::new(State { pending: Vec::new(), waiting: Vec::new(), failed: None }) }
+        let state = State {
+            pending: Vec::new(),
+            waiting: Vec::new(),
+            failed: None,
+            pending_bytes: 0,
+            pending_since: None,
+            running_bytes: 0,
+            running_since: None,
+        };
+        Self { log, state: Mutex::new(state) }
+    }
+
+    /// Returns what is written and not durable yet.
+    #[must_use]
+    pub fn unsynced(&self) -> Unsynced {
+        let state = self.state();
+        let since = state.running_since.or(state.pending_since);
+        let age = since.map_or(Duration::ZERO, |since| since.elapsed());
+        Unsynced { bytes: state.pending_bytes + state.running_bytes, age }
     }
 
     fn state(&self) -> MutexGuard<'_, State<Rt>> {
@@ -58,14 +97,17 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a callback, which is completed once all records below `lsn` are durable, or with the error of the sync.
-    pub(crate) fn push(&self, lsn: Lsn, done: IOFlushed<Types<Rt>>) {
+    /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or with
+    /// the error of the sync.
+    pub(crate) fn push(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>) {
         let mut state = self.state();
         if let Some(error) = state.failed.clone() {
             drop(state);
             return done.io_completed(Err(error.into()));
         }
         state.pending.push((lsn, done));
+        state.pending_bytes += bytes;
+        state.pending_since.get_or_insert_with(Types::<Rt>::now);
     }
 
     /// Waits until the queue has room for a callback.
@@ -90,12 +132,18 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         let mut state = self.state();
         let pending = std::mem::take(&mut state.pending);
         let waiting = std::mem::take(&mut state.waiting);
+        state.running_bytes = std::mem::take(&mut state.pending_bytes);
+        state.running_since = state.pending_since.take();
         drop(state);
         waiting.into_iter().for_each(|waiter| waiter.io_completed(Ok(())));
         let Some(through) = pending.iter().map(|(lsn, _)| *lsn).max() else { return 0 };
         let synced = self.log.sync_through(through).map_err(StoreError::from);
         if let Err(error) = &synced {
             self.fail(error);
+        }
+        {
+            let mut state = self.state();
+            (state.running_bytes, state.running_since) = (0, None);
         }
         let completed = pending.len();
         for (_, done) in pending {

@@ -2,17 +2,20 @@
 //!
 //! Owns: [`Types`] and the names of its parts. Does not own: their bytes in the log (see `convert`).
 
-use std::{cmp::Ordering, fmt, marker::PhantomData};
+use std::{cmp::Ordering, fmt, future::Future, marker::PhantomData};
 
 use bytes::Bytes;
 use openraft::{
     EntryPayload, OptionalSend, RaftTypeConfig,
     async_runtime::AsyncRuntime,
     impls::{BoxedErrorSource, InlineBatch, ProgressResponder, leader_id_std},
+    type_config::TypeConfigExt,
     vote::leader_id_std::CommittedLeaderId,
 };
 use thalweg_replica::NodeInfo;
 use thalweg_types::{SpaceTime, command::Outcome};
+
+use crate::snapshots::SnapshotHandle;
 
 /// A client's proposal: the commands of one entry, as the log stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +32,24 @@ impl fmt::Display for Commands {
     }
 }
 
+/// Response to a proposal that was applied on the node where it was proposed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Response {
+    /// Outcomes of the entry's commands; none for an entry without commands.
+    pub outcomes: Vec<Outcome>,
+    /// Steps that applying the entry took.
+    pub steps: u64,
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} outcomes", self.outcomes.len())
+    }
+}
+
 /// Type configuration of a space's Raft group, over any async runtime. Node ids are never used again.
 ///
-/// A term has at most one leader, so an entry is identified by its term and index, as in the log. The response to a
-/// proposal is the outcomes of its commands.
+/// A term has at most one leader, so an entry is identified by its term and index, as in the log.
 pub struct Types<Rt>(PhantomData<fn() -> Rt>);
 
 /// Id of an entry: its term and index.
@@ -41,12 +58,18 @@ pub type RaftLogId = openraft::LogId<CommittedLeaderId<u64>>;
 pub type RaftVote = openraft::impls::Vote<leader_id_std::LeaderId<u64, u64>>;
 /// Voters and learners of a group.
 pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
+/// Membership of a group, and the id of its entry.
+pub type StoredMembership = openraft::StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
+/// Position and membership of a snapshot.
+pub type SnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
+/// A snapshot, as openraft passes it on.
+pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotHandle>;
 /// An entry of a group.
 pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;
 
 impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {
     type D = Commands;
-    type R = Vec<Outcome>;
+    type R = Response;
     type NodeId = u64;
     type Node = NodeInfo;
     type Term = u64;
@@ -64,6 +87,11 @@ impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {
     where
         T: OptionalSend + 'static;
     type ErrorSource = BoxedErrorSource;
+}
+
+/// Starts a task that ends by itself.
+pub(crate) fn detach<Rt: AsyncRuntime>(task: impl Future<Output = ()> + 'static) {
+    drop(Types::<Rt>::spawn(task));
 }
 
 // Derived traits would demand the same of the runtime.

@@ -135,6 +135,32 @@ pub enum ProposeError {
     /// The state machine failed. The command's entry may be in the log. The space accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
+    /// This member does not lead the space, and could not forward the command to the leader. Nothing was written.
+    #[error("this node does not lead the space")]
+    NotLeader {
+        /// Id and address of the leader, if this member knows it.
+        leader: Option<(NodeId, String)>,
+    },
+    /// The space has no leader, or this member does not know it. Nothing was written.
+    #[error("the space has no leader at the moment: retry later")]
+    NoLeader,
+    /// The leader, to which this member has forwarded the command, has refused it, for example because its disk is full.
+    /// Nothing was written.
+    #[error("the leader has refused the command: {reason}")]
+    LeaderRefused {
+        /// Reason of the leader.
+        reason: String,
+    },
+    /// The command may have been committed, or may still be committed.
+    #[error("the outcome of the command is unknown: {reason}")]
+    OutcomeUnknown {
+        /// Reason why the outcome is unknown.
+        reason: String,
+    },
+    /// A record of this node is in the log, but entries before it have not been committed in time. It is applied once
+    /// they are.
+    #[error("entries before this record wait for a quorum: retry later")]
+    Behind,
     /// The space is closed and accepts no proposals.
     #[error("the space is closed")]
     Closed,
@@ -144,5 +170,10 @@ classified!(ProposeError {
     Self::Overloaded { .. } | Self::AddressOverloaded { .. } => "overloaded", Retry;
     Self::Append(error) => error.code(), error.action();
     Self::State(_) => "state_failed", Stop;
+    Self::NotLeader { .. } => "not_leader", Retry;
+    Self::NoLeader => "no_leader", Retry;
+    Self::LeaderRefused { .. } => "leader_refused", Retry;
+    Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
+    Self::Behind => "entries_uncommitted", Retry;
     Self::Closed => "closed", Stop;
 });

@@ -12,15 +12,21 @@
 //! - valid entries of a space have indexes without gaps from 1 on, in terms that never decrease;
 //! - space time never decreases.
 
+mod apply;
 mod bridge;
 mod client;
 mod clock;
+mod counts;
 mod error;
 mod lead;
+mod member;
 mod membership;
 mod pending;
+#[cfg(feature = "plant")]
+pub mod plant;
 mod queue;
 mod replay;
+mod replica;
 mod slot;
 mod solo;
 mod turns;
@@ -29,11 +35,14 @@ mod valid;
 pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
 pub use client::{Client, ClientAddress};
 pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
+pub use counts::ReplicaStats;
 pub use error::{OpenError, ProposeError};
+pub use member::{AppliedEntry, Batch, Leadership, Member, MemberClock, MemberOptions, ProposalDriver};
 pub use membership::{
     MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, MAX_NAME_BYTES, Membership, MembershipError, NodeInfo, Vote,
 };
 pub use replay::{ReplayProgress, Replayed, replay, replay_while};
+pub use replica::Replica;
 pub use slot::{Committed, Proposal};
-pub use solo::{Observer, Solo, SoloOptions, SoloStats, Wake};
+pub use solo::{Observer, Solo, SoloOptions, Wake};
 pub use valid::Valid;

@@ -3,7 +3,7 @@
 //! Owns: the command with what its commit needs to know, and the promise that its proposer gets an answer. Does not own:
 //! the order in which proposals are committed (`queue`).
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use thalweg_log::Purpose;
 use thalweg_types::{
@@ -31,6 +31,8 @@ pub(crate) struct Pending {
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     pub(crate) counted_steps: u64,
+    /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
+    pub(crate) expires_micros: u64,
 }
 
 impl Pending {
@@ -41,7 +43,7 @@ impl Pending {
         slot: Option<Arc<Slot>>,
         client: Option<Arc<Client>>,
     ) -> Self {
-        Self { command, level, purpose, slot, client, steps: None, counted_steps: 0 }
+        Self { command, level, purpose, slot, client, steps: None, counted_steps: 0, expires_micros: 0 }
     }
 
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
@@ -85,4 +87,19 @@ impl Drop for Pending {
             self.answer(Err(if panicking { panicked() } else { ProposeError::Closed }));
         }
     }
+}
+
+/// Returns the payload of an entry with these commands. The frame of a single command is the entry.
+pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
+    match taken {
+        [one] => Cow::Borrowed(one.command.bytes()),
+        many => Cow::Owned(many.iter().map(|pending| pending.command.bytes()).collect::<Vec<_>>().concat()),
+    }
+}
+
+/// Returns the purpose of an entry with these commands: only an entry whose commands all free space may use the disk's
+/// reserve.
+pub(crate) fn purpose_of(taken: &[Pending]) -> Purpose {
+    let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
+    if all_reclaim { Purpose::Reclaim } else { Purpose::Data }
 }

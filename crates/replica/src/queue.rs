@@ -97,32 +97,15 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Updates the measured costs of the clients by the steps that each entry took. If an entry has commands of several
-    /// clients, the cost of each is unknown. If such an entry took many more steps than expected, the clients with
-    /// expensive estimates count as fully expensive again, so that their next commands are measured separately.
+    /// Updates the measured costs of the clients by the steps that each entry took.
     pub(crate) fn learn(&self) {
         if self.steps.len() != self.ends.len() {
             return;
         }
         let mut begin = 0;
         for (&end, &steps) in self.ends.iter().zip(&self.steps) {
-            let entry = &self.proposals[begin..end];
+            learn(&self.proposals[begin..end], steps);
             begin = end;
-            let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
-            let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { continue };
-            if estimated <= EXPENSIVE_STEPS {
-                continue;
-            }
-            let is_one = entry.iter().all(|other| other.client.as_ref().is_some_and(|c| Arc::ptr_eq(c, client)));
-            if is_one {
-                client.learn(estimated, steps);
-                continue;
-            }
-            let probable: u64 = entry.iter().map(Pending::probable_steps).sum();
-            if steps > 2 * probable + 2 * EXPENSIVE_STEPS {
-                let expensive = entry.iter().filter(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS);
-                expensive.filter_map(|pending| pending.client.as_ref()).for_each(|client| client.forget());
-            }
         }
     }
 
@@ -131,6 +114,27 @@ impl Taken {
         self.proposals.clear();
         self.ends.clear();
         self.steps.clear();
+    }
+}
+
+/// Updates the measured costs of the clients whose commands an entry contains, by the steps that the entry took. If it has
+/// commands of several clients, the cost of each is unknown. If such an entry took many more steps than expected, the
+/// clients with expensive estimates count as fully expensive again, so that their next commands are measured separately.
+pub(crate) fn learn(entry: &[Pending], steps: u64) {
+    let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
+    let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };
+    if estimated <= EXPENSIVE_STEPS {
+        return;
+    }
+    let is_one = entry.iter().all(|other| other.client.as_ref().is_some_and(|c| Arc::ptr_eq(c, client)));
+    if is_one {
+        client.learn(estimated, steps);
+        return;
+    }
+    let probable: u64 = entry.iter().map(Pending::probable_steps).sum();
+    if steps > 2 * probable + 2 * EXPENSIVE_STEPS {
+        let expensive = entry.iter().filter(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS);
+        expensive.filter_map(|pending| pending.client.as_ref()).for_each(|client| client.forget());
     }
 }
 
@@ -234,6 +238,29 @@ impl Queue {
         // Each of them answers its proposer when it is dropped.
         drop(rejected);
         self.room.notify_all();
+    }
+
+    /// Takes all proposals for which `is_over` returns true out of both lanes.
+    pub(crate) fn remove(&self, is_over: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let mut inner = self.lock();
+        let mut removed = Vec::new();
+        for _ in 0..inner.ready.len() {
+            let Some(pending) = inner.ready.pop_front() else { break };
+            if is_over(&pending) { removed.push(pending) } else { inner.ready.push_back(pending) }
+        }
+        let mut turns = std::mem::take(&mut inner.turns);
+        while let Some(pending) = turns.pop() {
+            match pending.client.clone() {
+                Some(client) if !is_over(&pending) => inner.turns.push(&client, pending),
+                _ => removed.push(pending),
+            }
+        }
+        inner.bytes -= removed.iter().map(Pending::bytes).sum::<usize>();
+        self.len.store(inner.len(), Ordering::SeqCst);
+        if inner.waiting > 0 {
+            self.room.notify_all();
+        }
+        removed
     }
 
     /// Wakes the thread that waits for the oldest ready proposal. Returns false if no thread waits for this proposal.

@@ -2,16 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_state::{
-    machine::{Entry, Machine},
-    membership::LogId,
-};
-use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
+use thalweg_log::{Log, RecordKind};
+use thalweg_state::machine::Machine;
+use thalweg_types::{Lsn, SpaceId};
 
 use crate::{
+    apply::{apply_record, check_log_covers},
     error::OpenError,
-    membership::{Membership, Vote},
+    membership::Membership,
     valid::Valid,
 };
 
@@ -76,14 +74,8 @@ pub fn replay_while(
     space: SpaceId,
     progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
 ) -> Result<Replayed, OpenError> {
-    let from = machine.applied().lsn;
-    let (start, end) = (log.start(), log.end());
-    if from > end {
-        return Err(OpenError::StateAhead { applied: from, end });
-    }
-    if from < start {
-        return Err(OpenError::LogTooShort { needed: from, start });
-    }
+    let (from, end) = (machine.applied().lsn, log.end());
+    check_log_covers(log, from)?;
     if let Some(membership) = machine.membership()? {
         let lsn = from;
         check_single_member(&membership.payload, lsn)?;
@@ -102,6 +94,9 @@ pub fn replay_while(
         }
         replayed.records += 1;
         replayed.bytes += record.payload.len() as u64;
+        if record.kind == RecordKind::Membership {
+            check_single_member(&record.payload, record.lsn)?;
+        }
         apply_record(machine, &record, &mut outcomes)?;
         outcomes.clear();
         if progress(&ReplayProgress { replayed, from, at: record.lsn.next(), end }).is_break() {
@@ -109,73 +104,6 @@ pub fn replay_while(
         }
     }
     Ok(replayed)
-}
-
-fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcome>) -> Result<(), OpenError> {
-    let next_lsn: Lsn = record.lsn.next();
-    match record.kind {
-        RecordKind::Entry => {
-            check_follows(machine, record)?;
-            let entry = Entry {
-                term: record.term,
-                index: record.index,
-                time: record.time,
-                payload: &record.payload,
-                at: record.payload_at,
-                next_lsn,
-            };
-            machine.apply(&entry, outcomes)?;
-        }
-        RecordKind::Membership => {
-            if record.index > Index::ZERO {
-                check_follows(machine, record)?;
-            }
-            check_single_member(&record.payload, record.lsn)?;
-            let id = LogId { term: record.term, index: record.index };
-            machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
-        }
-        RecordKind::Blank => {
-            check_follows(machine, record)?;
-            machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
-        }
-        RecordKind::Move => {
-            machine.apply_move(&record.payload, record.payload_at, next_lsn)?;
-        }
-        RecordKind::Vote => {
-            Vote::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "vote" })?;
-            machine.apply_vote(&record.payload, next_lsn)?;
-        }
-        RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn)?,
-        RecordKind::Truncate => {
-            check_truncation(machine, record)?;
-            machine.skip(next_lsn, None)?;
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the index and term of an entry follow those of the previous entry. The membership at index 0 has no
-/// previous entry, so it must not be checked.
-fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
-    let applied = machine.applied();
-    if record.index != applied.index.next() {
-        return Err(OpenError::Gap { last: applied.index, found: record.index });
-    }
-    if record.term < applied.term {
-        return Err(OpenError::TermWentBack { last: applied.term, found: record.term });
-    }
-    Ok(())
-}
-
-/// Checks that a truncation record declares void only entries that the state has not applied.
-fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
-    let (applied, index) = (machine.applied().index, record.index);
-    // Index 0 belongs to the first membership, if there is one.
-    let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
-    if has_entries && index <= applied {
-        return Err(OpenError::Truncated { lsn: record.lsn, index, applied });
-    }
-    Ok(())
 }
 
 fn check_single_member(membership: &[u8], lsn: Lsn) -> Result<(), OpenError> {

@@ -21,13 +21,12 @@
 //! clients wait for their turn in a lane of their own (`queue`), which only the committer and blocking proposers commit.
 
 use std::{
-    borrow::Cow,
     fmt,
     io::IoSlice,
     ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
 };
@@ -38,17 +37,17 @@ use thalweg_state::{
     membership::LogId,
 };
 use thalweg_types::{
-    Clock, Durability, Index, Log2Histogram, Lsn, NodeId, SpaceId, SpaceTime, Term,
+    Clock, Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},
-    histogram::LOG2_BUCKETS,
 };
 
 use crate::{
     client::Client,
     clock::{FrozenTime, SpaceClock},
+    counts::{Counts, ReplicaStats},
     error::{OpenError, ProposeError},
     lead::take_lead,
-    pending::Pending,
+    pending::{Pending, payload_of, purpose_of},
     queue::{Lanes, Queue, Taken, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
 };
@@ -83,21 +82,6 @@ pub struct SoloOptions {
     pub max_queue_bytes: usize,
 }
 
-/// Statistics of a space since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoloStats {
-    /// Number of committed commands since the space was opened.
-    pub commands: u64,
-    /// Number of log entries that contain these commands.
-    pub entries: u64,
-    /// Histogram of the number of commands in each log entry.
-    pub entry_commands: Log2Histogram,
-    /// Total size in bytes of the commands that are queued now.
-    pub queue_bytes: u64,
-    /// Number of commands that are queued now.
-    pub queue_commands: u64,
-}
-
 /// A space on a single node, which is the space's only voter. A clone is cheap and refers to the same space.
 #[derive(Clone, Debug)]
 pub struct Solo {
@@ -121,11 +105,7 @@ struct Shared {
     /// True while the committer thread sleeps and must be unparked.
     idle: AtomicBool,
     failure: OnceLock<String>,
-    commands: AtomicU64,
-    entries: AtomicU64,
-    /// Number of log entries, counted in buckets by the number of their commands; the buckets are those of
-    /// [`Log2Histogram::bucket_of`].
-    entry_sizes: [AtomicU64; LOG2_BUCKETS],
+    counts: Counts,
 }
 
 #[derive(Debug)]
@@ -191,9 +171,7 @@ impl Solo {
             stopping: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             failure: OnceLock::new(),
-            commands: AtomicU64::new(0),
-            entries: AtomicU64::new(0),
-            entry_sizes: [const { AtomicU64::new(0) }; LOG2_BUCKETS],
+            counts: Counts::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -371,6 +349,12 @@ impl Solo {
         passed.map_err(|error| shared.fail(&error.to_string()))
     }
 
+    /// Returns the Raft term in which this node leads.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.shared.term
+    }
+
     /// Returns the current time of the space.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
@@ -385,18 +369,8 @@ impl Solo {
 
     /// Returns the statistics of the space.
     #[must_use]
-    pub fn stats(&self) -> SoloStats {
-        let (bytes, len) = self.shared.queue.bytes_and_len();
-        SoloStats {
-            commands: self.shared.commands.load(Ordering::Relaxed),
-            entries: self.shared.entries.load(Ordering::Relaxed),
-            entry_commands: Log2Histogram {
-                sum: self.shared.commands.load(Ordering::Relaxed),
-                buckets: std::array::from_fn(|at| self.shared.entry_sizes[at].load(Ordering::Relaxed)),
-            },
-            queue_bytes: bytes as u64,
-            queue_commands: len as u64,
-        }
+    pub fn stats(&self) -> ReplicaStats {
+        self.shared.counts.stats(&self.shared.queue)
     }
 
     /// Closes the space: rejects new proposals and expensive ones that wait for their turn, commits the other queued
@@ -430,21 +404,6 @@ impl Solo {
             committer.thread.unpark();
         }
     }
-}
-
-/// Returns the payload of an entry with these commands. The frame of a single command is the entry.
-fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
-    match taken {
-        [one] => Cow::Borrowed(one.command.bytes()),
-        many => Cow::Owned(many.iter().map(|pending| pending.command.bytes()).collect::<Vec<_>>().concat()),
-    }
-}
-
-/// Returns the purpose of an entry with these commands: only an entry whose commands all free space may use the disk's
-/// reserve.
-fn purpose_of(taken: &[Pending]) -> Purpose {
-    let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
-    if all_reclaim { Purpose::Reclaim } else { Purpose::Data }
 }
 
 fn spawn_committer(shared: &Arc<Shared>) -> Committer {
@@ -729,6 +688,8 @@ impl Shared {
     }
 
     /// Applies a log entry that has reached its durability level. Stores one outcome for each command in `role`.
+    // Without `always` the compiler outlines it because of its two callers, which costs each put about 40 instructions.
+    #[inline(always)]
     fn apply_entry(
         &self,
         role: &mut Role,
@@ -740,10 +701,7 @@ impl Shared {
         let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
         role.next = index.next();
-        self.entries.fetch_add(1, Ordering::Relaxed);
-        let commands = role.outcomes.len() as u64;
-        self.commands.fetch_add(commands, Ordering::Relaxed);
-        self.entry_sizes[Log2Histogram::bucket_of(commands)].fetch_add(1, Ordering::Relaxed);
+        self.counts.count(role.outcomes.len() as u64);
         if let Some(observer) = self.observer.get() {
             observer.applied(&role.outcomes);
         }

@@ -61,7 +61,8 @@ classified!(DatabaseError {
 
 impl Databases {
     /// Opens the configured databases, and creates the keyspace of database 0 and the caches if they are missing. The
-    /// first write to another database creates its keyspace.
+    /// first write to another database creates its keyspace, and in a cluster also that of database 0, because a node
+    /// starts before there is a leader.
     pub async fn open(app: &Arc<App>) -> Result<Self, DatabaseError> {
         let mut list = Vec::new();
         for (number, wanted) in &app.config.resp_databases.0 {
@@ -71,7 +72,7 @@ impl Databases {
                     // An existing keyspace needs no command of the log, which a full disk would reject: so the server
                     // can still start.
                     let found = app.db.blocking().find_keyspace(name);
-                    if found.is_none() && number > 0 {
+                    if found.is_none() && (number > 0 || app.cluster.is_some()) {
                         let uncreated = UncreatedKeyspace::new(&app.db, name, app.config.durability);
                         list.push(Numbered { number, database: Database::Batched(Arc::new(uncreated)) });
                         continue;

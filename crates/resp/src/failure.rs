@@ -1,7 +1,10 @@
 //! Errors of the layers below, as error replies.
 //!
 //! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
-//! states that an operator must fix (Redis uses it when it can't write to its disk).
+//! states that an operator must fix (Redis uses it when it can't write to its disk). In a cluster, the words are those of
+//! Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes, `LOADING` while the node recovers. Clients
+//! of Redis retry after these by themselves. `UNKNOWN` stands for a write that may or may not have been carried out: client
+//! libraries repeat no request after a word that they do not know.
 
 use std::borrow::Cow;
 
@@ -13,14 +16,18 @@ use thalweg_types::{Action, Classified};
 pub(crate) struct Failure(pub Cow<'static, str>);
 
 impl Failure {
-    /// Creates the text of the error reply for an error of a lower layer. The error's recommended action (retry,
-    /// fix or stop) determines the first word.
+    /// Creates the text of the error reply for an error of a lower layer. The error's code or its recommended
+    /// action (retry, fix or stop) determines the first word.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
-        let first = match error.action() {
-            Action::Retry => "BUSY",
-            Action::Fix => "ERR",
-            Action::Stop => "MISCONF",
+        let first = match (error.code(), error.action()) {
+            ("no_leader", _) => "CLUSTERDOWN",
+            ("not_leader" | "read_timeout" | "revision_not_reached", _) => "TRYAGAIN",
+            ("recovering", _) => "LOADING",
+            ("outcome_unknown", _) => "UNKNOWN",
+            (_, Action::Retry) => "BUSY",
+            (_, Action::Fix) => "ERR",
+            (_, Action::Stop) => "MISCONF",
         };
         Self(format!("{first} {error}").into())
     }

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a burst or a long read is pending, or the client is blocked in a read, waits to authenticate or waits for a
+//! * While a barrier, a burst or a long read is pending, or the client is blocked in a read, waits to authenticate or waits for a
 //!   turn, the session handles no further command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
@@ -15,6 +15,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use thalweg_redis::{
@@ -25,7 +26,8 @@ use thalweg_redis::{
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},
     bulk::Slice,
-    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
+    cluster::{Cluster, ConnectionBarrier, Gate},
+    limits::{COUNTED_REPLY_BYTES, DEFAULT_WAIT, OUTBOX_BYTES},
     served_socket::ServedSocket,
 };
 use thalweg_transport::Outbox;
@@ -98,6 +100,10 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pending: Option<PendingBurst>,
+    /// Barrier of the reads among the received commands. Unused on a node without a cluster.
+    barrier: ConnectionBarrier,
+    /// Number of received bytes from the current command on.
+    arrived: usize,
     /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a blocking
     /// read, but never two of them.
     pub(super) reading: Option<Box<LongRead>>,
@@ -165,6 +171,8 @@ impl Session {
             muted: false,
             burst: Burst::default(),
             pending: None,
+            barrier: ConnectionBarrier::default(),
+            arrived: 0,
             reading: None,
             blocked: None,
             may_block: None,
@@ -190,16 +198,16 @@ impl Session {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
-    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a long
-    /// read or a blocking read.
+    /// Returns true if the session still owes the client a reply that depends on something pending: a commit, a barrier,
+    /// a long read or a blocking read.
     pub(crate) fn is_busy(&self) -> bool {
-        self.pending.is_some() || self.reading.is_some() || self.blocked.is_some()
+        self.is_under_way() || self.blocked.is_some()
     }
 
-    /// Returns true if commands of the session were proposed to the log, or given to the readers, and are not completed
-    /// yet.
+    /// Returns true if commands of the session were proposed to the log, given to the readers, or wait for a barrier, and
+    /// are not completed yet.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.pending.is_some() || self.reading.is_some()
+        self.pending.is_some() || self.reading.is_some() || self.barrier.is_pending()
     }
 
     /// Returns true if there may be work after all replies are sent: messages to deliver, or a memory
@@ -240,12 +248,15 @@ impl Session {
     fn run_for(&mut self, slice: &mut Slice, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES && slice.has_time() {
+            self.arrived = input.pending_bytes();
             let flow = match input.next(self.trust) {
                 Ok(None) => break,
                 Ok(Some(request)) => {
                     let (flow, bytes) = (self.command(&request, out), request.wire_bytes());
                     if flow == CommandProgress::Again {
                         input.unread(bytes);
+                    } else {
+                        self.barrier.took(bytes);
                     }
                     flow
                 }
@@ -325,6 +336,11 @@ impl Session {
             self.resp.metrics.statistics.rejected(number);
             return flow;
         }
+        if self.resp.app.cluster.is_some()
+            && let Some(flow) = self.wait_for_barrier(command, out)
+        {
+            return flow;
+        }
         if self.transaction.is_some() && !ends_queueing(command.name) {
             let flow = self.queue(command, arguments, out);
             if self.tally.errors != errors {
@@ -344,6 +360,37 @@ impl Session {
             }
         }
         flow
+    }
+
+    /// Lets a command that reads a keyspace on a node of a cluster wait for its barrier. Returns `None` if the command may
+    /// run. A read behind a write of the same burst needs no barrier, because it runs in the log.
+    #[cold]
+    fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
+        let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
+        let reads = match (&self.transaction, command.name) {
+            (Some(transaction), "exec") => {
+                !transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)))
+            }
+            (Some(_), _) => false,
+            (None, "watch") => true,
+            (None, _) => matches!(command.run, Run::Read(_)),
+        };
+        if !reads || !self.burst.is_empty() || !matches!(self.store(), Database::Batched(_)) {
+            return None;
+        }
+        let level = self.resp.app.config.resp_read_level;
+        match self.barrier.check(handle, level, self.arrived, || Instant::now() + DEFAULT_WAIT) {
+            Gate::Open(_) => None,
+            Gate::Wait => Some(CommandProgress::Again),
+            Gate::Failed(error) => {
+                if command.name == "exec" {
+                    self.end_transaction();
+                }
+                let failure = Failure::of(&error);
+                self.log_failure(&failure);
+                Some(self.fail(&failure.0, out))
+            }
+        }
     }
 
     /// Replies with an error to an unknown command, or to one with a wrong number of arguments. Within a
@@ -586,6 +633,10 @@ impl Session {
                 let Poll::Ready(outcome) = pending.commands.as_mut().poll(cx) else { return moved };
                 self.pending = None;
                 self.settled(outcome, out);
+            } else if self.barrier.is_pending() {
+                if self.barrier.poll(cx).is_pending() {
+                    return moved;
+                }
             } else if self.reading.is_some() {
                 if !self.poll_long_read(cx, out) {
                     return moved;

@@ -14,7 +14,7 @@ pub use thalweg_http::{self as http, OPENAPI, ROUTES, bodies, digest_json, parse
 pub use thalweg_native as native;
 pub use thalweg_resp as resp;
 pub use thalweg_serving::{
-    app,
+    app, cluster,
     config::{self, Config, ConfigError, ConfigLayer, Layers, Resolved},
     error,
     status::node_status,

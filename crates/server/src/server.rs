@@ -1,11 +1,17 @@
 //! The composition of the protocols: bind, serve, stop.
 //!
-//! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop: no new connections, no new
-//! requests on open connections; requests in progress may finish within `drain_timeout`; the remaining ones are cut;
-//! the database is closed.
+//! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop: a member of a cluster hands
+//! leadership over; no new connections, no new requests on open connections; requests in progress may finish within
+//! `drain_timeout`; the remaining ones are cut; consensus stops; the database is closed.
 //! Does not own: connections (each protocol's crate), the runtime (the command creates it), signals, log output.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use prometheus_client::collector::Collector;
 use thalweg_engine::{Database, WriteError};
@@ -19,8 +25,9 @@ use thalweg_resp::{self as resp, gathering::commit_gathered};
 use thalweg_serving::{
     accepting::log_panic,
     app::App,
+    cluster::{Cluster, NodeAddresses},
     config::{Config, ConfigError, NativeAddress, RespAddress},
-    metrics::{Caches, Groups, Node, Shares, Subjects},
+    metrics::{Caches, ClusterCollector, Groups, Node, Shares, Subjects},
     threads::Threads,
 };
 
@@ -99,6 +106,10 @@ impl Classified for ServerError {
     }
 }
 
+/// Longest time for which a stopping leader waits until another node has taken over. The transfer takes one exchange with
+/// a node that has all entries.
+const HAND_OVER: Duration = Duration::from_secs(2);
+
 /// A server that is bound and not running yet.
 #[derive(Debug)]
 pub struct Server {
@@ -128,9 +139,15 @@ struct Redis {
 }
 
 impl Server {
-    /// Binds the addresses of all protocols. Must be called on a tokio runtime. The server closes the database when it
-    /// stops.
+    /// Binds the addresses of all protocols, over a database that runs alone. Must be called on a tokio runtime. The server
+    /// closes the database when it stops.
     pub async fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
+        Self::bind_member(config, db, None).await
+    }
+
+    /// Binds the addresses of all protocols, over a database that may be a member of `cluster`. Must be called on a tokio
+    /// runtime. When it stops, the server stops the member and closes the database.
+    pub async fn bind_member(config: Config, db: &Database, cluster: Option<Cluster>) -> Result<Self, ServerError> {
         config.check()?;
         let http = config.http;
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
@@ -140,7 +157,7 @@ impl Server {
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
-        let app = App::new(config, db, stopping);
+        let app = App::of_member(config, db, cluster, stopping);
         let native_metrics = Arc::new(native::metrics::Metrics::new(&app.native_connections));
         let resp_metrics = Arc::new(resp::metrics::Metrics::default());
         let http = Http::new(&app, collectors(&app, &native_metrics, &resp_metrics));
@@ -160,6 +177,14 @@ impl Server {
             RespAddress::At(at) => Some(bind_resp(&app, at, resp_metrics).await?),
             RespAddress::Off => None,
         };
+        if let Some(cluster) = &app.cluster {
+            let reachable = |at: SocketAddr| Some(app.config.reachable(at));
+            cluster.handle.announce(NodeAddresses {
+                http: reachable(address),
+                native: native.as_ref().and_then(|native| reachable(native.listener.local_addr())),
+                resp: resp.as_ref().and_then(|redis| reachable(redis.address)),
+            });
+        }
         Ok(Self { listener, address, native, resp, http, stop })
     }
 
@@ -221,6 +246,10 @@ impl Server {
             tracing::info!(%address, threads = threads.count(), "serving Redis clients");
             connections.spawn(resp::listen::serve(resp, listener, threads));
         }
+        let shutdown = async {
+            shutdown.await;
+            hand_over(&app).await;
+        };
         http::serve_until(shutdown, &http, listener, &mut connections).await;
         let began = Instant::now();
         tracing::info!(connections = connections.len(), "stopping");
@@ -237,6 +266,11 @@ impl Server {
             let app = Arc::clone(&app);
             log_panic(tokio::task::spawn_blocking(move || app.readers.stop()).await, "the readers");
         }
+        if let Some(cluster) = &app.cluster
+            && let Err(error) = cluster.handle.stop().await
+        {
+            tracing::warn!(%error, "the links to the other nodes were not closed in order");
+        }
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
         tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");
@@ -244,6 +278,15 @@ impl Server {
             Ok(closed) => closed.map_err(ServerError::Close),
             Err(panic) => Err(ServerError::Close(WriteError::StateFailed { reason: panic.to_string() })),
         }
+    }
+}
+
+/// Hands leadership over while the server still serves, so that writes continue on another node.
+async fn hand_over(app: &App) {
+    let Some(cluster) = app.cluster.as_ref().filter(|cluster| cluster.handle.leads()) else { return };
+    tracing::info!("handing leadership over");
+    if let Err(error) = cluster.handle.hand_over(Instant::now() + HAND_OVER).await {
+        tracing::warn!(%error, "leadership was not handed over: the other nodes elect a leader");
     }
 }
 
@@ -275,7 +318,11 @@ fn collectors(
     resp: &Arc<resp::metrics::Metrics>,
 ) -> Vec<Box<dyn Collector>> {
     let db = app.db.blocking();
-    vec![
+    let cluster = app.cluster.iter().map(|cluster| {
+        let collector: Box<dyn Collector> = Box::new(ClusterCollector(Arc::clone(&cluster.handle)));
+        collector
+    });
+    let mut all: Vec<Box<dyn Collector>> = vec![
         Box::new(Node(db.clone())),
         Box::new(native::metrics::NativeCollector(Arc::clone(native))),
         Box::new(resp::metrics::RespCollector(Arc::clone(resp))),
@@ -288,5 +335,7 @@ fn collectors(
             held_log: Arc::clone(&app.held_log),
             bulk: Arc::clone(app.bulk.counters()),
         }),
-    ]
+    ];
+    all.extend(cluster);
+    all
 }

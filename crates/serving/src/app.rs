@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::{
     admission::{Account, AddressKey, Admission, Reservation, Resource},
     bulk::BulkTurns,
+    cluster::Cluster,
     config::Config,
     error::{self, ApiError},
     half_open::ConnectionSlots,
@@ -36,6 +37,8 @@ use crate::{
 pub struct App {
     /// Handle of the database, with the configured durability level.
     pub db: AsyncDatabase,
+    /// Cluster of which the node is a member; `None` if the node runs alone.
+    pub cluster: Option<Cluster>,
     /// Configuration of the server.
     pub config: Config,
     /// Bounds on requests, connections and bytes, and the amounts that each client holds.
@@ -68,9 +71,20 @@ pub struct App {
 }
 
 impl App {
-    /// Creates the state of a server over a database.
+    /// Creates the state of a server over a database that runs alone.
     #[must_use]
     pub fn new(config: Config, db: &Database, stopping: watch::Receiver<bool>) -> Arc<Self> {
+        Self::of_member(config, db, None, stopping)
+    }
+
+    /// Creates the state of a server over a database that may be a member of a cluster.
+    #[must_use]
+    pub fn of_member(
+        config: Config,
+        db: &Database,
+        cluster: Option<Cluster>,
+        stopping: watch::Receiver<bool>,
+    ) -> Arc<Self> {
         let admission = Admission::new(&config);
         Arc::new(Self {
             slots: Arc::new(ConnectionSlots::new(&config)),
@@ -78,6 +92,7 @@ impl App {
             created: Mutex::default(),
             held_log: Arc::default(),
             db: db.with_durability(config.durability).to_async(),
+            cluster,
             admission,
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),

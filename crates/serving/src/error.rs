@@ -186,14 +186,21 @@ impl From<WriteError> for ApiError {
             | WriteError::NoSuchStream(_)
             | WriteError::NoSuchGroup(_)
             | WriteError::NoSuchLease(_) => StatusCode::NOT_FOUND,
-            WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
+            WriteError::LevelTooLow | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
             WriteError::Overloaded { .. }
             | WriteError::AddressOverloaded { .. }
             | WriteError::NoSegment { .. }
+            | WriteError::NotLeader { .. }
+            | WriteError::NoLeader
+            | WriteError::LeaderRefused { .. }
+            | WriteError::Behind
+            | WriteError::StoppedServing { .. }
             | WriteError::LogFailed { .. }
             | WriteError::StateFailed { .. }
             | WriteError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+            // Not 503, after which many programs repeat a request although it may have been carried out.
+            WriteError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
         };
         let subject = match &error {
             WriteError::ProducerRefused { stream, .. } => Some(Subject::Stream(*stream)),
@@ -213,6 +220,13 @@ impl From<WriteError> for ApiError {
             },
             WriteError::AttemptLapsed { attempt, .. } => api.with("attempt", attempt.0),
             WriteError::DiskFull { free_bytes, .. } => api.with("free_bytes", free_bytes),
+            WriteError::NotLeader { leader: Some((node, address)) } => {
+                let leader = [("node", format!("{:016x}", node.0)), ("address", address)];
+                let leader: Map<_, _> =
+                    leader.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();
+                let culprit = Map::from_iter([("leader".to_owned(), Value::Object(leader))]);
+                Self { culprit: Some(Box::new(culprit)), ..api }
+            }
             _ => api,
         }
     }
@@ -269,7 +283,7 @@ impl From<ReadError> for ApiError {
             ReadError::Compacted { .. } => StatusCode::GONE,
             ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ReadError::BadCursor { .. } => StatusCode::BAD_REQUEST,
-            ReadError::ViewExpired => StatusCode::SERVICE_UNAVAILABLE,
+            ReadError::ViewExpired | ReadError::StoppedServing { .. } => StatusCode::SERVICE_UNAVAILABLE,
             ReadError::Corrupt(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let api = Self::classified(status, &error);

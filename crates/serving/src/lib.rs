@@ -4,7 +4,7 @@
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`readers`],
 //! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close; [`views`],
-//! subjects and caches.
+//! subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
@@ -14,6 +14,7 @@ pub mod accepting;
 pub mod admission;
 pub mod app;
 pub mod bulk;
+pub mod cluster;
 pub mod config;
 pub mod error;
 mod fair_queue;

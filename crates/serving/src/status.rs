@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Health};
+use thalweg_types::NodeId;
 
 use crate::{admission::Resource, app::App};
 
@@ -30,6 +31,20 @@ pub fn server_status(app: &App) -> Value {
         "max_bytes": caches.iter().map(|named| named.max_bytes).sum::<u64>(),
     });
     object["native"] = json!({ "connections": app.native_connections.count() });
+    if let Some(cluster) = &app.cluster {
+        let report = cluster.handle.report();
+        let id = |node: NodeId| format!("{:016x}", node.0);
+        object["cluster"] = json!({
+            "cluster": report.cluster.to_string(),
+            "leads": report.leader == Some(report.node),
+            "leader": report.leader.map(id),
+            "term": report.term.0,
+            "commit_index": report.commit_index.0,
+            "voters": report.voters().count(),
+            "learners": report.members.len() - report.voters().count(),
+            "majority": report.has_majority(),
+        });
+    }
     object
 }
 
@@ -41,6 +56,7 @@ pub fn node_status(db: &Database) -> Value {
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
         Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
+        Health::StoppedServing { reason } => json!({ "status": "stopped_serving", "reason": reason }),
         Health::Failed { reason } => json!({ "status": "failed", "reason": reason }),
         Health::Closed => json!({ "status": "closed" }),
     };

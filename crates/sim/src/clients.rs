@@ -1,120 +1,307 @@
-//! Clients of the simulated cluster: each sends one request at a time to the node that it believes to lead.
+//! Clients of the simulated cluster: each sends one request at a time, mostly to the node that it believes to lead.
 //!
-//! Owns: the mix of operations, and how a client finds the leader. Does not own: the record of requests and answers
-//! (`history`).
+//! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and how it finds the leader. Does
+//! not own: the record of requests and answers (`history`), or how a node serves a request (`serve`).
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
-use openraft::ReadPolicy;
-use thalweg_raft::Commands;
-use thalweg_types::{Clock, SpaceTime, command::Outcome};
+use thalweg_types::{
+    SpaceTime,
+    command::{Outcome, groups::GroupOutcome},
+};
 
 use crate::{
     cluster::Cluster,
-    commands::{KEYSPACE, commands, key_bytes},
-    history::{Action, Answer},
+    commands::{ACK_DEADLINE, command},
+    history::{Action, Answer, Key, Level, OperationId},
     network::USUAL_DELAY,
-    plant::Plant,
     runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
+    serve::{Reply, serve},
 };
 
-/// Number of keys.
-const KEYS: u64 = 5;
+/// Number of keys that operations use one at a time.
+const REGISTERS: u64 = 5;
+/// Keys that transactions use together.
+const ACCOUNTS: std::ops::Range<Key> = 100..103;
+/// Keys of locks.
+const LOCKS: std::ops::Range<Key> = 200..202;
 /// Time after which a client gives a request up.
 const PATIENCE: Duration = Duration::from_millis(700);
-
-/// Result of a request, as its client knows it.
-enum Reply {
-    /// The request was answered; a write has the index of its entry.
-    Answered(Answer, Option<u64>),
-    /// The node rejected the request, which had no effect. It may know the leader.
-    Rejected(Option<ProcessId>),
-    /// The answer is missing.
-    Unknown,
-}
-
-fn answer_of(outcome: Option<&Outcome>) -> Option<Answer> {
-    match outcome? {
-        Outcome::Committed { appends, .. } => {
-            Some(appends.first().map_or(Answer::Done, |append| Answer::Offset(append.first.0)))
-        }
-        Outcome::ConditionFailed { .. } => Some(Answer::Refused),
-        _ => None,
-    }
-}
+/// Most records that one fetch asks for.
+const MAX_FETCHED: u64 = 12;
 
 /// One client.
 pub(crate) struct Client {
-    pub(crate) cluster: Cluster,
+    cluster: Cluster,
     /// Next unique number of all clients.
-    pub(crate) numbers: Rc<Cell<u64>>,
+    numbers: Rc<Cell<u64>>,
+    /// Number of the client.
+    id: u64,
     /// Node that the client asks next.
-    pub(crate) target: ProcessId,
-    /// Value that the client saw last, for its next swap.
-    pub(crate) seen: Option<(u64, Option<u64>)>,
+    target: ProcessId,
+    /// Values that the client saw last, for its next conditional write.
+    seen: BTreeMap<Key, Option<u64>>,
+    /// Highest revision that the client has seen.
+    revision: u64,
     /// Mean time between two requests.
-    pub(crate) pause: Duration,
+    pause: Duration,
+    /// Next sequence number of the client as a producer.
+    sequence: u64,
+    /// Append of the producer without an answer, which is repeated until there is one.
+    append: Option<(OperationId, Action)>,
+    /// Records that the client got and has not acked, each with its attempt.
+    delivered: Vec<(u64, Vec<u64>)>,
+    /// Space time of the last fetch, except that it is later by the ack deadline.
+    fetched_at: SpaceTime,
+    lease: Option<HeldLease>,
+    /// Lock that the client holds, as far as it knows, with its token.
+    lock: Option<(Key, u64)>,
+}
+
+struct HeldLease {
+    id: u64,
+    /// True if the lease was kept alive. A second keep-alive would be the same command, which the oracle could not tell
+    /// apart.
+    was_kept: bool,
 }
 
 impl Client {
+    pub(crate) fn new(cluster: Cluster, numbers: Rc<Cell<u64>>, id: u64, pause: Duration) -> Self {
+        let target = cluster.any_node();
+        Self {
+            cluster,
+            numbers,
+            id,
+            target,
+            seen: BTreeMap::new(),
+            revision: 0,
+            pause,
+            sequence: 0,
+            append: None,
+            delivered: Vec::new(),
+            fetched_at: SpaceTime::default(),
+            lease: None,
+            lock: None,
+        }
+    }
+
     /// Sends requests until the cluster's clients are stopped.
     pub(crate) async fn run(mut self) {
         while !self.cluster.is_stopping() {
             sleep(random_duration(Duration::from_micros(1)..2 * self.pause)).await;
-            let number = self.numbers.replace(self.numbers.get() + 1);
-            let (key, action) = self.next_action(number);
-            self.perform(key, action, number).await;
+            let action = self.next_action();
+            self.perform(action).await;
         }
     }
 
-    fn next_action(&self, number: u64) -> (u64, Action) {
-        let key = random(0..KEYS);
-        match (random(0..10), self.seen) {
-            (0..4, _) => (key, Action::Get),
-            (4..7, _) | (7..9, None) => (key, Action::Put(number)),
-            (7..9, Some((key, expect))) => (key, Action::Swap { expect, put: number }),
-            _ => (key, Action::Append),
+    /// Fetches and acks all records of the group, until there have been none for longer than an ack deadline, in space time.
+    /// Returns false if that takes too long.
+    pub(crate) async fn drain(mut self, patience: Duration) -> bool {
+        let (begun, mut filled) = (now(), None);
+        while now() < begun + patience {
+            let action = match self.delivered.pop() {
+                Some((attempt, offsets)) => Action::Ack { attempt, offsets },
+                None => Action::Fetch { max: 100, number: self.number() },
+            };
+            let fetches = matches!(action, Action::Fetch { .. });
+            if !self.perform(action).await || !fetches {
+                continue;
+            }
+            if !self.delivered.is_empty() || filled.is_none() {
+                filled = Some(self.fetched_at);
+            } else if filled.is_some_and(|filled| self.fetched_at > filled.plus(2 * ACK_DEADLINE)) {
+                return true;
+            }
+            sleep(Duration::from_millis(if self.delivered.is_empty() { 200 } else { 1 })).await;
+        }
+        false
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.replace(self.numbers.get() + 1)
+    }
+
+    fn next_action(&mut self) -> Action {
+        if let Some((_, action)) = &self.append
+            && random(0..2) == 0
+        {
+            return action.clone();
+        }
+        match random(0..100) {
+            0..26 => self.read(),
+            26..48 => {
+                let number = self.number();
+                let value = (random(0..8) > 0).then_some(number);
+                Action::Write { expect: Vec::new(), put: vec![(random(0..REGISTERS), value)], number }
+            }
+            48..58 => self.swap(&[random(0..REGISTERS)]),
+            58..68 => {
+                let one = random(ACCOUNTS);
+                let other = ACCOUNTS.start + (one - ACCOUNTS.start + 1) % (ACCOUNTS.end - ACCOUNTS.start);
+                self.swap(&[one, other])
+            }
+            68..74 => Action::Append { record: self.number(), stamp: None },
+            74..80 => self.produce(),
+            80..92 => self.consume(),
+            _ => self.lock(),
         }
     }
 
-    async fn perform(&mut self, key: u64, action: Action, number: u64) {
-        let payload = commands(key, action, number);
+    fn read(&self) -> Action {
+        let keys = match random(0..3) {
+            0 => ACCOUNTS.collect(),
+            _ => vec![random(0..REGISTERS)],
+        };
+        let level = match random(0..8) {
+            0..4 => Level::Linearizable,
+            4 | 5 => Level::Lease,
+            6 => Level::AtLeast(self.revision),
+            _ => Level::Stale,
+        };
+        Action::Read { keys, level }
+    }
+
+    /// Returns a write of keys, on condition that they have the values that the client saw last.
+    fn swap(&self, keys: &[Key]) -> Action {
+        let expect = keys.iter().filter_map(|key| Some((*key, *self.seen.get(key)?))).collect();
+        let number = self.number();
+        Action::Write { expect, put: keys.iter().map(|key| (*key, Some(number))).collect(), number }
+    }
+
+    fn produce(&self) -> Action {
+        match &self.append {
+            Some((_, action)) => action.clone(),
+            None => Action::Append { record: self.number(), stamp: Some((self.id, self.sequence)) },
+        }
+    }
+
+    fn consume(&mut self) -> Action {
+        let Some((attempt, offsets)) = self.delivered.pop() else {
+            return Action::Fetch { max: 1 + random(0..MAX_FETCHED) as u32, number: self.number() };
+        };
+        match random(0..10) {
+            0 => Action::Nack { attempt, offsets, delay: Duration::from_millis(random(0..800)) },
+            // The records are forgotten, and delivered again after their deadline.
+            1 => Action::Fetch { max: 1, number: self.number() },
+            2 if offsets.len() > 1 => Action::Ack { attempt, offsets: offsets[..1].to_vec() },
+            _ => Action::Ack { attempt, offsets },
+        }
+    }
+
+    fn lock(&mut self) -> Action {
+        let Some(lease) = &mut self.lease else {
+            self.lock = None;
+            return Action::Grant { lease: self.number(), ttl: Duration::from_millis(random(300..3_000)) };
+        };
+        let id = lease.id;
+        let Some((lock, token)) = self.lock else {
+            return match random(0..8) {
+                0 => self.end_lease(id),
+                _ => Action::Acquire { lock: random(LOCKS), lease: id, owner: self.number() },
+            };
+        };
+        match random(0..10) {
+            0 if !lease.was_kept => {
+                lease.was_kept = true;
+                Action::Keep { lease: id }
+            }
+            1 => self.end_lease(id),
+            2 | 3 => {
+                self.lock = None;
+                Action::Release { lock, token }
+            }
+            _ => Action::Guarded { lock, token, value: self.number() },
+        }
+    }
+
+    fn end_lease(&mut self, lease: u64) -> Action {
+        (self.lease, self.lock) = (None, None);
+        Action::Revoke { lease }
+    }
+
+    /// Sends a request, and notes the answer. Returns true if there was one.
+    async fn perform(&mut self, action: Action) -> bool {
+        let bytes = command(&action);
         let history = self.cluster.history().clone();
-        let id = history.begin(key, action, payload.clone());
-        match self.ask(key, action, payload).await {
-            Reply::Answered(answer, index) => {
-                history.end(id, answer, index);
-                self.cluster.answered(action);
-                self.seen = match (action, answer) {
-                    (_, Answer::Value(value)) => Some((key, value)),
-                    (Action::Put(value), Answer::Done) => Some((key, Some(value))),
-                    _ => self.seen,
-                };
+        let is_stamped = matches!(action, Action::Append { stamp: Some(_), .. });
+        let id = match &self.append {
+            Some((id, _)) if is_stamped => *id,
+            _ => history.begin(action.clone(), bytes.clone()),
+        };
+        if is_stamped {
+            self.append = Some((id, action.clone()));
+        }
+        match self.ask(action.clone(), bytes).await {
+            Reply::Answered(answer) => {
+                self.cluster.answered(&action);
+                self.note(action, &answer);
+                history.end(id, answer);
+                return true;
             }
             Reply::Rejected(leader) => {
                 self.target = leader.unwrap_or_else(|| self.cluster.any_node());
+                if !is_stamped {
+                    history.reject(id);
+                }
                 sleep(Duration::from_millis(random(1..20))).await;
             }
             Reply::Unknown => self.target = self.cluster.any_node(),
         }
+        false
+    }
+
+    /// Draws conclusions from an answer.
+    fn note(&mut self, action: Action, answer: &Answer) {
+        match answer {
+            Answer::Values { revision, .. } => self.revision = self.revision.max(*revision),
+            Answer::Outcome(Outcome::Committed { revision, .. }) => self.revision = self.revision.max(revision.0),
+            Answer::Outcome(_) => {}
+        }
+        match (action, answer) {
+            (Action::Read { keys, .. }, Answer::Values { values, .. }) => {
+                self.seen.extend(keys.into_iter().zip(values.iter().copied()));
+            }
+            (Action::Write { put, .. }, Answer::Outcome(Outcome::Committed { .. })) => self.seen.extend(put),
+            (Action::Append { stamp: Some(_), .. }, _) => {
+                self.append = None;
+                self.sequence += 1;
+            }
+            (Action::Fetch { .. }, Answer::Outcome(Outcome::Group(GroupOutcome::Fetched(fetched)))) => {
+                let offsets: Vec<u64> =
+                    fetched.deliveries.iter().flat_map(|run| run.run.first.0..run.run.end().0).collect();
+                self.fetched_at = fetched.deadline;
+                if !offsets.is_empty() {
+                    self.delivered.push((fetched.attempt.0, offsets));
+                }
+            }
+            (Action::Grant { lease, .. }, Answer::Outcome(Outcome::Lease { .. })) => {
+                self.lease = Some(HeldLease { id: lease, was_kept: false });
+            }
+            (Action::Acquire { lock, .. }, Answer::Outcome(Outcome::Committed { revision, .. })) => {
+                self.lock = Some((lock, revision.0));
+            }
+            (Action::Acquire { .. } | Action::Keep { .. }, Answer::Outcome(Outcome::NoSuchLease(_))) => {
+                (self.lease, self.lock) = (None, None);
+            }
+            (Action::Guarded { .. }, Answer::Outcome(Outcome::ConditionFailed { .. })) => self.lock = None,
+            _ => {}
+        }
     }
 
     /// Sends a request and waits for the answer.
-    async fn ask(&self, key: u64, action: Action, payload: Bytes) -> Reply {
-        let (cluster, node) = (self.cluster.clone(), self.target);
+    async fn ask(&self, action: Action, command: Bytes) -> Reply {
+        // Any node takes requests.
+        let node = if random(0..5) == 0 { self.cluster.any_node() } else { self.target };
+        let cluster = self.cluster.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        if cluster.network().raft(node).is_none() {
+        if cluster.running(node).is_none() {
             return Reply::Rejected(None);
         }
         // The request runs in the node's process, and ends with it.
         spawn(node, async move {
             sleep(random_duration(USUAL_DELAY)).await;
-            let reply = if action == Action::Get {
-                read(&cluster, node, key).await
-            } else {
-                write(&cluster, node, payload).await
-            };
+            let reply = serve(&cluster, node, &action, command).await;
             sleep(random_duration(USUAL_DELAY)).await;
             // The client may have given up.
             let _ = sender.send(reply);
@@ -122,66 +309,6 @@ impl Client {
         match timeout(PATIENCE, receiver).await {
             Ok(Ok(reply)) => reply,
             _ => Reply::Unknown,
-        }
-    }
-}
-
-async fn write(cluster: &Cluster, node: ProcessId, payload: Bytes) -> Reply {
-    let (Some(raft), Some(state)) = (cluster.network().raft(node), cluster.state(node)) else {
-        return Reply::Rejected(None);
-    };
-    let time = leader_time(cluster, node, state.time());
-    match raft.client_write(Commands { time, bytes: payload }).await {
-        Ok(written) => match answer_of(written.data.first()) {
-            Some(answer) => Reply::Answered(answer, Some(written.log_id.index)),
-            None => {
-                cluster.truth().violation(node, format!("an entry has the outcome {:?}", written.data));
-                Reply::Unknown
-            }
-        },
-        Err(error) => match error.forward_to_leader() {
-            // Nothing was appended.
-            Some(forward) if is_rejection(&error) => Reply::Rejected(forward.leader_id),
-            _ => Reply::Unknown,
-        },
-    }
-}
-
-/// Returns true if the error says that the proposal was not appended.
-fn is_rejection(
-    error: &openraft::errors::RaftError<crate::types::Types, openraft::errors::ClientWriteError<crate::types::Types>>,
-) -> bool {
-    matches!(error.api_error(), Some(openraft::errors::ClientWriteError::ForwardToLeader(_)))
-}
-
-/// Returns the time of a new entry: that of the leader's clock, but never before an applied entry.
-fn leader_time(cluster: &Cluster, node: ProcessId, applied: SpaceTime) -> SpaceTime {
-    cluster.clock(node).wall().max(applied)
-}
-
-async fn read(cluster: &Cluster, node: ProcessId, key: u64) -> Reply {
-    let (Some(raft), Some(state)) = (cluster.network().raft(node), cluster.state(node)) else {
-        return Reply::Rejected(None);
-    };
-    let is_leading = if cluster.plant() == Some(Plant::UncheckedRead) {
-        raft.current_leader().await == Some(node)
-    } else {
-        match raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
-            Ok(_) => true,
-            Err(error) => return Reply::Rejected(error.forward_to_leader().and_then(|forward| forward.leader_id)),
-        }
-    };
-    if !is_leading {
-        return Reply::Rejected(None);
-    }
-    match state.get(KEYSPACE, &key_bytes(key)) {
-        Ok(value) => {
-            let value = value.map(|bytes| u64::from_le_bytes(bytes.try_into().expect("values are numbers")));
-            Reply::Answered(Answer::Value(value), None)
-        }
-        Err(error) => {
-            cluster.truth().violation(node, format!("a read failed after {:?}: {error}", now()));
-            Reply::Unknown
         }
     }
 }

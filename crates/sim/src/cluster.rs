@@ -7,31 +7,28 @@ mod replace;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
 };
 
 use openraft::async_runtime::WatchReceiver;
-use thalweg_raft::Commands;
-use thalweg_replica::NodeInfo;
-use thalweg_types::{
-    Clock,
-    command::{KeyspaceConfig, StreamConfig, encode_create_keyspace, encode_create_stream},
-};
+use thalweg_replica::{Leadership, NodeInfo};
+use thalweg_types::NodeId;
 
 use crate::{
-    commands::payload,
+    backends::NodeOptions,
+    commands::creations,
     faults::{Fault, FaultKind},
     history::{Action, History},
     network::Network,
-    node::{NodeClock, NodeParts},
+    node::NodeParts,
     plant::Plant,
     report::Gap,
+    running::Running,
     runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, sleep, spawn, stop},
     settings::Settings,
-    state::ReplicaState,
     truth::Truth,
 };
 
@@ -44,6 +41,11 @@ const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
+/// Returns the description of a member.
+fn info_of(id: ProcessId) -> NodeInfo {
+    NodeInfo::at(format!("node{id}"))
+}
+
 struct Inner {
     settings: Settings,
     network: Network,
@@ -51,8 +53,12 @@ struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, Rc<NodeParts>>>,
     /// Ids of the nodes that have not been removed.
     present: RefCell<Vec<ProcessId>>,
+    /// Member without a vote, in half of the seeds.
+    learner: Cell<Option<ProcessId>>,
     /// True while a node is being replaced.
     is_replacing: Cell<bool>,
+    /// Nodes that found their files damaged, and are to be replaced.
+    broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
     history: History,
     is_stopping: Cell<bool>,
@@ -73,9 +79,14 @@ pub struct Cluster(Rc<Inner>);
 impl Cluster {
     pub(crate) fn new(settings: Settings) -> Self {
         let parts = |id| (id, Rc::new(NodeParts::new(id, settings.seed * 100 + id)));
-        let nodes: BTreeMap<_, _> = (1..=settings.nodes).map(parts).collect();
+        let learner = settings.seed.is_multiple_of(2).then_some(settings.nodes + 1);
+        let nodes: BTreeMap<_, _> = (1..=settings.nodes).chain(learner).map(parts).collect();
+        let network = Network::new(settings.plant);
+        network.set_learner(learner);
         Self(Rc::new(Inner {
-            network: Network::new(settings.plant),
+            network,
+            learner: Cell::new(learner),
+            broken: RefCell::default(),
             present: RefCell::new(nodes.keys().copied().collect()),
             nodes: RefCell::new(nodes),
             is_replacing: Cell::default(),
@@ -117,15 +128,51 @@ impl Cluster {
         self.0.last_write.get()
     }
 
+    /// Ends all nodes, which hold each other through the network.
+    pub(crate) fn end_all(&self) {
+        for (id, parts) in &*self.0.nodes.borrow() {
+            self.0.network.disconnect(*id);
+            kill(*id);
+            drop(parts.running.take());
+        }
+    }
+
     /// Makes the clients stop after their present request.
     pub(crate) fn stop_clients(&self) {
         self.0.is_stopping.set(true);
     }
 
-    /// Starts a node that is down, whatever faults hold.
+    /// Starts a node that is down, whatever faults hold, unless it is to be replaced.
     pub(crate) async fn revive(&self, id: ProcessId) {
         self.0.down.borrow_mut().remove(&id);
-        self.start(id).await;
+        if !self.is_broken(id) {
+            self.start(id).await;
+        }
+    }
+
+    fn is_broken(&self, id: ProcessId) -> bool {
+        self.0.broken.borrow().contains(&id)
+    }
+
+    /// Returns true if a node is to be replaced, or is being replaced.
+    pub(crate) fn has_broken(&self) -> bool {
+        !self.0.broken.borrow().is_empty()
+    }
+
+    /// Notes that a node cannot go on. That is right only if its files are damaged, or its power is off.
+    pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
+        let parts = self.parts(id);
+        if parts.is_power_cut.get() {
+            return;
+        }
+        if !parts.is_flipped.get() {
+            return self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
+        }
+        if self.0.broken.borrow_mut().insert(id) {
+            record(id, format!("found damage: {reason}"));
+            self.crash(id, FaultKind::Kill);
+            self.replace_broken(id);
+        }
     }
 
     pub(crate) fn plant(&self) -> Option<Plant> {
@@ -136,12 +183,8 @@ impl Cluster {
         self.0.is_stopping.get()
     }
 
-    pub(crate) fn state(&self, node: ProcessId) -> Option<ReplicaState> {
-        self.0.nodes.borrow().get(&node)?.state.borrow().clone()
-    }
-
-    pub(crate) fn clock(&self, node: ProcessId) -> NodeClock {
-        self.parts(node).clock()
+    pub(crate) fn running(&self, node: ProcessId) -> Option<Running> {
+        self.0.nodes.borrow().get(&node)?.running.borrow().clone()
     }
 
     pub(crate) fn any_node(&self) -> ProcessId {
@@ -150,8 +193,8 @@ impl Cluster {
     }
 
     /// Notes that a client got an answer.
-    pub(crate) fn answered(&self, action: Action) {
-        if action != Action::Get {
+    pub(crate) fn answered(&self, action: &Action) {
+        if !action.is_read() {
             self.0.last_write.set(now());
         }
     }
@@ -159,6 +202,11 @@ impl Cluster {
     /// Returns the ids of the nodes that have not been removed.
     pub(crate) fn ids(&self) -> Vec<ProcessId> {
         self.0.present.borrow().clone()
+    }
+
+    /// Returns the ids of the members with a vote.
+    pub(crate) fn voters(&self) -> BTreeSet<ProcessId> {
+        self.ids().into_iter().filter(|id| Some(*id) != self.0.learner.get()).collect()
     }
 
     pub(crate) fn parts(&self, id: ProcessId) -> Rc<NodeParts> {
@@ -176,45 +224,83 @@ impl Cluster {
         }
         let (cluster, (sender, receiver)) = (self.clone(), tokio::sync::oneshot::channel());
         spawn(id, async move {
-            let started = parts.start(&cluster.0.network, &cluster.0.truth, cluster.plant()).await;
-            if let Err(error) = &started {
-                cluster.0.truth.violation(id, format!("the node does not start: {error}"));
-            }
+            cluster.start_in_process(id, &parts).await;
             parts.is_starting.set(false);
             let _ = sender.send(());
         });
         // The node may be killed while it starts.
-        let is_running = receiver.await.is_ok();
-        record(id, if is_running { "runs" } else { "was killed while it started" });
+        let is_running = receiver.await.is_ok() && self.running(id).is_some();
+        if is_running {
+            self.watch(id);
+        }
+        record(id, if is_running { "runs" } else { "has not started" });
     }
 
-    /// Founds the group, and creates the keyspace and the stream.
-    pub(crate) async fn found(&self) {
-        let members: BTreeMap<u64, NodeInfo> = self.ids().into_iter().map(|id| (id, NodeInfo::default())).collect();
-        let raft = self.0.network.raft(1).expect("node 1 runs");
-        raft.initialize(members).await.expect("a new group can be founded");
-        let keyspace = payload(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
-        let stream = payload(|out| encode_create_stream(out, "s", &StreamConfig::default()));
-        for bytes in [keyspace, stream] {
-            while !self.propose(bytes.clone()).await {
-                sleep(Duration::from_millis(50)).await;
+    async fn start_in_process(&self, id: ProcessId, parts: &NodeParts) {
+        loop {
+            let cluster = self.clone();
+            let failed = move |reason: String| cluster.node_failed(id, &reason);
+            match parts.start(&self.0.network, &self.0.truth, self.plant(), failed).await {
+                Ok(()) => return,
+                Err(error) if parts.is_disk_full() => {
+                    record(id, format!("waits for room: {error}"));
+                    sleep(Duration::from_millis(100)).await;
+                }
+                // The node kills its own process, so another one reports it.
+                Err(error) => {
+                    let cluster = self.clone();
+                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &error.to_string()) });
+                }
             }
         }
     }
 
-    /// Proposes commands to the leader. Returns false without one.
-    async fn propose(&self, bytes: bytes::Bytes) -> bool {
-        let Some(raft) = self.leader().and_then(|leader| self.0.network.raft(leader)) else { return false };
-        let time = self.clock(1).wall();
-        raft.client_write(Commands { time, bytes }).await.is_ok()
+    /// Waits for the end of the node's consensus, which must not end by itself.
+    fn watch(&self, id: ProcessId) {
+        let Some(consensus) = self.0.network.node(id) else { return };
+        let cluster = self.clone();
+        let mut metrics = consensus.raft().metrics();
+        // The node's crash drops the task.
+        spawn(id, async move {
+            while metrics.changed().await.is_ok() {
+                let ended = metrics.borrow_watched().running_state.clone();
+                if let Err(fatal) = ended {
+                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &fatal.to_string()) });
+                }
+            }
+        });
+    }
+
+    /// Founds the group, and creates what the clients use.
+    pub(crate) async fn found(&self) {
+        let members = self.voters().into_iter().map(|id| (NodeId(id), info_of(id))).collect();
+        let first = self.0.network.node(1).expect("node 1 runs");
+        first.found(members).await.expect("a new group can be founded");
+        for command in creations() {
+            while !self.propose(command.clone()).await {
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+        if let Some(learner) = self.0.learner.get() {
+            self.add_learner(learner).await;
+        }
+    }
+
+    /// Proposes a command on the leader. Returns false without one.
+    async fn propose(&self, command: bytes::Bytes) -> bool {
+        let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        spawn(leader, async move {
+            let _ = sender.send(running.propose(&command).await.is_ok());
+        });
+        receiver.await == Ok(true)
     }
 
     /// Returns the node that leads the highest term, as the nodes that run see it.
     pub(crate) fn leader(&self) -> Option<ProcessId> {
-        let leads = |id: ProcessId| {
-            let metrics = self.0.network.raft(id)?.metrics();
-            let metrics = metrics.borrow_watched();
-            (metrics.state == openraft::ServerState::Leader).then_some((metrics.current_term, id))
+        let leads = |id: ProcessId| match self.0.network.node(id)?.member().leadership() {
+            Leadership::Leader { term } => Some((term, id)),
+            Leadership::Follower { .. } => None,
         };
         self.ids().into_iter().filter_map(leads).max().map(|(_, id)| id)
     }
@@ -232,8 +318,7 @@ impl Cluster {
     /// within a bound, although the fault lasts.
     pub(crate) fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
-        let leaves_majority =
-            !matches!(fault.kind, FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss) && self.0.settings.nodes > 2;
+        let leaves_majority = fault.kind.leaves_majority() && self.0.settings.nodes > 2;
         spawn(OUTSIDE, async move {
             while cluster.0.last_write.get() <= begun && now() < begun + MAX_GAP && !cluster.is_stopping() {
                 sleep(Duration::from_millis(1)).await;
@@ -257,6 +342,23 @@ impl Cluster {
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
+            FaultKind::PowerCut => self.cut_power(victim),
+            FaultKind::Restarted => self.restart_soon(victim),
+            FaultKind::LostPromises => self.lose_promises(victim),
+            FaultKind::Transfer => self.transfer(),
+            FaultKind::Reconfigured => {
+                self.crash(victim, fault.kind);
+                parts.options.set(NodeOptions::random());
+                record(victim, format!("next: {:?}", parts.options.get()));
+            }
+            FaultKind::Flipped => {
+                self.crash(victim, fault.kind);
+                self.flip(victim);
+            }
+            FaultKind::FullDisk => {
+                let free = parts.fill_disk(random(0..600_000));
+                record(victim, format!("has {free} bytes of free disk"));
+            }
             FaultKind::AllPowerLoss => self.crash_all(fault),
             FaultKind::SlowThenPowerLoss => {
                 self.slow_down(SLOW_MICROS);
@@ -295,14 +397,23 @@ impl Cluster {
         let parts = self.parts(victim);
         let network = &self.0.network;
         match fault.kind {
-            FaultKind::PowerLoss | FaultKind::Kill => self.restart(victim).await,
+            FaultKind::PowerLoss
+            | FaultKind::PowerCut
+            | FaultKind::Kill
+            | FaultKind::Reconfigured
+            | FaultKind::Flipped => self.restart(victim).await,
+            FaultKind::FullDisk => parts.empty_disk(),
             FaultKind::AllPowerLoss | FaultKind::SlowThenPowerLoss => {
                 self.slow_down(0);
                 for id in self.ids() {
                     self.restart(id).await;
                 }
             }
-            FaultKind::Isolated | FaultKind::Deaf | FaultKind::Mute | FaultKind::Partition => {
+            FaultKind::Isolated
+            | FaultKind::Deaf
+            | FaultKind::Mute
+            | FaultKind::Partition
+            | FaultKind::LostPromises => {
                 self.0.nodes.borrow().keys().for_each(|&other| {
                     network.mend(victim, other);
                     network.mend(other, victim);
@@ -311,7 +422,7 @@ impl Cluster {
             FaultKind::StuckSync => parts.faults.is_stuck.set(false),
             FaultKind::SlowSync => parts.faults.slow_micros.set(0),
             FaultKind::Stopped => resume(victim),
-            FaultKind::ClockStep | FaultKind::Replaced => {}
+            FaultKind::ClockStep | FaultKind::Replaced | FaultKind::Restarted | FaultKind::Transfer => {}
             FaultKind::Loss => network.set_loss(0),
             FaultKind::Delay => network.set_delay(crate::network::USUAL_DELAY),
         }
@@ -333,14 +444,93 @@ impl Cluster {
         self.0.network.disconnect(id);
         kill(id);
         parts.is_starting.set(false);
-        drop(parts.state.take());
+        parts.is_power_cut.set(false);
+        drop(parts.running.take());
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
         *parts.disk.borrow_mut() = match kind {
-            FaultKind::Kill => disk.kill_process(),
-            _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
+            FaultKind::Kill | FaultKind::Restarted | FaultKind::Reconfigured | FaultKind::Flipped => {
+                disk.kill_process()
+            }
+            _ if is_reused => {
+                parts.tables.clear();
+                thalweg_disk::SimDisk::new(random(0..u64::MAX))
+            }
             _ => disk.power_loss(random(0..u64::MAX)),
         };
+    }
+
+    /// Cuts a node off from the others, one after the other. The last ones restart.
+    fn lose_promises(&self, id: ProcessId) {
+        let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
+        // With the node itself, the others that remain are just a majority.
+        let restarted = others.split_off((others.len() / 2).max(usize::from(others.len() > 1)));
+        let cut = move |cluster: &Self, other| {
+            cluster.0.network.cut(id, other);
+            cluster.0.network.cut(other, id);
+        };
+        others.iter().for_each(|other| cut(self, *other));
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            sleep(Duration::from_millis(random(100..600))).await;
+            for other in restarted {
+                cut(&cluster, other);
+                cluster.restart_soon(other);
+            }
+        });
+    }
+
+    /// Kills a node's process and starts it again almost at once.
+    fn restart_soon(&self, id: ProcessId) {
+        self.crash(id, FaultKind::Restarted);
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            sleep(Duration::from_millis(random(1..60))).await;
+            cluster.restart(id).await;
+        });
+    }
+
+    /// Asks the leader to transfer its leadership. It may refuse.
+    fn transfer(&self) {
+        let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) else {
+            return;
+        };
+        spawn(leader, async move {
+            let text = match consensus.transfer(None).await {
+                Ok(to) => format!("has transferred its leadership to node {to}"),
+                Err(error) => format!("does not transfer its leadership: {error}"),
+            };
+            record(leader, text);
+        });
+    }
+
+    /// Lets the node write a little more, and then cuts its power.
+    fn cut_power(&self, id: ProcessId) {
+        let parts = self.parts(id);
+        let disk = parts.disk.borrow().clone();
+        let last = disk.operations() + random(0..60);
+        disk.power_off_after(last - disk.operations());
+        parts.is_power_cut.set(true);
+        let (cluster, begun) = (self.clone(), now());
+        spawn(OUTSIDE, async move {
+            while disk.operations() < last && now() < begun + SLOW_BEFORE_LOSS && parts.is_power_cut.get() {
+                sleep(Duration::from_micros(200)).await;
+            }
+            cluster.crash(id, FaultKind::PowerCut);
+        });
+    }
+
+    /// Flips a bit of the node's files. At most one member has such damage at a time: with more, data can be lost.
+    fn flip(&self, id: ProcessId) {
+        let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();
+        if self.ids().iter().any(is_damaged) {
+            return;
+        }
+        let parts = self.parts(id);
+        if let Some(place) = parts.flip_bit() {
+            parts.is_flipped.set(true);
+            record(id, format!("a bit flips in {place}"));
+        }
     }
 
     async fn restart(&self, id: ProcessId) {
@@ -350,7 +540,7 @@ impl Cluster {
             *faults = faults.saturating_sub(1);
             *faults == 0
         };
-        if is_whole && self.ids().contains(&id) && self.state(id).is_none() {
+        if is_whole && self.ids().contains(&id) && self.running(id).is_none() && !self.is_broken(id) {
             self.start(id).await;
         }
     }

@@ -1,58 +1,159 @@
-//! The commands that the simulation proposes.
+//! The bytes of the commands that the simulation proposes.
+//!
+//! Owns: the encoding of the clients' operations, and of the commands that create what they use. Does not own: the meaning
+//! of the operations (`model`).
 
 use bytes::Bytes;
 use thalweg_types::{
-    KeyspaceId, StreamId,
-    command::{CommandError, CommitBuilder, Expect, ExpectedOffset, Framed},
+    Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
+    command::{
+        AppendConditions, CommandError, CommitBuilder, Deadline, Expect, ExpectedOffset, Framed, KeyspaceConfig,
+        ProducerStamp, StreamConfig, encode_create_keyspace, encode_create_stream, encode_grant_lease,
+        encode_keep_lease, encode_revoke_lease,
+        groups::{
+            GroupConfig, OffsetRun, Redelivery, Settlement, encode_ack, encode_create_group, encode_fetch, encode_nack,
+        },
+    },
     record::RecordBatch,
 };
 
-use crate::history::Action;
+use crate::history::{Action, Key};
 
-/// Keyspace of the registers.
+/// Keyspace of all keys.
 pub const KEYSPACE: KeyspaceId = KeyspaceId(1);
 /// Stream of the appends.
 pub const STREAM: StreamId = StreamId(1);
+/// Consumer group of the stream.
+const GROUP: GroupId = GroupId(1);
+/// Time after which records that were delivered and not acked are delivered again.
+pub const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Encodes a command as the payload of an entry.
-pub(crate) fn payload(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Bytes {
-    let mut framed = Framed::new();
-    framed.encode(encode).expect("the simulation's commands are valid");
-    Bytes::copy_from_slice(framed.bytes())
+/// Returns a command as nodes propose it.
+pub(crate) fn framed(command: &[u8]) -> Framed {
+    let mut framed = Framed::with_capacity(command.len());
+    let encode = |out: &mut Vec<u8>| {
+        out.extend_from_slice(command);
+        Ok::<(), CommandError>(())
+    };
+    framed.encode(encode).expect("the simulation's commands are short");
+    framed
+}
+
+fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Bytes {
+    let mut out = Vec::new();
+    encode(&mut out).expect("the simulation's commands are valid");
+    out.into()
+}
+
+/// Returns the commands that create the keyspace, the stream and the group.
+pub(crate) fn creations() -> [Bytes; 3] {
+    let group = GroupConfig { ack_deadline: ACK_DEADLINE, ..GroupConfig::default() };
+    [
+        encoded(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default())),
+        encoded(|out| encode_create_stream(out, "s", &StreamConfig::default())),
+        encoded(|out| encode_create_group(out, STREAM, "g", Some(Offset::ZERO), &group)),
+    ]
 }
 
 /// Returns the bytes of a key.
-pub(crate) fn key_bytes(key: u64) -> Vec<u8> {
+pub(crate) fn key_bytes(key: Key) -> Vec<u8> {
     format!("key{key}").into_bytes()
 }
 
-fn encode_commit(build: impl FnOnce(&mut CommitBuilder) -> Result<(), CommandError>) -> Bytes {
-    let mut commit = CommitBuilder::new();
-    build(&mut commit).expect("the simulation's commits are valid");
-    payload(|out| {
+/// Returns the bytes of a value: its number, and so many further bytes that nodes store some values inline and others not.
+pub(crate) fn value_bytes(number: u64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(8 + [0, 30, 300, 1500][(number % 4) as usize], number as u8);
+    bytes
+}
+
+/// Returns the number of a value; `None` if no value has these bytes.
+pub(crate) fn number_of(bytes: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(*bytes.first_chunk()?);
+    (value_bytes(number) == bytes).then_some(number)
+}
+
+/// Returns the key of the resource that a lock guards.
+pub(crate) fn guarded_by(lock: Key) -> Key {
+    lock + 1000
+}
+
+fn commit(build: impl FnOnce(&mut CommitBuilder) -> Result<(), CommandError>) -> Bytes {
+    encoded(|out| {
+        let mut commit = CommitBuilder::new();
+        build(&mut commit)?;
         commit.encode(out);
         Ok(())
     })
 }
 
-/// Returns the commands of a write; none for a read. `number` makes the payload of an append unique.
-pub(crate) fn commands(key: u64, action: Action, number: u64) -> Bytes {
+fn settlement(attempt: u64, offsets: &[u64]) -> [Settlement; 1] {
+    let runs = offsets.iter().map(|offset| OffsetRun::one(Offset(*offset))).collect();
+    [Settlement { attempt: Attempt(attempt), runs }]
+}
+
+fn append(commit: &mut CommitBuilder, record: u64, stamp: Option<(u64, u64)>) -> Result<(), CommandError> {
+    let mut batch = RecordBatch::new();
+    batch.push_payload(&record.to_le_bytes()).expect("a short record");
+    let id = stamp.map(|(producer, _)| format!("producer{producer}"));
+    let producer = stamp.zip(id.as_deref()).map(|((_, sequence), id)| ProducerStamp { id, epoch: 0, sequence });
+    commit.append_with(STREAM, &AppendConditions { expected: ExpectedOffset::Any, producer }, &batch)?;
+    Ok(())
+}
+
+/// Returns the command of an operation; empty for a read.
+pub(crate) fn command(action: &Action) -> Bytes {
     match action {
-        Action::Get => Bytes::new(),
-        Action::Put(value) => {
-            encode_commit(|commit| commit.put(KEYSPACE, &key_bytes(key), &value.to_le_bytes()).map(drop))
+        Action::Read { .. } => Bytes::new(),
+        Action::Write { expect, put, number } => commit(|commit| {
+            if let Some((key, None)) = put.first() {
+                // Always true. It makes the deletes of a key differ.
+                commit.expect(KEYSPACE, &key_bytes(*key), Expect::Before(Revision(u64::MAX - number)))?;
+            }
+            for (key, value) in expect {
+                let value = value.map(value_bytes);
+                let expected = value.as_ref().map_or(Expect::Absent, |value| Expect::Value(value));
+                commit.expect(KEYSPACE, &key_bytes(*key), expected)?;
+            }
+            for (key, value) in put {
+                match value {
+                    Some(value) => commit.put(KEYSPACE, &key_bytes(*key), &value_bytes(*value))?,
+                    None => commit.delete(KEYSPACE, &key_bytes(*key))?,
+                };
+            }
+            Ok(())
+        }),
+        Action::Append { record, stamp } => commit(|commit| append(commit, *record, *stamp)),
+        Action::Grant { lease, ttl } => encoded(|out| encode_grant_lease(out, Some(LeaseId(*lease)), *ttl)),
+        Action::Keep { lease } => encoded(|out| {
+            encode_keep_lease(out, LeaseId(*lease));
+            Ok(())
+        }),
+        Action::Revoke { lease } => encoded(|out| {
+            encode_revoke_lease(out, LeaseId(*lease));
+            Ok(())
+        }),
+        Action::Acquire { lock, lease, owner } => commit(|commit| {
+            let (key, value) = (key_bytes(*lock), value_bytes(*owner));
+            commit.expect(KEYSPACE, &key, Expect::Absent)?;
+            commit.put_until(KEYSPACE, &key, &value, Deadline::Never, Some(LeaseId(*lease)))?;
+            Ok(())
+        }),
+        Action::Guarded { lock, token, value } => commit(|commit| {
+            commit.expect(KEYSPACE, &key_bytes(*lock), Expect::Revision(Revision(*token)))?;
+            commit.put(KEYSPACE, &key_bytes(guarded_by(*lock)), &value_bytes(*value))?;
+            Ok(())
+        }),
+        Action::Release { lock, token } => commit(|commit| {
+            commit.expect(KEYSPACE, &key_bytes(*lock), Expect::Revision(Revision(*token)))?;
+            commit.delete(KEYSPACE, &key_bytes(*lock))?;
+            Ok(())
+        }),
+        // The group does not use the window, so it can make the command unique.
+        Action::Fetch { max, number } => encoded(|out| encode_fetch(out, GROUP, *max, Offset(*number), &[], "member")),
+        Action::Ack { attempt, offsets } => encoded(|out| encode_ack(out, GROUP, &settlement(*attempt, offsets))),
+        Action::Nack { attempt, offsets, delay } => {
+            encoded(|out| encode_nack(out, GROUP, Redelivery::After(*delay), "", &settlement(*attempt, offsets)))
         }
-        Action::Swap { expect, put } => encode_commit(|commit| {
-            let expected = expect.map(u64::to_le_bytes);
-            let condition = expected.as_ref().map_or(Expect::Absent, |value| Expect::Value(value));
-            commit.expect(KEYSPACE, &key_bytes(key), condition)?.put(KEYSPACE, &key_bytes(key), &put.to_le_bytes())?;
-            Ok(())
-        }),
-        Action::Append => encode_commit(|commit| {
-            let mut batch = RecordBatch::new();
-            batch.push_payload(&number.to_le_bytes()).expect("a short record");
-            commit.append(STREAM, ExpectedOffset::Any, &batch)?;
-            Ok(())
-        }),
     }
 }

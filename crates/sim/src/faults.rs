@@ -11,8 +11,24 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 pub enum FaultKind {
     /// The node loses power, and with it everything that was not synced. It starts again at the end.
     PowerLoss,
+    /// The node loses power in the middle of its writes, after some more of them. It starts again at the end.
+    PowerCut,
     /// The process is killed; what it wrote stays. It starts again at the end.
     Kill,
+    /// The process is killed, and starts again at once.
+    Restarted,
+    /// The leader is cut off from some voters, and a little later from the others, which restart at that moment: they
+    /// forget what they promised to the leader.
+    LostPromises,
+    /// The leader is asked to transfer its leadership.
+    Transfer,
+    /// The process is killed, and starts again at the end with other options: another backend, other sizes.
+    Reconfigured,
+    /// The process is killed, and a bit of its files flips. It starts again at the end. If the node finds the damage, it is
+    /// replaced.
+    Flipped,
+    /// The node's disk is full, or nearly so.
+    FullDisk,
     /// No message reaches or leaves the node.
     Isolated,
     /// The node hears nobody, and is heard.
@@ -43,9 +59,16 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 22] = [
         Self::PowerLoss,
+        Self::PowerCut,
         Self::Kill,
+        Self::Restarted,
+        Self::LostPromises,
+        Self::Transfer,
+        Self::Reconfigured,
+        Self::Flipped,
+        Self::FullDisk,
         Self::Isolated,
         Self::Deaf,
         Self::Mute,
@@ -61,12 +84,26 @@ impl FaultKind {
         Self::SlowThenPowerLoss,
     ];
 
+    /// Returns true if a majority of the members works beside this fault, and can answer.
+    #[must_use]
+    pub const fn leaves_majority(self) -> bool {
+        // A leader whose disk is full keeps leading, and its log takes no entry.
+        !matches!(self, Self::AllPowerLoss | Self::SlowThenPowerLoss | Self::FullDisk)
+    }
+
     /// Name of the kind in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::PowerLoss => "power loss",
+            Self::PowerCut => "power cut",
             Self::Kill => "kill",
+            Self::Restarted => "restarted",
+            Self::LostPromises => "lost promises",
+            Self::Transfer => "transfer",
+            Self::Reconfigured => "reconfigured",
+            Self::Flipped => "flipped bit",
+            Self::FullDisk => "full disk",
             Self::Isolated => "isolated",
             Self::Deaf => "deaf",
             Self::Mute => "mute",

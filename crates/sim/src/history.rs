@@ -1,57 +1,189 @@
 //! The history of a simulation: what clients asked, and what they were told.
 //!
-//! Owns: the operations with the moments of their beginning and end. Does not own: the verdict (`oracle`).
+//! Owns: the operations with the moments of their beginning and end. Does not own: the verdict (`oracle`), the meaning of
+//! the operations (`model`), or their bytes (`commands`).
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use bytes::Bytes;
+use thalweg_types::command::Outcome;
 
-/// An operation of a client.
+/// Key of the simulation's keyspace, by its number.
+pub type Key = u64;
+
+/// Guarantee that a client asks of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The read sees every write that was answered before it began.
+    Linearizable,
+    /// The same, and the leader relies on its lease.
+    Lease,
+    /// The read sees a revision that the client has seen, or a later one.
+    AtLeast(u64),
+    /// The read sees the values of any moment.
+    Stale,
+}
+
+impl Level {
+    /// Returns true if the read sees every write that was answered before it began.
+    #[must_use]
+    pub fn is_recent(self) -> bool {
+        matches!(self, Self::Linearizable | Self::Lease)
+    }
+}
+
+/// An operation of a client. Numbers that clients choose are used once, so values, records and owners differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Reads the key.
-    Get,
-    /// Sets the key to this number.
-    Put(u64),
-    /// Sets the key, on condition that it has the expected value.
-    Swap {
-        /// Expected value; `None` for a key that does not exist.
-        expect: Option<u64>,
-        /// New value.
-        put: u64,
+    /// Reads keys at one point in time.
+    Read {
+        /// The keys.
+        keys: Vec<Key>,
+        /// Guarantee of the read.
+        level: Level,
+    },
+    /// Sets or deletes keys, on condition that keys have the expected values. `None` is the value of a key that does not
+    /// exist.
+    Write {
+        /// Expected values.
+        expect: Vec<(Key, Option<u64>)>,
+        /// New values.
+        put: Vec<(Key, Option<u64>)>,
+        /// Unique number of the request.
+        number: u64,
     },
     /// Appends a record to the stream.
-    Append,
+    Append {
+        /// Payload of the record.
+        record: u64,
+        /// Producer and sequence number, by which a repetition is recognised.
+        stamp: Option<(u64, u64)>,
+    },
+    /// Grants a lease.
+    Grant {
+        /// Id of the lease.
+        lease: u64,
+        /// Time for which the lease lives.
+        ttl: Duration,
+    },
+    /// Keeps a lease alive for its time to live from now.
+    Keep {
+        /// Id of the lease.
+        lease: u64,
+    },
+    /// Ends a lease.
+    Revoke {
+        /// Id of the lease.
+        lease: u64,
+    },
+    /// Takes a lock that nobody holds, for the time of a lease. The revision of the lock's key is the fencing token.
+    Acquire {
+        /// Key of the lock.
+        lock: Key,
+        /// Lease with whose end the lock ends.
+        lease: u64,
+        /// Value of the lock's key.
+        owner: u64,
+    },
+    /// Writes to the resource that a lock guards, on condition that the lock still has the token.
+    Guarded {
+        /// Key of the lock.
+        lock: Key,
+        /// Fencing token.
+        token: u64,
+        /// New value of the resource.
+        value: u64,
+    },
+    /// Gives a lock back, on condition that it still has the token.
+    Release {
+        /// Key of the lock.
+        lock: Key,
+        /// Fencing token.
+        token: u64,
+    },
+    /// Asks the consumer group for records.
+    Fetch {
+        /// Most records to deliver.
+        max: u32,
+        /// Unique number of the request.
+        number: u64,
+    },
+    /// Acks records of an attempt.
+    Ack {
+        /// Number of the attempt.
+        attempt: u64,
+        /// Offsets of the records, ascending.
+        offsets: Vec<u64>,
+    },
+    /// Returns records of an attempt to the group.
+    Nack {
+        /// Number of the attempt.
+        attempt: u64,
+        /// Offsets of the records, ascending.
+        offsets: Vec<u64>,
+        /// Time after which they are delivered again.
+        delay: Duration,
+    },
+}
+
+impl Action {
+    /// Returns true if the operation changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
 }
 
 /// Answer that a client got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The write happened.
-    Done,
-    /// The condition did not hold, so nothing happened.
-    Refused,
-    /// The key had this value.
-    Value(Option<u64>),
-    /// The record has this offset.
-    Offset(u64),
+    /// The keys had these values after the commit with this revision.
+    Values {
+        /// Revision of the last commit that the read saw.
+        revision: u64,
+        /// Values of the keys.
+        values: Vec<Option<u64>>,
+    },
+    /// The command had this outcome.
+    Outcome(Outcome),
+}
+
+/// End of an operation, as its client knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client got no answer, so a write may have happened, or may still happen.
+    Unknown,
+    /// The node rejected the request, which has no effect.
+    Rejected,
+    /// The client got an answer, at this moment.
+    Answered(u64, Answer),
 }
 
 /// An operation with its answer.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Key of the operation. Appends have none.
-    pub key: u64,
     /// Request of the client.
     pub action: Action,
     /// Moment of the request. Moments of a history are distinct and ascending.
     pub begin: u64,
-    /// Moment of the answer, and the answer; `None` if the client got none, so the write may have happened.
-    pub end: Option<(u64, Answer)>,
-    /// Commands that the client proposed; empty for a read.
-    pub payload: Bytes,
-    /// Index of the entry, as the leader reported it.
-    pub index: Option<u64>,
+    /// End of the operation.
+    pub end: End,
+    /// Command that the client proposed, without its frame; empty for a read.
+    pub command: Bytes,
+}
+
+impl Operation {
+    /// Returns the moment of the answer; `u64::MAX` if there was none.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        if let End::Answered(moment, _) = self.end { moment } else { u64::MAX }
+    }
+
+    /// Returns the outcome that the client was told.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Outcome> {
+        if let End::Answered(_, Answer::Outcome(outcome)) = &self.end { Some(outcome) } else { None }
+    }
 }
 
 #[derive(Default)]
@@ -76,24 +208,28 @@ impl Inner {
 
 impl History {
     /// Records that a client sends a request.
-    pub fn begin(&self, key: u64, action: Action, payload: Bytes) -> OperationId {
+    pub fn begin(&self, action: Action, command: Bytes) -> OperationId {
         let mut inner = self.0.borrow_mut();
         let begin = inner.next_moment();
-        inner.operations.push(Operation { key, action, begin, end: None, payload, index: None });
+        inner.operations.push(Operation { action, begin, end: End::Unknown, command });
         inner.operations.len() - 1
     }
 
     /// Records the answer to a request.
-    pub fn end(&self, id: OperationId, answer: Answer, index: Option<u64>) {
+    pub fn end(&self, id: OperationId, answer: Answer) {
         let mut inner = self.0.borrow_mut();
         let moment = inner.next_moment();
-        let operation = &mut inner.operations[id];
-        (operation.end, operation.index) = (Some((moment, answer)), index);
+        inner.operations[id].end = End::Answered(moment, answer);
     }
 
-    /// Returns the operations in the order of their beginnings.
+    /// Records that a request was rejected.
+    pub fn reject(&self, id: OperationId) {
+        self.0.borrow_mut().operations[id].end = End::Rejected;
+    }
+
+    /// Takes the operations, in the order of their beginnings.
     #[must_use]
-    pub fn operations(&self) -> Vec<Operation> {
-        self.0.borrow().operations.clone()
+    pub fn take(&self) -> Vec<Operation> {
+        std::mem::take(&mut self.0.borrow_mut().operations)
     }
 }

@@ -1,34 +1,39 @@
 //! Deterministic simulation of a cluster: whole replicas on simulated disks, networks and clocks, in one thread.
 //!
 //! Owns: the runtime, the faults, the clients and the oracles. Does not own: what is simulated, which is the product's own
-//! code: the log (`log`), its use by openraft (`raft`), and the state machine (`state`).
+//! code: the log (`log`), the state (`state`, `store`), the member (`replica`) and its consensus (`raft`).
 //!
 //! ```text
-//! simulation ── faults ──> cluster ── network, nodes, state ──> truth ────┐
-//!      │                      ^                                           ├─> oracle ─> report
-//!      └────── clients ───────┴──────────────────────────────> history ───┘
+//! simulation ── faults ──> cluster ── network, nodes ──> truth ────┐
+//!      │                      ^                                    ├─> oracle, search ─> report
+//!      └────── clients ───────┴───────────────────────> history ───┘
 //! ```
 //!
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.
 
+pub mod backends;
 pub mod cluster;
 pub mod faults;
 pub mod history;
+pub mod linear;
+pub mod model;
 pub mod network;
 pub mod node;
 pub mod oracle;
 pub mod plant;
 pub mod report;
+pub mod running;
 pub mod runtime;
+pub mod search;
 pub mod settings;
 pub mod shrink;
 pub mod simulation;
-pub mod state;
 pub mod truth;
 pub mod types;
 
 mod clients;
 mod commands;
+mod serve;
 
 pub use plant::Plant;
 pub use report::Report;

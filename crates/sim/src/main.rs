@@ -1,6 +1,7 @@
 //! The command `thalweg-sim`: runs simulations, repeats one, and shrinks one.
 //!
-//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments.
+//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments, 130 for an
+//! interrupt before there was one.
 
 #![allow(clippy::print_stdout, reason = "reports go to standard output")]
 
@@ -8,6 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -15,11 +17,18 @@ use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use thalweg_sim::{
     Plant, Report, Settings,
+    backends::remove_tables,
     faults::{FaultKind, Overlap},
     report::{Gap, percentile},
     run,
     shrink::shrink,
 };
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Exit code after an interrupt.
+const INTERRUPTED: i32 = 130;
+/// Time between two lines of progress where no bar can be shown.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Simulates a cluster with faults, and checks what its clients are told
 ///
@@ -131,14 +140,18 @@ fn main() -> ExitCode {
         }
         Command::Shrink { seed, simulation } => shrink_one(seed, &simulation),
     };
+    remove_tables();
     ExitCode::from(u8::from(found))
 }
 
 /// Totals of many simulations.
-#[derive(Default)]
 struct Totals {
+    begun: Instant,
+    json: bool,
     simulations: u64,
     checked: usize,
+    searched: usize,
+    undecided: usize,
     unknown: usize,
     elapsed: Duration,
     gaps: Vec<Gap>,
@@ -146,30 +159,93 @@ struct Totals {
     failed: Vec<(u64, String)>,
 }
 
+impl Totals {
+    fn new(json: bool) -> Self {
+        Self {
+            begun: Instant::now(),
+            json,
+            simulations: 0,
+            checked: 0,
+            searched: 0,
+            undecided: 0,
+            unknown: 0,
+            elapsed: Duration::ZERO,
+            gaps: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.simulations += 1;
+        self.checked += report.checked;
+        self.searched += report.searched;
+        self.undecided += report.undecided;
+        self.unknown += report.unknown;
+        self.elapsed += report.elapsed;
+        self.gaps.extend(&report.gaps);
+        if let Some(violation) = report.violations.first() {
+            self.failed.push((report.settings.seed, violation.clone()));
+        }
+    }
+}
+
+fn lock(totals: &Mutex<Totals>) -> MutexGuard<'_, Totals> {
+    totals.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Prints the totals so far and ends the process, when a signal asks for that.
+fn print_when_interrupted(totals: Arc<Mutex<Totals>>) {
+    let wait = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            Ok::<(), std::io::Error>(())
+        })?;
+        let totals = lock(&totals);
+        eprintln!("interrupted: the results so far");
+        print_totals(&totals);
+        remove_tables();
+        std::process::exit(if totals.failed.is_empty() { INTERRUPTED } else { 1 });
+    };
+    std::thread::spawn(move || {
+        let waited: Result<(), std::io::Error> = wait();
+        if let Err(error) = waited {
+            eprintln!("an interrupt will print no results: {error}");
+        }
+    });
+}
+
 fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, simulation: &Simulation) -> bool {
-    let begun = Instant::now();
     let bar = ProgressBar::new(seeds.end - seeds.start);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {eta} left").expect("a valid template");
     bar.set_style(style);
-    let mut totals = Totals::default();
+    let totals = Arc::new(Mutex::new(Totals::new(simulation.json)));
+    print_when_interrupted(Arc::clone(&totals));
+    let mut said = Instant::now();
     for seed in seeds {
         let report = run(&simulation.settings(seed));
-        totals.simulations += 1;
-        totals.checked += report.checked;
-        totals.unknown += report.unknown;
-        totals.elapsed += report.elapsed;
-        totals.gaps.extend(&report.gaps);
-        if let Some(violation) = report.violations.first() {
-            totals.failed.push((seed, violation.clone()));
+        lock(&totals).add(&report);
+        if !report.violations.is_empty() {
             bar.suspend(|| keep(&report, artifacts));
             if stop_at_first {
                 break;
             }
         }
         bar.inc(1);
+        if bar.is_hidden() && said.elapsed() > SAY_EVERY {
+            let totals = lock(&totals);
+            eprintln!("{} seeds, {} with a violation", totals.simulations, totals.failed.len());
+            said = Instant::now();
+        }
     }
     bar.finish_and_clear();
-    print_totals(&mut totals, begun.elapsed(), simulation.json);
+    let totals = lock(&totals);
+    print_totals(&totals);
     !totals.failed.is_empty()
 }
 
@@ -183,7 +259,8 @@ fn keep(report: &Report, artifacts: &Path) {
     }
 }
 
-fn print_totals(totals: &mut Totals, took: Duration, json: bool) {
+fn print_totals(totals: &Totals) {
+    let (took, json) = (totals.begun.elapsed(), totals.json);
     let mut kinds: BTreeMap<FaultKind, Vec<Duration>> = BTreeMap::new();
     for gap in &totals.gaps {
         kinds.entry(gap.kind).or_default().push(gap.lasted);
@@ -206,6 +283,8 @@ fn print_totals(totals: &mut Totals, took: Duration, json: bool) {
         let text = serde_json::json!({
             "simulations": totals.simulations,
             "checked": totals.checked,
+            "searched": totals.searched,
+            "undecided": totals.undecided,
             "unknown": totals.unknown,
             "virtual_seconds": totals.elapsed.as_secs_f64(),
             "times_real_time": times_real,
@@ -220,9 +299,12 @@ fn print_totals(totals: &mut Totals, took: Duration, json: bool) {
         println!("{:<18} {count:>6} {p50:>8} {p99:>8} {max:>8}", kind.name());
     }
     println!(
-        "{} simulations, {} operations checked, {} writes without an answer, {:.0} virtual seconds, {times_real:.1} × real time",
+        "{} simulations, {} operations checked, {} of them also without the committed entries ({} undecided), {} writes \
+         without an answer, {:.0} virtual seconds, {times_real:.1} × real time",
         totals.simulations,
         totals.checked,
+        totals.searched,
+        totals.undecided,
         totals.unknown,
         totals.elapsed.as_secs_f64()
     );

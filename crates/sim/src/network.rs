@@ -1,23 +1,27 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
-//! Owns: the links and their faults, and the rule against deaf leaders. Does not own: what the messages mean (openraft).
+//! Owns: the links and their faults, the pings, and forwarding to the leader. Does not own: what the messages mean
+//! (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
 //!
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.
 //!
-//! **Deaf leaders.** A leader whose messages arrive, but which receives none, keeps its followers quiet and commits
-//! nothing. Therefore a node ignores appends from a node that has not heard it for 250 ms. On real links, frames
-//! carry the number of the last ping received; here the time since the cut serves.
+//!
+//! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry the
+//! number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear it.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
     future::Future,
     ops::Range,
     rc::Rc,
     time::Duration,
 };
 
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use openraft::{
     OptionalSend,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
@@ -27,18 +31,21 @@ use openraft::{
         VoteRequest, VoteResponse,
     },
 };
-use thalweg_raft::RaftVote;
-use thalweg_replica::NodeInfo;
+use thalweg_log::Purpose;
+use thalweg_raft::{
+    BarrierError, ConsensusOptions, Forwarded, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle,
+};
+use thalweg_replica::{NodeInfo, ProposeError};
+use thalweg_types::{Index, NodeId};
 
 use crate::{
     plant::Plant,
     runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
-    state::SimRaft,
-    types::{Snap, Types},
+    types::{SimConsensus, Types},
 };
 
-/// Time after which a node ignores a node that does not hear it: about one lease.
-const DEAF_AFTER: Duration = Duration::from_millis(250);
+/// Time between two pings.
+const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 /// Usual time of a message.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
@@ -47,13 +54,17 @@ pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::fr
 pub struct Network(Rc<Inner>);
 
 struct Inner {
-    rafts: RefCell<BTreeMap<ProcessId, SimRaft>>,
-    /// Directed links that are cut, and since when.
-    cuts: RefCell<BTreeMap<(ProcessId, ProcessId), Duration>>,
+    nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
+    /// Knowledge of a node (the first one) about another.
+    hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
+    /// Directed links that are cut.
+    cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
     /// Lost messages per thousand.
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
+    /// Member without a vote, for a planted bug.
+    learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
 
@@ -62,35 +73,56 @@ impl Network {
     #[must_use]
     pub fn new(plant: Option<Plant>) -> Self {
         Self(Rc::new(Inner {
-            rafts: RefCell::default(),
+            nodes: RefCell::default(),
+            hearings: RefCell::default(),
             cuts: RefCell::default(),
             loss: Cell::new(0),
             delay: RefCell::new(USUAL_DELAY),
             messages: Cell::new(0),
+            learner: Cell::default(),
             plant,
         }))
     }
 
-    /// Connects a node that has started.
-    pub fn connect(&self, node: ProcessId, raft: SimRaft) {
-        self.0.rafts.borrow_mut().insert(node, raft);
+    /// Sets the member without a vote.
+    pub fn set_learner(&self, learner: Option<ProcessId>) {
+        self.0.learner.set(learner);
+    }
+
+    /// Connects a node that has started. All connections to it are new.
+    pub fn connect(&self, node: ProcessId, consensus: SimConsensus) {
+        self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
+        self.0.nodes.borrow_mut().insert(node, consensus);
+        let links = self.links_of(node);
+        spawn(node, async move {
+            loop {
+                links.send_pings();
+                sleep(PING).await;
+            }
+        });
     }
 
     /// Disconnects a node that has crashed.
     pub fn disconnect(&self, node: ProcessId) {
-        let removed = self.0.rafts.borrow_mut().remove(&node);
+        let removed = self.0.nodes.borrow_mut().remove(&node);
         drop(removed);
     }
 
-    /// Returns the Raft group's handle on a node that runs.
+    /// Returns the consensus of a node that runs.
     #[must_use]
-    pub fn raft(&self, node: ProcessId) -> Option<SimRaft> {
-        self.0.rafts.borrow().get(&node).cloned()
+    pub fn node(&self, node: ProcessId) -> Option<SimConsensus> {
+        self.0.nodes.borrow().get(&node).cloned()
+    }
+
+    /// Calls `with` with the knowledge of node `of` about node `peer`.
+    fn hearing<T>(&self, of: ProcessId, peer: ProcessId, with: impl FnOnce(&mut Hearing) -> T) -> T {
+        let mut hearings = self.0.hearings.borrow_mut();
+        with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.lease())))
     }
 
     /// Cuts the link from one node to another; the link in the other direction stays.
     pub fn cut(&self, from: ProcessId, to: ProcessId) {
-        self.0.cuts.borrow_mut().insert((from, to), now());
+        self.0.cuts.borrow_mut().insert((from, to));
     }
 
     /// Repairs a link.
@@ -126,12 +158,6 @@ impl Network {
     pub fn links_of(&self, from: ProcessId) -> Links {
         Links { network: self.clone(), from }
     }
-
-    /// Returns true if `to` has been unable to reach `from` for so long that it ignores `from`.
-    fn is_deaf(&self, from: ProcessId, to: ProcessId) -> bool {
-        let since = self.0.cuts.borrow().get(&(to, from)).copied();
-        self.0.plant != Some(Plant::DeafLeaderKept) && since.is_some_and(|since| since + DEAF_AFTER < now())
-    }
 }
 
 /// The links of one node.
@@ -141,11 +167,83 @@ pub struct Links {
     from: ProcessId,
 }
 
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "links of node {}", self.from)
+    }
+}
+
+impl Links {
+    fn to(&self, to: ProcessId) -> Link {
+        Link { network: self.network.clone(), from: self.from, to }
+    }
+
+    fn send_pings(&self) {
+        let peers: Vec<ProcessId> = self.network.0.nodes.borrow().keys().copied().collect();
+        for peer in peers.into_iter().filter(|peer| *peer != self.from) {
+            let (link, network) = (self.to(peer), self.network.clone());
+            let (number, echo) = network.hearing(self.from, peer, |hearing| (hearing.ping(now()), hearing.echo()));
+            spawn(self.from, async move {
+                if link.carry(link.from, link.to, Duration::ZERO).await.is_ok() {
+                    network.hearing(link.to, link.from, |hearing| {
+                        hearing.received(number);
+                        hearing.heard(echo);
+                    });
+                }
+            });
+        }
+    }
+}
+
+impl Forwarder for Links {
+    fn propose(
+        &self,
+        leader: (NodeId, NodeInfo),
+        payload: Bytes,
+        purpose: Purpose,
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Forwarded, ProposeError>> {
+        let link = self.to(leader.0.0);
+        Box::pin(async move {
+            if link.network.node(link.to).is_none() {
+                return Err(ProposeError::NoLeader);
+            }
+            let serve = |leader: SimConsensus| async move {
+                Ok::<_, Never>(leader.propose_forwarded(payload, purpose, within).await)
+            };
+            let answered = link.call_within(within, serve).await;
+            answered.unwrap_or_else(|error| Err(ProposeError::OutcomeUnknown { reason: error.to_string() }))
+        })
+    }
+
+    fn read_index(
+        &self,
+        leader: (NodeId, NodeInfo),
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Index, BarrierError>> {
+        let link = self.to(leader.0.0);
+        Box::pin(async move {
+            let serve = |leader: SimConsensus| async move { Ok::<_, Never>(leader.serve_read_index(within).await) };
+            link.call_within(within, serve).await.unwrap_or(Err(BarrierError::NoLeader))
+        })
+    }
+}
+
+/// Error of a request that is always served.
+#[derive(Debug)]
+enum Never {}
+
+impl fmt::Display for Never {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
 impl RaftNetworkFactory<Types> for Links {
     type Network = Link;
 
     async fn new_client(&mut self, target: u64, _: &NodeInfo) -> Link {
-        Link { network: self.network.clone(), from: self.from, to: target }
+        self.to(target)
     }
 }
 
@@ -166,7 +264,7 @@ impl Link {
     async fn carry(&self, from: ProcessId, to: ProcessId, limit: Duration) -> Result<(), Unreachable<Types>> {
         let network = &self.network.0;
         network.messages.set(network.messages.get() + 1);
-        let is_cut = network.cuts.borrow().contains_key(&(from, to));
+        let is_cut = network.cuts.borrow().contains(&(from, to));
         if is_cut || random(0..1000) < network.loss.get() {
             sleep(limit).await;
             return Err(unreachable("the message was lost"));
@@ -177,40 +275,72 @@ impl Link {
     }
 
     /// Sends a request and waits for its answer.
-    async fn call<T, E, F>(&self, option: &RPCOption, serve: impl FnOnce(SimRaft) -> F) -> Result<T, RPCError<Types>>
+    async fn call<T, E, F>(&self, option: &RPCOption, serve: impl FnOnce(SimConsensus) -> F) -> Result<T, RPCError<Types>>
     where
         T: 'static,
-        E: std::fmt::Display + 'static,
+        E: fmt::Display + 'static,
         F: Future<Output = Result<T, E>> + 'static,
     {
-        let limit = option.soft_ttl();
+        self.call_within(option.soft_ttl(), serve).await.map_err(Into::into)
+    }
+
+    async fn call_within<T, E, F>(
+        &self,
+        limit: Duration,
+        serve: impl FnOnce(SimConsensus) -> F,
+    ) -> Result<T, Unreachable<Types>>
+    where
+        T: 'static,
+        E: fmt::Display + 'static,
+        F: Future<Output = Result<T, E>> + 'static,
+    {
         self.carry(self.from, self.to, limit).await?;
-        let raft = self.network.raft(self.to).ok_or_else(|| unreachable("the node is down"))?;
+        let node = self.network.node(self.to).ok_or_else(|| unreachable("the node is down"))?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let served = serve(raft);
+        let served = serve(node);
         spawn(self.to, async move {
             // The caller may have given up.
             let _ = sender.send(served.await);
         });
-        let Ok(Ok(answer)) = timeout(limit, receiver).await else { return Err(unreachable("no answer").into()) };
+        let Ok(Ok(answer)) = timeout(limit, receiver).await else { return Err(unreachable("no answer")) };
         self.carry(self.to, self.from, limit).await?;
-        answer.map_err(|error| unreachable(&error.to_string()).into())
+        answer.map_err(|error| unreachable(&error.to_string()))
     }
 }
 
 impl RaftNetworkV2<Types> for Link {
-    type SnapshotData = ();
+    type SnapshotData = SnapshotHandle;
 
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        if self.network.is_deaf(self.from, self.to) {
-            sleep(option.soft_ttl()).await;
-            return Err(unreachable("the follower ignores a node that does not hear it").into());
+        let network = self.network.clone();
+        let (from, to) = (self.from, self.to);
+        let echo = network.hearing(from, to, |hearing| hearing.echo());
+        let keeps_deaf = network.0.plant == Some(Plant::DeafLeaderKept);
+        let serve = |network: Network, request| {
+            move |node: SimConsensus| async move {
+                let is_deaf = network.hearing(to, from, |hearing| {
+                    hearing.heard(echo);
+                    hearing.is_deaf(now())
+                });
+                if is_deaf && !keeps_deaf {
+                    return Err("the follower ignores a node that does not hear it".to_owned());
+                }
+                node.append_entries(request).await.map_err(|error| error.to_string())
+            }
+        };
+        let answered = self.call(&option, serve(network.clone(), request.clone())).await;
+        let learner = network.0.learner.get().filter(|learner| *learner != self.to);
+        match learner {
+            Some(learner) if answered.is_err() && network.0.plant == Some(Plant::LearnerInQuorum) => {
+                let other = Self { to: learner, ..self.clone() };
+                other.call(&option, |node| async move { node.append_entries(request).await }).await
+            }
+            _ => answered,
         }
-        self.call(&option, |raft| async move { raft.append_entries(request).await }).await
     }
 
     async fn vote(
@@ -218,7 +348,11 @@ impl RaftNetworkV2<Types> for Link {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        self.call(&option, |raft| async move { raft.vote(request).await }).await
+        let votes_at_once = self.network.0.plant == Some(Plant::VoteAfterRestart);
+        let serve = |node: SimConsensus| async move {
+            if votes_at_once { node.raft().vote(request).await } else { node.vote(request).await }
+        };
+        self.call(&option, serve).await
     }
 
     async fn pre_vote(
@@ -226,7 +360,11 @@ impl RaftNetworkV2<Types> for Link {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        self.call(&option, |raft| async move { raft.pre_vote(request).await }).await
+        let votes_at_once = self.network.0.plant == Some(Plant::VoteAfterRestart);
+        let serve = |node: SimConsensus| async move {
+            if votes_at_once { node.raft().pre_vote(request).await } else { node.pre_vote(request).await }
+        };
+        self.call(&option, serve).await
     }
 
     async fn transfer_leader(
@@ -234,13 +372,13 @@ impl RaftNetworkV2<Types> for Link {
         request: TransferLeaderRequest<Types>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
-        self.call(&option, |raft| async move { raft.handle_transfer_leader(request).await }).await
+        self.call(&option, |node| async move { node.take_over(request).await }).await
     }
 
     async fn full_snapshot(
         &mut self,
         _: RaftVote,
-        _: Snap,
+        _: RaftSnapshot,
         _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {

@@ -1,4 +1,4 @@
-//! A simulated node: the product's log on a simulated disk, openraft, and the state.
+//! A simulated node: the product's log on a simulated disk, state, member and consensus.
 //!
 //! Owns: starting a node from its disk, and the time that its fsyncs take. Does not own: when nodes start and crash
 //! (`cluster`).
@@ -9,34 +9,44 @@ use std::{
     ops::RangeInclusive,
     rc::Rc,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use openraft::{
-    Config, LogState, OptionalSend, SnapshotPolicy,
+    EntryPayload, LogState, OptionalSend,
     storage::{IOFlushed, RaftLogStorage},
 };
-use thalweg_disk::SimDisk;
-use thalweg_log::{Log, LogOptions};
-use thalweg_raft::{Base, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, StoreOptions, SyncDriver, SyncQueue};
-use thalweg_types::{Clock, SpaceTime};
+use thalweg_disk::{Disk, SimDisk};
+use thalweg_log::Log;
+use thalweg_raft::{
+    ConsensusOptions, ConsensusParts, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, SyncDriver, SyncQueue,
+};
+use thalweg_replica::{Member, MemberOptions};
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::Backend;
+use thalweg_types::{Clock, NodeId, SpaceTime};
 
 use crate::{
+    backends::{BackendKind, LogBlobs, NodeOptions, Tables, discard, flip_in, open, persist},
     network::Network,
     plant::Plant,
-    runtime::{ProcessId, SimRuntime, now, random, sleep, spawn},
-    state::{ReplicaState, SimRaft},
+    running::{Reports, Running},
+    runtime::{ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
     truth::Truth,
-    types::{SPACE, Types},
+    types::{SPACE, SimConsensus, Types},
 };
 
 /// Wall clock at the start of a simulation, in microseconds since the Unix epoch.
 const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
+/// Maximum bytes of the queue of proposals.
+const MAX_QUEUE_BYTES: usize = 1 << 20;
+/// Usual size of a disk.
+const DISK_BYTES: u64 = 1 << 40;
 /// Time after which a stuck fsync looks again.
 const STUCK_STEP: Duration = Duration::from_millis(5);
 /// Usual time of an fsync in microseconds.
@@ -103,6 +113,9 @@ impl SyncDriver for Syncs {
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
+    /// Vote that is confirmed and not written.
+    late_vote: Option<RaftVote>,
+    clock_error: Arc<AtomicI64>,
 }
 
 impl RaftLogStorage<Types> for PlantedStore {
@@ -120,6 +133,10 @@ impl RaftLogStorage<Types> for PlantedStore {
         if self.plant == Some(Plant::ForgottenVote) {
             return Ok(());
         }
+        if self.plant == Some(Plant::LateVote) {
+            self.late_vote = Some(*vote);
+            return Ok(());
+        }
         self.store.save_vote(vote).await
     }
 
@@ -128,12 +145,24 @@ impl RaftLogStorage<Types> for PlantedStore {
         I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let shift = if self.plant == Some(Plant::OwnClock) { self.clock_error.load(Relaxed) } else { 0 };
+        let shifted = move |mut entry: RaftEntry| {
+            if let EntryPayload::Normal(commands) = &mut entry.payload {
+                commands.time = SpaceTime(commands.time.0.saturating_add_signed(shift));
+            }
+            entry
+        };
+        let entries: Vec<RaftEntry> = entries.into_iter().map(shifted).collect();
         if self.plant == Some(Plant::AckBeforeFsync) {
             self.store.append(entries, IOFlushed::noop()).await?;
             callback.io_completed(Ok(()));
             return Ok(());
         }
-        self.store.append(entries, callback).await
+        self.store.append(entries, callback).await?;
+        match self.late_vote.take() {
+            Some(vote) => self.store.save_vote(&vote).await,
+            None => Ok(()),
+        }
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
@@ -151,14 +180,25 @@ pub struct NodeParts {
     pub id: ProcessId,
     /// The node's disk; a power loss replaces it.
     pub disk: RefCell<SimDisk>,
+    /// Directory of the LSM tree's tables.
+    pub tables: Tables,
+    /// Options for the next start.
+    pub options: Cell<NodeOptions>,
+    /// Backend of the last start.
+    started_with: Cell<Option<BackendKind>>,
     /// Faults of the disk.
     pub faults: Rc<DiskFaults>,
+    is_full: Cell<bool>,
+    /// True once a bit of the node's files was flipped.
+    pub is_flipped: Cell<bool>,
+    /// True from the moment at which the power is to be cut until the node has crashed.
+    pub is_power_cut: Cell<bool>,
     /// Error of the node's wall clock in microseconds.
     pub clock_error: Arc<AtomicI64>,
     /// True while the node starts. A stopped process can be starting for long.
     pub is_starting: Cell<bool>,
-    /// State of the present run; `None` while the node is down.
-    pub state: RefCell<Option<ReplicaState>>,
+    /// Present run; `None` while the node is down.
+    pub running: RefCell<Option<Running>>,
 }
 
 impl NodeParts {
@@ -168,10 +208,16 @@ impl NodeParts {
         Self {
             id,
             disk: RefCell::new(SimDisk::new(seed)),
+            tables: Tables::default(),
+            options: Cell::new(NodeOptions::random()),
+            started_with: Cell::default(),
             faults: Rc::default(),
+            is_full: Cell::default(),
+            is_flipped: Cell::default(),
+            is_power_cut: Cell::default(),
             clock_error: Arc::default(),
             is_starting: Cell::default(),
-            state: RefCell::default(),
+            running: RefCell::default(),
         }
     }
 
@@ -181,18 +227,75 @@ impl NodeParts {
         NodeClock { error: Arc::clone(&self.clock_error) }
     }
 
-    /// Starts the node from its disk. Runs in the node's process.
+    /// Leaves this many bytes of the disk free, in whole blocks. Returns the number of free bytes.
+    pub fn fill_disk(&self, free: u64) -> u64 {
+        let disk = self.disk.borrow();
+        disk.set_capacity(u64::MAX);
+        let used = u64::MAX - disk.free_bytes().unwrap_or(u64::MAX);
+        disk.set_capacity(used + free);
+        self.is_full.set(true);
+        free
+    }
+
+    /// Gives the disk its usual size.
+    pub fn empty_disk(&self) {
+        self.disk.borrow().set_capacity(DISK_BYTES);
+        self.is_full.set(false);
+    }
+
+    /// Returns true while the disk is full or nearly so.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        self.is_full.get()
+    }
+
+    /// Flips a bit of the node's files. Returns its place; `None` without files.
+    #[must_use]
+    pub fn flip_bit(&self) -> Option<String> {
+        if self.started_with.get() == Some(BackendKind::Lsm)
+            && random(0..2) == 0
+            && let Some(place) = flip_in(&self.tables)
+        {
+            return Some(place);
+        }
+        self.disk.borrow().flip_random_bit(random(0..u64::MAX)).map(|flip| format!("{} at {}", flip.path, flip.offset))
+    }
+
+    /// Opens the node's state. A backend that the node did not use last begins with an empty state.
+    fn open_state(
+        &self,
+        disk: &Arc<dyn Disk>,
+        log: &Log,
+        plant: Option<Plant>,
+    ) -> io::Result<(Arc<dyn Backend>, Machine)> {
+        let options = self.options.get();
+        if self.started_with.replace(Some(options.backend)).is_some_and(|before| before != options.backend) {
+            discard(options.backend, &**disk, &self.tables)?;
+        }
+        let backend = open(&options, disk, &self.tables, log).map_err(io::Error::other)?;
+        // The running hash depends on options below the minimum, which the engine refuses.
+        let is_planted = plant == Some(Plant::OptionInApply) && self.id == 2;
+        let inline_value_bytes = if is_planted { 16 } else { options.inline_value_bytes };
+        let machine_options = MachineOptions { inline_value_bytes };
+        let machine = Machine::open(Arc::clone(&backend), machine_options).map_err(io::Error::other)?;
+        Ok((backend, machine.with_blobs(Arc::new(LogBlobs(log.clone())))))
+    }
+
+    /// Starts the node from its disk. Runs in the node's process. Calls `failed` if the node can no longer persist its
+    /// state.
     #[allow(clippy::arc_with_non_send_sync, reason = "the store takes any driver, and the simulation has one thread")]
-    pub async fn start(&self, network: &Network, truth: &Truth, plant: Option<Plant>) -> io::Result<()> {
-        let options = LogOptions {
-            segment_bytes: 256 * 1024,
-            reserve_bytes: 0,
-            idle_mark_after: Duration::ZERO,
-            ..LogOptions::default()
-        };
-        let disk = Arc::new(self.disk.borrow().clone());
-        let (log, _) =
-            Log::open_stepped(disk, "log", options, Arc::new(self.clock()), self.id).map_err(io::Error::other)?;
+    pub async fn start(
+        &self,
+        network: &Network,
+        truth: &Truth,
+        plant: Option<Plant>,
+        failed: impl Fn(String) + 'static,
+    ) -> io::Result<()> {
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.borrow().clone());
+        let options = self.options.get();
+        let clock = Arc::new(self.clock());
+        let opened = Log::open_stepped(Arc::clone(&disk), "log", options.log(), clock, self.id);
+        let (log, _) = opened.map_err(io::Error::other)?;
         let queue = Arc::new(SyncQueue::new(log.clone()));
         let syncs = Arc::new(Syncs {
             node: self.id,
@@ -201,37 +304,56 @@ impl NodeParts {
             faults: Rc::clone(&self.faults),
         });
         let _ = syncs.queue.set(Arc::clone(&queue));
-        let store = LogStore::open(log.clone(), SPACE, &Base::default(), StoreOptions::default(), queue, syncs)?;
-        let reader = store.reader();
-        let stepped = log.clone();
+        let (backend, machine) = self.open_state(&disk, &log, plant)?;
+        let machine = Arc::new(machine);
+        let options_of_member = MemberOptions {
+            max_move_wait: Duration::ZERO,
+            ..MemberOptions::new(SPACE, NodeId(self.id), MAX_QUEUE_BYTES)
+        };
+        let clock = Arc::new(self.clock());
+        let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options_of_member);
+        let member = member.map_err(io::Error::other)?;
+        if machine.membership().map_err(io::Error::other)?.is_some() {
+            truth.opened(self.id, machine.applied());
+        }
+        let reports = Arc::new(Reports {
+            node: self.id,
+            log: log.clone(),
+            machine,
+            reader: OnceLock::new(),
+            truth: truth.clone(),
+        });
+        member.observe(Arc::clone(&reports) as _);
         spawn(self.id, async move {
             loop {
-                stepped.step();
+                log.step();
                 sleep(STEP).await;
             }
         });
-        let state = ReplicaState::new(self.id, (log, reader), truth.clone(), plant, Arc::clone(&self.clock_error))?;
-        let store = PlantedStore { store, plant };
-        let raft = SimRaft::new(self.id, config(), network.links_of(self.id), store, state.clone()).await;
-        network.connect(self.id, raft.map_err(|error| io::Error::other(error.to_string()))?);
-        *self.state.borrow_mut() = Some(state);
+        spawn(self.id, async move {
+            loop {
+                sleep(random_duration(Duration::from_micros(1)..2 * options.flush_pause)).await;
+                if let Err(error) = persist(&*backend, &*disk) {
+                    return failed(format!("it cannot persist its state: {error}"));
+                }
+            }
+        });
+        let links = network.links_of(self.id);
+        let parts = ConsensusParts {
+            member: member.clone(),
+            queue,
+            driver: syncs,
+            network: links.clone(),
+            snapshots: None,
+            forwarder: Some(Rc::new(links)),
+        };
+        let clock_error = Arc::clone(&self.clock_error);
+        let view = |store| PlantedStore { store, plant, late_vote: None, clock_error };
+        let consensus = SimConsensus::start_with(parts, ConsensusOptions::DEFAULTS, view).await;
+        let consensus = consensus.map_err(|error| io::Error::other(error.to_string()))?;
+        let _ = reports.reader.set(consensus.reader().clone());
+        network.connect(self.id, consensus.clone());
+        *self.running.borrow_mut() = Some(Running::new(member, consensus, plant));
         Ok(())
     }
-}
-
-/// Timing of the consensus: the defaults of the product's design.
-fn config() -> Arc<Config> {
-    let config = Config {
-        heartbeat_interval: 80,
-        election_timeout_min: 250,
-        election_timeout_max: 400,
-        enable_pre_vote: Some(true),
-        broadcast_submitted_on_append: Some(true),
-        backoff: "50ms 100ms ..200ms".to_owned(),
-        snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: u64::MAX,
-        enable_leader_restore: Some(false),
-        ..Config::default()
-    };
-    Arc::new(config.validate().expect("the settings are valid"))
 }

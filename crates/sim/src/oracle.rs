@@ -1,23 +1,36 @@
 //! The oracle: decides whether a history is possible in a correct cluster.
 //!
-//! The committed entries give one order of all writes. The order is a witness: the history is linearizable if the order
-//! explains every answer, and if it agrees with real time. Both are checked per key, because a history is linearizable
-//! if the history of each object is (M. Herlihy and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990).
+//! Owns: the check of a history against the committed commands. Does not own: the meaning of the operations (`model`), and
+//! the check of a short history without the committed commands (`search`).
 //!
-//! Algorithm. Each write has the position of its entry. A read of a value may lie anywhere between the write of this
-//! value and the next write of the key. One pass over all moments in order keeps the highest position that an ended
-//! operation must have: an operation lies at or above this position when it begins, and takes the lowest position that
-//! it may have. If that is above its range, then no placement of the reads agrees with real time, because every
-//! operation before it has the lowest possible position. The pass takes O(n log n) for n operations.
+//! The committed entries give one order of all commands. The order is a witness: the history is strictly serializable if
+//! the order explains every answer and agrees with real time. For operations on one object that is linearizability (M.
+//! Herlihy and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990); for transactions over several keys, checking the
+//! keys apart would not be enough, so there is one order for all.
 //!
-//! The oracle also checks that each acknowledged write is among the committed entries, at the reported index, and that
-//! the stream gives its appends offsets without gaps, in the order of the entries.
+//! Algorithm.
+//! 1. Each command is carried out on the model, in order. Its outcome on the nodes, and the one that its client was told,
+//!    must be the model's.
+//! 2. A read reports the revision that it saw. It lies after the last command with this revision or a lower one, and
+//!    before the next command with a higher one, and must have seen the values that the keys have there. Only reads that
+//!    promise to be recent take part in step 3.
+//! 3. One pass over all moments in order keeps the highest position that an ended operation must have: an operation lies
+//!    at or above this position when it begins, and takes the lowest position that it may have. If that is above its
+//!    range, then no placement of the reads agrees with real time, because every operation before it has the lowest
+//!    possible position.
+//!
+//! All of this takes O(n log n) for n operations. The oracle also checks that each acknowledged write is among the
+//! committed commands, that a rejected one is not, and that the group's records were all acked, once it was drained.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use thalweg_types::command::Outcome;
 
 use crate::{
-    history::{Action, Answer, Operation},
-    truth::Truth,
+    history::{Action, Answer, End, Level, Operation},
+    model::Model,
+    truth::{CommittedCommand, Truth, positions},
 };
 
 /// Result of the check.
@@ -29,116 +42,185 @@ pub struct Verdict {
     pub unknown: usize,
     /// Descriptions of what is impossible.
     pub violations: Vec<String>,
+    /// Records of the stream, in order.
+    pub stream: Vec<u64>,
+    /// Offsets of records that the group's members have not acked.
+    pub unacked: Vec<u64>,
 }
 
-/// Positions at which an operation may lie, and its moments. The write of the entry with index `i` lies at `2 * i`; reads
-/// of its value lie behind it, from `2 * i + 1` on.
-struct Range {
+/// Positions at which an operation may lie, and its moments. The command with rank `r` lies at `2 * r + 1`, the state
+/// after `n` commands at `2 * n`.
+struct Range<'a> {
     begin: u64,
     end: u64,
     low: u64,
     high: u64,
-    text: String,
+    operation: Option<&'a Operation>,
 }
 
-/// Checks a history against the committed entries.
+/// Checks a history against the committed commands.
 #[must_use]
 pub fn check(operations: &[Operation], truth: &Truth) -> Verdict {
+    let commands = truth.commands();
+    let positions = positions(&commands);
     let mut verdict = Verdict::default();
-    let mut keys: BTreeMap<u64, Vec<(&Operation, Option<u64>)>> = BTreeMap::new();
-    let mut appends: BTreeMap<u64, &Operation> = BTreeMap::new();
     for operation in operations {
-        let committed = if operation.action == Action::Get { None } else { truth.index_of(&operation.payload) };
-        check_durable(operation, committed, &mut verdict);
-        match (operation.action, committed) {
-            (Action::Append, Some(index)) => _ = appends.insert(index, operation),
-            (Action::Append, None) => {}
-            _ => keys.entry(operation.key).or_default().push((operation, committed)),
+        count(operation, &mut verdict);
+        check_durable(operation, &commands, &positions, &mut verdict.violations);
+    }
+    let owners = owners(operations, &positions, commands.len());
+    let reads = reads(operations, &commands, truth.revision(), &mut verdict.violations);
+    replay(&commands, &owners, &reads, &mut verdict);
+    let is_recent = |read: &PlacedRead<'_>| {
+        let action = read.range.operation.map(|operation| &operation.action);
+        matches!(action, Some(Action::Read { level, .. }) if level.is_recent())
+    };
+    let mut ranges: Vec<Range<'_>> = reads.into_iter().filter(is_recent).map(|read| read.range).collect();
+    for operation in operations.iter().filter(|operation| !operation.action.is_read()) {
+        if let Some(rank) = positions.get(&operation.command).and_then(|ranks| ranks.first()) {
+            let at = 2 * *rank as u64 + 1;
+            let (begin, end) = (operation.begin, operation.ended());
+            ranges.push(Range { begin, end, low: at, high: at, operation: Some(operation) });
         }
     }
-    for (key, operations) in keys {
-        check_key(key, &operations, &mut verdict.violations);
-    }
-    check_stream(&appends, &mut verdict.violations);
+    check_real_time(&ranges, &mut verdict.violations);
     verdict
 }
 
-/// Checks that an acknowledged write is committed, where its client was told.
-fn check_durable(operation: &Operation, committed: Option<u64>, verdict: &mut Verdict) {
-    let is_write = operation.action != Action::Get;
+fn count(operation: &Operation, verdict: &mut Verdict) {
     match operation.end {
-        None => verdict.unknown += usize::from(is_write),
-        Some(_) => {
-            verdict.checked += 1;
-            if is_write && committed.is_none() {
-                verdict.violations.push(format!("an acknowledged write is lost: {operation:?}"));
-            } else if is_write && committed != operation.index {
-                verdict.violations.push(format!("a write is at index {committed:?}: {operation:?}"));
+        End::Unknown => verdict.unknown += usize::from(!operation.action.is_read()),
+        End::Answered(..) => verdict.checked += 1,
+        End::Rejected => {}
+    }
+}
+
+/// Checks that an acknowledged write is committed with the outcome that its client was told, and a rejected one is not.
+fn check_durable(
+    operation: &Operation,
+    commands: &[CommittedCommand],
+    positions: &HashMap<&Bytes, Vec<usize>>,
+    violations: &mut Vec<String>,
+) {
+    let ranks = || positions.get(&operation.command).into_iter().flatten();
+    match &operation.end {
+        End::Answered(_, Answer::Outcome(told)) => {
+            if ranks().next().is_none() {
+                violations.push(format!("an acknowledged write is lost: {}", describe(operation)));
+            } else if !ranks().any(|rank| commands[*rank].outcome == *told) {
+                let outcomes: Vec<_> = ranks().map(|rank| &commands[*rank].outcome).collect();
+                violations.push(format!("the outcome was {outcomes:?}, its client was told: {}", describe(operation)));
             }
         }
+        End::Rejected if ranks().next().is_some() => {
+            violations.push(format!("a rejected write is committed: {}", describe(operation)));
+        }
+        _ => {}
     }
 }
 
-/// Checks that offsets have no gaps: appends have ascending offsets in the order of their entries.
-fn check_stream(appends: &BTreeMap<u64, &Operation>, violations: &mut Vec<String>) {
-    for (offset, (index, operation)) in (0..).zip(appends) {
-        if let Some((_, Answer::Offset(told))) = operation.end
-            && told != offset
-        {
-            violations.push(format!("the append at index {index} has offset {offset}, and its client was told {told}"));
-        }
-    }
+fn describe(operation: &Operation) -> String {
+    format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-fn check_key(key: u64, operations: &[(&Operation, Option<u64>)], violations: &mut Vec<String>) {
-    let mut writes: Vec<(u64, &Operation)> =
-        operations.iter().filter_map(|(operation, index)| Some(((*index)?, *operation))).collect();
-    writes.sort_unstable_by_key(|(index, _)| *index);
-    let mut ranges = Vec::new();
-    // Values of the key, each with the index of its write.
-    let mut values: Vec<(u64, Option<u64>)> = vec![(0, None)];
-    for (index, write) in &writes {
-        let before = values.last().and_then(|(_, value)| *value);
-        let after = match write.action {
-            Action::Put(value) => Some(value),
-            Action::Swap { expect, put } if expect == before => Some(put),
-            _ => None,
-        };
-        if let Some((_, answer)) = write.end
-            && (answer == Answer::Done) != after.is_some()
-        {
-            violations.push(format!("key {key} had {before:?} at index {index}, which does not explain {write:?}"));
+/// Returns the operation of each command; `None` for commands that are not of clients.
+fn owners<'a>(
+    operations: &'a [Operation],
+    positions: &HashMap<&Bytes, Vec<usize>>,
+    commands: usize,
+) -> Vec<Option<&'a Operation>> {
+    let mut owners = vec![None; commands];
+    for operation in operations {
+        for rank in positions.get(&operation.command).into_iter().flatten() {
+            owners[*rank] = Some(operation);
         }
-        if after.is_some() {
-            values.push((*index, after));
-        }
-        let end = write.end.map_or(u64::MAX, |(moment, _)| moment);
-        ranges.push(Range { begin: write.begin, end, low: 2 * index, high: 2 * index, text: format!("{write:?}") });
     }
-    let reads = operations.iter().filter_map(|(operation, _)| match operation.end {
-        Some((end, Answer::Value(value))) => Some((*operation, end, value)),
+    owners
+}
+
+fn revision_of(outcome: &Outcome) -> Option<u64> {
+    match outcome {
+        Outcome::Committed { revision, .. } | Outcome::Dropped { revision } => Some(revision.0),
         _ => None,
-    });
-    for (read, end, value) in reads {
-        let Some(at) = values.iter().position(|(_, written)| *written == value) else {
-            violations.push(format!("key {key} never had the value of {read:?}"));
-            continue;
-        };
-        let high = values.get(at + 1).map_or(u64::MAX, |(next, _)| 2 * next - 1);
-        ranges.push(Range { begin: read.begin, end, low: 2 * values[at].0 + 1, high, text: format!("{read:?}") });
     }
-    check_real_time(key, &ranges, violations);
+}
+
+/// A read, placed by its revision.
+struct PlacedRead<'a> {
+    range: Range<'a>,
+    values: &'a [Option<u64>],
+}
+
+/// Returns the reads with an answer, in the order of the commands that they follow.
+fn reads<'a>(
+    operations: &'a [Operation],
+    commands: &[CommittedCommand],
+    last_revision: u64,
+    violations: &mut Vec<String>,
+) -> Vec<PlacedRead<'a>> {
+    let revisions: Vec<(u64, u64)> = (0..)
+        .zip(commands)
+        .filter_map(|(rank, command)| Some((revision_of(&command.outcome)?, rank)))
+        .collect();
+    let mut reads = Vec::new();
+    for operation in operations {
+        let End::Answered(end, Answer::Values { revision, values }) = &operation.end else { continue };
+        let seen = revisions.partition_point(|(other, _)| other <= revision);
+        let low = seen.checked_sub(1).map_or(0, |at| 2 * (revisions[at].1 + 1));
+        let high = revisions.get(seen).map_or(2 * commands.len() as u64, |(_, rank)| 2 * rank);
+        if let Action::Read { level: Level::AtLeast(wanted), .. } = operation.action
+            && *revision < wanted
+        {
+            violations.push(format!("revision {revision} is too old: {}", describe(operation)));
+        }
+        if *revision > last_revision {
+            violations.push(format!("revision {revision} does not exist: {}", describe(operation)));
+        }
+        let range = Range { begin: operation.begin, end: *end, low, high, operation: Some(operation) };
+        reads.push(PlacedRead { range, values });
+    }
+    reads.sort_by_key(|read| read.range.low);
+    reads
+}
+
+/// Carries all commands out on the model, and compares outcomes and reads.
+fn replay(
+    commands: &[CommittedCommand],
+    owners: &[Option<&Operation>],
+    reads: &[PlacedRead<'_>],
+    verdict: &mut Verdict,
+) {
+    let mut model = Model::default();
+    let mut reads = reads.iter().peekable();
+    for rank in 0..=commands.len() {
+        while let Some(read) = reads.next_if(|read| read.range.low <= 2 * rank as u64) {
+            let Some(operation) = read.range.operation else { continue };
+            let Action::Read { keys, .. } = &operation.action else { continue };
+            let values = model.read(keys);
+            if values != read.values {
+                let text = format!("the values after {rank} commands were {values:?}: {}", describe(operation));
+                verdict.violations.push(text);
+            }
+        }
+        let (Some(command), Some(Some(owner))) = (commands.get(rank), owners.get(rank)) else { continue };
+        if let Err(error) = model.apply(&owner.action, command.time, &command.outcome) {
+            let text = format!("at index {}: {error}: {}", command.index, describe(owner));
+            verdict.violations.push(text);
+        }
+    }
+    verdict.unacked = model.unacked();
+    verdict.stream = model.stream().to_vec();
 }
 
 /// Checks that operations can be placed in an order that agrees with real time.
-fn check_real_time(key: u64, ranges: &[Range], violations: &mut Vec<String>) {
+fn check_real_time(ranges: &[Range<'_>], violations: &mut Vec<String>) {
     // Moments with the operation and whether it ends.
     let mut moments: Vec<(u64, usize, bool)> =
         ranges.iter().enumerate().flat_map(|(at, range)| [(range.begin, at, false), (range.end, at, true)]).collect();
     moments.sort_unstable();
     let mut floors = vec![0; ranges.len()];
     let mut floor = 0;
-    for (_, at, ends) in moments {
+    for (moment, at, ends) in moments {
         if !ends {
             floors[at] = floor;
             continue;
@@ -146,9 +228,12 @@ fn check_real_time(key: u64, ranges: &[Range], violations: &mut Vec<String>) {
         let range = &ranges[at];
         let lowest = range.low.max(floors[at]);
         if lowest > range.high {
-            violations.push(format!("key {key}: an operation that ended earlier lies after {}", range.text));
+            let text = range.operation.map(describe).unwrap_or_default();
+            violations.push(format!("an operation that ended earlier lies after {text}"));
         }
-        floor = floor.max(lowest.min(range.high));
+        if moment < u64::MAX {
+            floor = floor.max(lowest.min(range.high));
+        }
     }
 }
 
@@ -156,30 +241,31 @@ fn check_real_time(key: u64, ranges: &[Range], violations: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    fn range(begin: u64, end: u64, low: u64, high: u64) -> Range {
-        Range { begin, end, low, high, text: String::new() }
+    fn range(begin: u64, end: u64, low: u64, high: u64) -> Range<'static> {
+        Range { begin, end, low, high, operation: None }
     }
 
-    fn violations(ranges: &[Range]) -> usize {
+    fn violations(ranges: &[Range<'_>]) -> usize {
         let mut violations = Vec::new();
-        check_real_time(1, ranges, &mut violations);
+        check_real_time(ranges, &mut violations);
         violations.len()
     }
 
     #[test]
     fn reads_lie_between_two_writes_and_agree_with_real_time() {
-        // Writes at indexes 5 and 9, one after the other.
-        let writes = || vec![range(1, 2, 10, 10), range(5, 6, 18, 18)];
-        let with = |read: Range| violations(&writes().into_iter().chain([read]).collect::<Vec<_>>());
-        assert_eq!(with(range(3, 4, 11, 17)), 0);
-        assert_eq!(with(range(3, 10, 11, 17)), 0, "it overlaps the second write");
-        assert_eq!(with(range(7, 8, 11, 17)), 1, "stale: the second write had ended");
-        assert_eq!(with(range(3, 4, 19, u64::MAX)), 1, "from the future: the second write begins later");
+        // Commands with ranks 5 and 9, one after the other.
+        let writes = || vec![range(1, 2, 11, 11), range(5, 6, 19, 19)];
+        let with = |read: Range<'static>| violations(&writes().into_iter().chain([read]).collect::<Vec<_>>());
+        assert_eq!(with(range(3, 4, 12, 18)), 0);
+        assert_eq!(with(range(3, 10, 12, 18)), 0, "it overlaps the second write");
+        assert_eq!(with(range(7, 8, 12, 18)), 1, "stale: the second write had ended");
+        assert_eq!(with(range(3, 4, 20, u64::MAX)), 1, "from the future: the second write begins later");
         // Two reads that see the values in the wrong order while both writes are under way.
-        let concurrent = [range(1, 20, 10, 10), range(2, 21, 18, 18), range(3, 4, 19, u64::MAX), range(6, 7, 11, 17)];
+        let concurrent = [range(1, 20, 11, 11), range(2, 21, 19, 19), range(3, 4, 20, u64::MAX), range(6, 7, 12, 18)];
         assert_eq!(violations(&concurrent), 1);
         // Writes that real time orders otherwise.
-        assert_eq!(violations(&[range(1, 2, 18, 18), range(3, 4, 10, 10)]), 1);
-        assert_eq!(violations(&[range(1, u64::MAX, 18, 18), range(3, 4, 10, 10)]), 0, "its end is unknown");
+        assert_eq!(violations(&[range(1, 2, 19, 19), range(3, 4, 11, 11)]), 1);
+        assert_eq!(violations(&[range(1, u64::MAX, 19, 19), range(3, 4, 11, 11)]), 0, "its end is unknown");
+        assert_eq!(violations(&[range(1, 2, 19, 19), range(3, u64::MAX, 11, 11)]), 1, "it began after the other's end");
     }
 }

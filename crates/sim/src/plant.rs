@@ -11,16 +11,22 @@ pub enum Plant {
     AckBeforeFsync,
     /// The log confirms a vote without writing it.
     ForgottenVote,
-    /// The state applies the first record with an index, also if a truncation has voided it.
+    /// The log confirms a vote at once, and writes it after the entries that follow it.
+    LateVote,
+    /// The state applies an entry although a truncation has voided it.
     VoidEntryRead,
     /// Followers keep a leader that cannot hear them.
     DeafLeaderKept,
+    /// A node that restarts votes at once, although a leader may count on its promise.
+    VoteAfterRestart,
     /// A read does not ask a majority whether its node still leads.
     UncheckedRead,
-    /// A node applies entries with the time of its own clock.
+    /// A node stores entries with the time of its own clock.
     OwnClock,
     /// An option of the node affects the changes that an entry makes.
     OptionInApply,
+    /// A leader takes the answer of a learner for that of a voter.
+    LearnerInQuorum,
     /// A node that lost its disk comes back with the same id.
     ReusedId,
 }

@@ -30,6 +30,10 @@ pub struct Report {
     pub checked: usize,
     /// Number of writes whose client got no answer.
     pub unknown: usize,
+    /// Number of operations that were also checked without the committed entries.
+    pub searched: usize,
+    /// Number of operations for which that took too long.
+    pub undecided: usize,
     /// Times until the next answered write, for each fault.
     pub gaps: Vec<Gap>,
     /// Number of messages between nodes.
@@ -73,6 +77,8 @@ impl Report {
             "violations": self.violations,
             "checked": self.checked,
             "unknown": self.unknown,
+            "searched": self.searched,
+            "undecided": self.undecided,
             "messages": self.messages,
             "fingerprint": format!("{:016x}", self.fingerprint),
         })

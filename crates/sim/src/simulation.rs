@@ -4,39 +4,57 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
+use thalweg_replica::plant::apply_void_entries;
+
 use crate::{
     clients::Client,
     cluster::Cluster,
     faults::Victim,
     oracle,
+    plant::Plant,
     report::Report,
     runtime::{OUTSIDE, ProcessId, now, record, resume, simulate, sleep, spawn},
+    search,
     settings::Settings,
 };
 
 /// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
+/// Time in which all records of the consumer group can be fetched and acked. Space time may stand still before, because
+/// the clock of an earlier leader was ahead.
+const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Runs a simulation.
 #[must_use]
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
+    apply_void_entries(settings.plant == Some(Plant::VoidEntryRead));
     let finished = simulate(settings.seed, async move {
         let cluster = Cluster::new(own);
-        run_cluster(&cluster).await;
-        let verdict = oracle::check(&cluster.history().operations(), cluster.truth());
+        let drained = run_cluster(&cluster).await;
+        let operations = cluster.history().take();
+        let verdict = oracle::check(&operations, cluster.truth());
+        check_streams(&cluster, &verdict.stream);
+        cluster.end_all();
+        let found = search::check(&operations);
         let mut violations = cluster.truth().violations();
-        violations.extend(verdict.violations.iter().cloned());
-        (verdict, violations, cluster.gaps(), cluster.network().messages())
+        violations.extend(verdict.violations.iter().chain(&found.violations).cloned());
+        if drained && !verdict.unacked.is_empty() {
+            violations.push(format!("the group was drained, and records {:?} are not acked", verdict.unacked));
+        }
+        (verdict, found, violations, cluster.gaps(), cluster.network().messages())
     });
-    let (verdict, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
-        (oracle::Verdict::default(), vec![format!("a task panicked: {panicked}")], Vec::new(), 0)
+    let (verdict, found, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
+        let text = format!("a task panicked: {panicked}");
+        (oracle::Verdict::default(), search::Found::default(), vec![text], Vec::new(), 0)
     });
     Report {
         settings: settings.clone(),
         violations,
         checked: verdict.checked,
         unknown: verdict.unknown,
+        searched: found.checked,
+        undecided: found.undecided,
         gaps,
         messages,
         elapsed: finished.elapsed,
@@ -46,28 +64,49 @@ pub fn run(settings: &Settings) -> Report {
     }
 }
 
-async fn run_cluster(cluster: &Cluster) {
+/// Runs the cluster. Returns true if the consumer group was drained at the end.
+async fn run_cluster(cluster: &Cluster) -> bool {
     for id in cluster.ids() {
         cluster.start(id).await;
     }
     cluster.found().await;
-    start_clients(cluster);
+    let numbers = Rc::new(Cell::new(1));
+    start_clients(cluster, &numbers);
     carry_out_script(cluster).await;
     recover(cluster).await;
     cluster.stop_clients();
     // Requests that are under way may still be answered.
     sleep(Duration::from_secs(2)).await;
+    let is_drained = Client::new(cluster.clone(), numbers, 0, Duration::ZERO).drain(DRAINED_WITHIN).await;
+    if !is_drained {
+        cluster.truth().violation(OUTSIDE, format!("the group was not drained within {DRAINED_WITHIN:?}"));
+    }
     check_equal(cluster).await;
+    is_drained
 }
 
-fn start_clients(cluster: &Cluster) {
-    let numbers = Rc::new(Cell::new(1));
+/// Checks that the stream of each node has the records that were appended, in their order.
+fn check_streams(cluster: &Cluster, expected: &[u64]) {
+    for id in cluster.ids() {
+        match cluster.running(id).map(|running| running.stream()) {
+            Some(Ok(records)) if records == expected => {}
+            Some(Ok(records)) => {
+                let at = records.iter().zip(expected).position(|(one, other)| one != other);
+                let at = at.unwrap_or(records.len().min(expected.len()));
+                let found = (records.get(at), expected.get(at), records.len(), expected.len());
+                cluster.truth().violation(id, format!("the stream differs at offset {at}: {found:?}"));
+            }
+            Some(Err(error)) => cluster.node_failed(id, &format!("the stream cannot be read: {error}")),
+            None => {}
+        }
+    }
+}
+
+fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
     let Settings { clients, rate, .. } = *cluster.settings();
     let pause = Duration::from_micros(1_000_000 * clients / rate.max(1));
-    for _ in 0..clients {
-        let (numbers, target) = (Rc::clone(&numbers), cluster.any_node());
-        let client = Client { cluster: cluster.clone(), numbers, target, seen: None, pause };
-        spawn(OUTSIDE, client.run());
+    for id in 1..=clients {
+        spawn(OUTSIDE, Client::new(cluster.clone(), Rc::clone(numbers), id, pause).run());
     }
 }
 
@@ -105,15 +144,19 @@ async fn recover(cluster: &Cluster) {
         let parts = cluster.parts(id);
         parts.faults.is_stuck.set(false);
         parts.faults.slow_micros.set(0);
+        parts.empty_disk();
         resume(id);
-        if parts.state.borrow().is_none() {
+        if parts.running.borrow().is_none() {
             cluster.revive(id).await;
         }
     }
     let begun = now();
-    while cluster.last_write() <= begun {
+    while cluster.last_write() <= begun || cluster.has_broken() {
         if now() > begun + PROGRESS_WITHIN {
-            let text = format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended");
+            let text = match cluster.has_broken() {
+                true => format!("a damaged node was not replaced within {PROGRESS_WITHIN:?} after the faults ended"),
+                false => format!("no write was answered within {PROGRESS_WITHIN:?} after the faults ended"),
+            };
             return cluster.truth().violation(OUTSIDE, text);
         }
         sleep(Duration::from_millis(10)).await;
@@ -125,7 +168,7 @@ async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {
         let last = cluster.truth().last();
-        let is_behind = |id: &ProcessId| cluster.state(*id).and_then(|state| state.applied()) < last;
+        let is_behind = |id: &ProcessId| cluster.running(*id).map(|running| running.applied()) < last;
         let behind: Vec<ProcessId> = cluster.ids().into_iter().filter(is_behind).collect();
         if behind.is_empty() {
             return;

@@ -1,16 +1,21 @@
 //! Entries that nodes have applied, compared as the nodes apply them.
 //!
-//! Owns: the one committed entry of each index, and the violations found so far. Invariant checked here: all nodes apply
-//! the same entry at an index, and have the same running hash after it, in each of their runs.
+//! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
+//! Invariant checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
+//! their runs. The running hash covers the outcomes.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, HashMap},
-    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
-use thalweg_log::LogRecord;
+use thalweg_log::{LogRecord, RecordKind};
+use thalweg_store::Applied;
+use thalweg_types::{
+    SpaceTime,
+    command::{Commands, Outcome},
+};
 
 use crate::runtime::{ProcessId, record};
 
@@ -19,37 +24,75 @@ const MAX_VIOLATIONS: usize = 20;
 
 /// A committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommittedEntry {
-    /// Term in which the entry was proposed.
-    pub term: u64,
-    /// Payload of the entry's record.
-    pub payload: Bytes,
-    /// Running hash of the state after the entry.
-    pub running_hash: u64,
+struct CommittedEntry {
+    term: u64,
+    payload: Bytes,
+    running_hash: u64,
 }
 
-#[derive(Default)]
+/// A committed command.
+#[derive(Clone, Debug)]
+pub struct CommittedCommand {
+    /// Index of the command's entry.
+    pub index: u64,
+    /// Space time of the entry.
+    pub time: SpaceTime,
+    /// Bytes of the command.
+    pub command: Bytes,
+    /// Outcome of the command, as the first node that applied it computed it.
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
-    /// Index of each payload; payloads of clients differ.
-    indexes: HashMap<Bytes, u64>,
+    /// Commands of each entry.
+    commands: BTreeMap<u64, Vec<CommittedCommand>>,
+    /// Running hashes of states that were opened at entries that are not known.
+    opened: BTreeMap<u64, u64>,
+    /// Highest revision of the state of a node.
+    revision: u64,
     violations: Vec<String>,
 }
 
 /// The committed entries of a simulation. A clone refers to the same entries.
-#[derive(Clone, Default)]
-pub struct Truth(Rc<RefCell<Inner>>);
+#[derive(Clone, Debug, Default)]
+pub struct Truth(Arc<Mutex<Inner>>);
+
+fn commands_of(applied: &LogRecord, outcomes: &[Outcome]) -> Option<Vec<CommittedCommand>> {
+    let found: Vec<(usize, &[u8])> = Commands::new(&applied.payload).collect::<Result<_, _>>().ok()?;
+    let of = |((at, bytes), outcome): (&(usize, &[u8]), &Outcome)| CommittedCommand {
+        index: applied.index.0,
+        time: applied.time,
+        command: applied.payload.slice(*at..at + bytes.len()),
+        outcome: outcome.clone(),
+    };
+    (found.len() == outcomes.len()).then(|| found.iter().zip(outcomes).map(of).collect())
+}
 
 impl Truth {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reports that a node has applied an entry.
-    pub fn applied(&self, node: ProcessId, applied: &LogRecord, running_hash: u64) {
-        let index = applied.index.0;
+    pub fn applied(&self, node: ProcessId, applied: &LogRecord, outcomes: &[Outcome], state: Applied) {
+        let (index, running_hash) = (applied.index.0, state.running_hash);
+        self.raise_revision(state.revision.0);
         let entry = CommittedEntry { term: applied.term.0, payload: applied.payload.clone(), running_hash };
-        let before = self.0.borrow().entries.get(&index).cloned();
+        let before = self.inner().entries.get(&index).cloned();
         match before {
             None => {
-                let mut inner = self.0.borrow_mut();
-                inner.indexes.insert(entry.payload.clone(), index);
+                let commands =
+                    if applied.kind == RecordKind::Entry { commands_of(applied, outcomes) } else { Some(Vec::new()) };
+                if commands.is_none() {
+                    self.violation(node, format!("entry {index} has {} outcomes: one is missing", outcomes.len()));
+                }
+                if self.inner().opened.get(&index).is_some_and(|hash| *hash != running_hash) {
+                    self.opened_other(node, index);
+                }
+                let mut inner = self.inner();
+                inner.commands.insert(index, commands.unwrap_or_default());
                 inner.entries.insert(index, entry);
             }
             Some(before) if (before.term, &before.payload) != (entry.term, &entry.payload) => {
@@ -65,30 +108,68 @@ impl Truth {
         }
     }
 
+    /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known here,
+    /// and have running hashes too, so a state at such an entry is compared with nothing.
+    pub fn opened(&self, node: ProcessId, state: Applied) {
+        let index = state.index.0;
+        let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);
+        match known {
+            Some(hash) if hash != state.running_hash => self.opened_other(node, index),
+            Some(_) => {}
+            // A node may commit the entry later; then it must be this one.
+            None => _ = self.inner().opened.insert(index, state.running_hash),
+        }
+    }
+
+    fn opened_other(&self, node: ProcessId, index: u64) {
+        self.violation(node, format!("a state was opened that has another entry {index}"));
+    }
+
+    fn raise_revision(&self, revision: u64) {
+        let mut inner = self.inner();
+        inner.revision = inner.revision.max(revision);
+    }
+
+    /// Returns the highest revision that a node has reached.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.inner().revision
+    }
+
     /// Reports a violation.
     pub fn violation(&self, node: ProcessId, text: String) {
         record(node, format!("VIOLATION: {text}"));
-        let violations = &mut self.0.borrow_mut().violations;
-        if violations.len() < MAX_VIOLATIONS {
-            violations.push(text);
+        let mut inner = self.inner();
+        if inner.violations.len() < MAX_VIOLATIONS {
+            inner.violations.push(text);
         }
     }
 
     /// Returns the violations found so far.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        self.0.borrow().violations.clone()
+        self.inner().violations.clone()
     }
 
-    /// Returns the index at which a client's payload was committed.
+    /// Returns the committed commands in their order.
     #[must_use]
-    pub fn index_of(&self, payload: &Bytes) -> Option<u64> {
-        self.0.borrow().indexes.get(payload).copied()
+    pub fn commands(&self) -> Vec<CommittedCommand> {
+        self.inner().commands.values().flatten().cloned().collect()
     }
 
     /// Returns the index of the last committed entry.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
-        self.0.borrow().entries.last_key_value().map(|(index, _)| *index)
+        self.inner().entries.last_key_value().map(|(index, _)| *index)
     }
+}
+
+/// Positions of commands in their order. Only repetitions have several.
+#[must_use]
+pub fn positions(commands: &[CommittedCommand]) -> HashMap<&Bytes, Vec<usize>> {
+    let mut positions: HashMap<&Bytes, Vec<usize>> = HashMap::new();
+    for (at, command) in commands.iter().enumerate() {
+        positions.entry(&command.command).or_default().push(at);
+    }
+    positions
 }

@@ -1,19 +1,55 @@
 //! Short simulations: without a planted bug none finds a violation, and with one each bug is found.
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use clap::ValueEnum as _;
 use thalweg_sim::{Plant, Settings, run, shrink::shrink};
 
-/// Seeds within which each planted bug must be found.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=200;
+/// Number of seeds within which each planted bug must be found.
+const SEEDS: u64 = 200;
+
+/// Seed at which the search for a planted bug begins: one that finds it, as far as is known. A change of the simulation
+/// changes the courses of all seeds; then the search takes longer, and prints a better seed.
+fn likely_seed(plant: Plant) -> u64 {
+    match plant {
+        Plant::AckBeforeFsync => 32,
+        Plant::DeafLeaderKept => 43,
+        _ => 1,
+    }
+}
+
+/// Returns a simulation that finds a planted bug, from the first [`SEEDS`] seeds.
+fn find(plant: Plant) -> Option<Settings> {
+    let planted = |seed| Settings { seed, plant: Some(plant), ..Settings::default() };
+    let likely = likely_seed(plant);
+    let seeds = (likely..=SEEDS).chain(1..likely);
+    let found = seeds.map(planted).find(|settings| !run(settings).violations.is_empty());
+    eprintln!("{plant:?}: seed {:?}", found.as_ref().map(|settings| settings.seed));
+    found
+}
 
 #[test]
 fn a_cluster_with_faults_breaks_no_promise() {
+    let (mut checked, mut searched, mut unknown) = (0, 0, 0);
     for seed in 1..=12 {
         let report = run(&Settings { seed, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
-        assert!(report.checked > 1000 && report.unknown > 0, "{report}");
+        assert_eq!(report.undecided, 0, "{report}");
+        assert!(report.checked > 1000, "{report}");
+        (checked, searched) = (checked + report.checked, searched + report.searched);
+        unknown += report.unknown;
+    }
+    assert!(searched > checked / 10 && unknown > 0, "{searched} of {checked}, {unknown} without an answer");
+}
+
+#[test]
+fn a_seed_takes_the_same_course_twice() {
+    for seed in [3, 4] {
+        let course = || {
+            let report = run(&Settings { seed, lasts: Duration::from_secs(10), ..Settings::default() });
+            (report.fingerprint, report.events)
+        };
+        assert_eq!(course(), course());
     }
 }
 
@@ -28,19 +64,13 @@ fn five_nodes_break_no_promise() {
 #[test]
 fn every_planted_bug_is_found() {
     for plant in Plant::value_variants() {
-        let found = SEEDS.clone().find(|seed| {
-            let settings = Settings { seed: *seed, plant: Some(*plant), ..Settings::default() };
-            !run(&settings).violations.is_empty()
-        });
-        eprintln!("{plant:?}: seed {found:?}");
-        assert!(found.is_some(), "{plant:?} is not found");
+        assert!(find(*plant).is_some(), "{plant:?} is not found");
     }
 }
 
 #[test]
 fn a_failing_seed_is_shrunk_to_a_few_faults() {
-    let planted = |seed| Settings { seed, plant: Some(Plant::VoidEntryRead), ..Settings::default() };
-    let settings = SEEDS.map(planted).find(|settings| !run(settings).violations.is_empty()).expect("it is found");
+    let settings = find(Plant::VoidEntryRead).expect("it is found");
     let all = settings.script().len();
     let report = shrink(&settings, |_| {}).expect("the seed has a violation");
     let left = all - report.settings.without.len();

@@ -261,19 +261,30 @@ pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
 
 /// Calls `with` with the row key of a user's key: tag, keyspace and the user's key. Row keys of at most 128 bytes are
 /// assembled on the stack.
+///
+/// Tag, keyspace and the first bytes of the key are stored as one word. A processor delays a load of bytes that several
+/// recent stores have written until these stores are in its cache: the prefix as an array of its own, stored in parts and
+/// copied as a word, made a get 5 % slower, although it was only five instructions more.
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;
-    let prefix = data_prefix(keyspace);
+    /// Number of the key's bytes in the first word.
+    const FIRST: usize = 8 - DATA_PREFIX_LEN;
     let len = DATA_PREFIX_LEN + key.len();
-    if len <= STACK {
-        let mut full = [0; STACK];
-        full[..DATA_PREFIX_LEN].copy_from_slice(&prefix);
-        full[DATA_PREFIX_LEN..len].copy_from_slice(key);
-        with(&full[..len])
-    } else {
-        with(&[&prefix, key].concat())
+    if len > STACK {
+        return with(&[&data_prefix(keyspace), key].concat());
     }
+    let mut full = [0; STACK];
+    let prefix = u64::from(TAG_DATA) << 32 | u64::from(keyspace.0);
+    if let Some(first) = key.first_chunk::<4>() {
+        let first = u64::from(u32::from_be_bytes(*first) >> 8);
+        full[..8].copy_from_slice(&(prefix << 24 | first).to_be_bytes());
+        full[8..len].copy_from_slice(&key[FIRST..]);
+    } else {
+        full[..8].copy_from_slice(&(prefix << 24).to_be_bytes());
+        full[DATA_PREFIX_LEN..len].copy_from_slice(key);
+    }
+    with(&full[..len])
 }
 
 /// Returns the lowest key above all keys with this prefix; `None` if there is none, because the prefix consists of

@@ -374,6 +374,12 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn reusable_bytes(&self) -> u64 {
         0
     }
+    /// Does pending background work on the caller's thread, if the backend was opened without threads for it
+    /// ([`Background::Stepped`](crate::Background::Stepped)). Returns true if it did some. Blocks for its file
+    /// operations.
+    fn step(&self) -> bool {
+        false
+    }
     /// Requests that a background thread returns the space of overwritten and deleted data to the disk, within the
     /// space that is free now. Does not wait. Backends that keep such space for later data do nothing.
     fn reclaim_space(&self) {}

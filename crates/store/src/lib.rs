@@ -38,5 +38,5 @@ pub use backend::{
     Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
     Replaced, SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
-pub use buffered::BufferOptions;
+pub use buffered::{Background, BufferOptions};
 pub use passed::deleted_rows_passed;

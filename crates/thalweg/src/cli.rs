@@ -8,8 +8,8 @@ use crate::commands::bench;
 use crate::{
     args::Plain,
     commands::{
-        backup, cache, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log, migrate,
-        serve, state, status, stream, streams, subjects, time, watch,
+        backup, cache, cluster, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log,
+        migrate, serve, state, status, stream, streams, subjects, time, watch,
     },
     failure::Failure,
     help, man, render,
@@ -111,6 +111,8 @@ pub enum Command {
     Keyspaces(keyspaces::Keyspaces),
     /// Print the figures and the health of a node
     Status(Plain),
+    /// Show and change the members of a cluster, and diagnose it
+    Cluster(cluster::ClusterCommand),
     /// Load a file into a stream or a keyspace
     Import(import::Import),
     /// Write a stream or a keyspace to stdout or a file
@@ -199,6 +201,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Commit(args) => commit::commit(&args),
         Command::Txn(args) => commit::txn(&args),
         Command::Status(args) => status::run(&args.place),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
         Command::State(args) => state::run(&args),

@@ -11,7 +11,7 @@ use clap::{
 
 /// Groups of commands, in the order of the help.
 pub const GROUPS: &[(&str, &[&str])] = &[
-    ("Node", &["serve", "status"]),
+    ("Node and cluster", &["serve", "status", "cluster"]),
     (
         "Keys and values",
         &["put", "get", "del", "scan", "history", "watch", "incr", "ttl", "touch", "lease", "keyspaces"],

@@ -10,7 +10,10 @@ use std::{
 };
 
 use rustix::{fs::Mode, process::umask};
-use thalweg_server::config::{Config, PemFile, Resolved, Source};
+use thalweg_server::{
+    cluster::CREDENTIALS_FILE,
+    config::{Config, PemFile, Resolved, Source},
+};
 
 /// Permission bits of a file's group and of all others: reading, writing, and both.
 const READ_BY_OTHERS: u32 = 0o044;
@@ -37,12 +40,13 @@ enum Contents {
 pub fn warnings(resolved: &Resolved) -> Vec<String> {
     let Config { data, native_certificate, native_key, .. } = &resolved.config;
     let mut files: Vec<(PathBuf, Contents)> = Vec::new();
-    let password = resolved.source("resp_password");
+    let secrets = [("resp_password", &resolved.config.resp_password), ("join_token", &resolved.config.join_token)]
+        .map(|(name, secret)| if secret.is_set() { resolved.source(name) } else { None });
     for source in thalweg_server::config::KNOBS.iter().filter_map(|knob| resolved.source(knob.name)) {
         if let Source::File(path) = source
             && !files.iter().any(|(there, _)| there == path)
         {
-            let is_secret = resolved.config.resp_password.is_set() && password == Some(source);
+            let is_secret = secrets.contains(&Some(source));
             files.push((path.clone(), if is_secret { Contents::Secret } else { Contents::Settings }));
         }
     }
@@ -50,6 +54,10 @@ pub fn warnings(resolved: &Resolved) -> Vec<String> {
         if let PemFile::At(path) = file {
             files.push((path.clone(), contents));
         }
+    }
+    let credentials = data.join(CREDENTIALS_FILE);
+    if credentials.exists() {
+        files.push((credentials, Contents::Secret));
     }
     let mut found = Vec::new();
     for (path, contents) in &files {

@@ -58,6 +58,13 @@ pub fn charge(steps: u64) -> ControlFlow<()> {
     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
+/// Returns true if the current read has a budget. A loop over many rows asks once and then charges nothing otherwise.
+#[inline]
+#[must_use]
+pub fn is_bounded() -> bool {
+    LEFT.get() != UNLIMITED
+}
+
 /// Returns true if the current read has a budget and has spent it.
 #[inline]
 #[must_use]
@@ -71,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_read_that_spends_its_budget_is_dropped_and_others_are_not_bounded() {
-        assert!(charge(UNLIMITED).is_continue() && !is_spent(), "no budget");
+        assert!(charge(UNLIMITED).is_continue() && !is_spent() && !is_bounded(), "no budget");
+        assert_eq!(within(1, is_bounded), Ok(true));
         assert_eq!(within(10, || charge(9)), Ok(ControlFlow::Continue(())));
         let mut rows = 0;
         let count = || {

@@ -1,6 +1,6 @@
 //! Typed ids and positions. Modules pass these types to each other instead of bare integers.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
@@ -102,6 +102,33 @@ id!(
     /// used".
     Generation(u64)
 );
+
+/// Id of a cluster, drawn at random when the first member founds it. Nodes of different clusters reject each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ClusterId(pub u128);
+
+/// Error returned when a text is not a cluster id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a cluster id: it has 32 hexadecimal digits")]
+pub struct BadClusterId(pub String);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for ClusterId {
+    type Err = BadClusterId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadClusterId(text.chars().take(64).collect());
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        id.map(Self).ok_or_else(bad)
+    }
+}
 
 impl Lsn {
     /// Returns the LSN that is `count` records after this one.

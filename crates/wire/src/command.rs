@@ -44,7 +44,7 @@ pub enum CommandRefused {
     /// The client requested durability level `none`, at which the server does not report outcomes, but the outcome of
     /// this command matters.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
-    OutcomeUnknown,
+    LevelTooLow,
 }
 
 impl Classified for CommandRefused {
@@ -57,7 +57,7 @@ impl Classified for CommandRefused {
             Self::AboveLimit(_) => "commit_too_large",
             Self::EmptyBatch => "empty_batch",
             Self::BadRecords { .. } => "malformed_batch",
-            Self::OutcomeUnknown => "outcome_unknown",
+            Self::LevelTooLow => "level_too_low",
         }
     }
 
@@ -172,7 +172,7 @@ impl<'a> ClientCommand<'a> {
     /// `wanted`.
     pub fn level(&self, wanted: Durability) -> Result<Durability, CommandRefused> {
         match (wanted, self.at_none) {
-            (Durability::None, AtNone::Refused) => Err(CommandRefused::OutcomeUnknown),
+            (Durability::None, AtNone::Refused) => Err(CommandRefused::LevelTooLow),
             (Durability::None, AtNone::Raised) => Ok(Durability::Os),
             (level, _) => Ok(level),
         }
@@ -418,7 +418,7 @@ mod tests {
         let level = |bytes: &[u8], wanted| ClientCommand::check(bytes).unwrap().level(wanted);
         assert_eq!(level(&put, Durability::None), Ok(Durability::None));
         assert_eq!(level(&create, Durability::None), Ok(Durability::Os));
-        assert_eq!(level(&ack, Durability::None), Err(CommandRefused::OutcomeUnknown));
+        assert_eq!(level(&ack, Durability::None), Err(CommandRefused::LevelTooLow));
         assert_eq!(level(&ack, Durability::Disk), Ok(Durability::Disk));
     }
 }

@@ -189,6 +189,12 @@ impl Decoder {
         Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
     }
 
+    /// Returns the next frame like [`next_borrowed`](Self::next_borrowed), and leaves it in the decoder.
+    pub fn peek_frame(&mut self) -> Result<Option<RawFrame<'_>>, FrameError> {
+        let Some((header, range)) = self.complete()? else { return Ok(None) };
+        Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
+    }
+
     /// Skips the next frame, whose header must have arrived: both the bytes already received and those still to come.
     /// Callers use it for a frame that they have no room for.
     pub fn skip_frame(&mut self) {

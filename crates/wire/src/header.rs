@@ -11,7 +11,7 @@
 //! nor the splitting of bytes into frames (`decoder`).
 
 use thalweg_types::{
-    SpaceId,
+    ReadLevel, Revision, SpaceId,
     codec::{EncodeError, Field, Malformed, Reader},
     limits::{MAX_FRAME_BYTES, MAX_TRACE_BYTES},
 };
@@ -70,10 +70,12 @@ pub const MUST_UNDERSTAND: u16 = 0x8000;
 const TRACE: u16 = 0x0001;
 const TIMEOUT: u16 = 0x0002;
 const LIMIT: u16 = 0x0003;
+const READ: u16 = 0x0004;
 const SPACE: u16 = 0x8001;
 
 /// Tags and names of the optional fields, in the order of the format document.
-pub const KNOWN_FIELDS: [(u16, &str); 4] = [(TRACE, "trace"), (TIMEOUT, "timeout"), (LIMIT, "limit"), (SPACE, "space")];
+pub const KNOWN_FIELDS: [(u16, &str); 5] =
+    [(TRACE, "trace"), (TIMEOUT, "timeout"), (LIMIT, "limit"), (READ, "read"), (SPACE, "space")];
 
 /// Optional fields of a frame.
 ///
@@ -89,6 +91,8 @@ pub struct Fields<'a> {
     pub timeout_micros: Option<u64>,
     /// Number of messages, records or changes after which the server ends the subscription.
     pub limit: Option<u64>,
+    /// Age of the data that the request reads; the server's default if left out.
+    pub read: Option<ReadLevel>,
     /// Id of the space that the request uses; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
@@ -126,6 +130,17 @@ impl<'a> Fields<'a> {
         if let Some(limit) = self.limit {
             field(LIMIT, &limit.to_le_bytes())?;
         }
+        match self.read {
+            None => {}
+            Some(ReadLevel::Linearizable) => field(READ, &[0])?,
+            Some(ReadLevel::Lease) => field(READ, &[1])?,
+            Some(ReadLevel::Stale) => field(READ, &[2])?,
+            Some(ReadLevel::AtLeast(Revision(revision))) => {
+                let mut bytes = [3; 9];
+                bytes[1..].copy_from_slice(&revision.to_le_bytes());
+                field(READ, &bytes)?;
+            }
+        }
         if let Some(space) = self.space {
             field(SPACE, &space.0.to_le_bytes())?;
         }
@@ -161,6 +176,18 @@ impl<'a> Fields<'a> {
                 }
                 TIMEOUT => fields.timeout_micros = Some(eight()?),
                 LIMIT => fields.limit = Some(eight()?),
+                READ => {
+                    fields.read = Some(match bytes {
+                        [0] => ReadLevel::Linearizable,
+                        [1] => ReadLevel::Lease,
+                        [2] => ReadLevel::Stale,
+                        [3, revision @ ..] => {
+                            let revision = revision.try_into().map(u64::from_le_bytes);
+                            ReadLevel::AtLeast(Revision(revision.map_err(|_| malformed("a revision of 8 bytes"))?))
+                        }
+                        _ => return Err(malformed("a read level: 0, 1, 2, or 3 and a revision")),
+                    });
+                }
                 SPACE => {
                     let space = bytes.try_into().map(u32::from_le_bytes);
                     fields.space = Some(SpaceId(space.map_err(|_| malformed("a field of 4 bytes"))?));
@@ -225,7 +252,7 @@ mod tests {
     use super::*;
 
     const ALL: Fields<'_> =
-        Fields { trace: Some("t"), timeout_micros: Some(0x0102), limit: Some(3), space: Some(SpaceId(4)) };
+        Fields { trace: Some("t"), timeout_micros: Some(0x0102), limit: Some(3), read: None, space: Some(SpaceId(4)) };
 
     fn encoded(fields: &Fields<'_>) -> Vec<u8> {
         let mut out = Vec::new();
@@ -252,6 +279,23 @@ mod tests {
         let ends = [0, 5, 17, 29];
         for cut in 0..bytes.len() {
             assert_eq!(Fields::decode(&bytes[..cut]).is_ok(), ends.contains(&cut), "cut to {cut}");
+        }
+    }
+
+    #[test]
+    fn read_levels_are_pinned_and_come_back() {
+        for (level, pinned) in [
+            (ReadLevel::Linearizable, &b"\x04\0\x01\0\0"[..]),
+            (ReadLevel::Lease, b"\x04\0\x01\0\x01"),
+            (ReadLevel::Stale, b"\x04\0\x01\0\x02"),
+            (ReadLevel::AtLeast(Revision(0x0102)), b"\x04\0\x09\0\x03\x02\x01\0\0\0\0\0\0"),
+        ] {
+            let fields = Fields { read: Some(level), ..Fields::default() };
+            assert_eq!(encoded(&fields), pinned);
+            assert_eq!(Fields::decode(pinned), Ok(fields));
+        }
+        for wrong in [&b"\x04\0\0\0"[..], b"\x04\0\x01\0\x03", b"\x04\0\x01\0\x04", b"\x04\0\x02\0\0\0"] {
+            assert!(matches!(Fields::decode(wrong), Err(FieldsError::Malformed(_))), "{wrong:?}");
         }
     }
 

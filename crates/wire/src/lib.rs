@@ -29,6 +29,7 @@ mod frames;
 pub mod handshake;
 mod header;
 pub mod outcome;
+pub mod peer;
 pub mod session;
 
 pub use batch::{Batch, BatchError, BatchWriter, Checksum, SharedBatch};

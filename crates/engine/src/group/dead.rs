@@ -57,13 +57,13 @@ struct DeadLetterMove<'a> {
 
 impl Inner {
     /// Moves the dead letters of all groups to their dead-letter streams. Returns the number of records moved.
-    pub(crate) fn move_dead_letters(&self) -> Result<u64, WriteError> {
+    pub(crate) async fn move_dead_letters(&self) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let failed =
             |error: thalweg_state::machine::MachineError| WriteError::StateFailed { reason: error.to_string() };
         let mut moved = 0;
         for id in machine.groups_with_dead().map_err(failed)? {
-            let Some(info) = machine.group(id, self.open.solo.now()).map_err(failed)? else { continue };
+            let Some(info) = machine.group(id, self.open.replica.now()).map_err(failed)? else { continue };
             let burial = DeadLetterMove {
                 inner: self,
                 stream: info.stream,
@@ -71,7 +71,7 @@ impl Inner {
                 group: id,
                 group_name: info.name.to_string(),
                 target: match &info.config.dead_letters {
-                    Some(name) => self.dead_letter_stream(name)?,
+                    Some(name) => self.dead_letter_stream(name).await?,
                     // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
                     None => StreamId::ZERO,
                 },
@@ -79,18 +79,18 @@ impl Inner {
             for _ in 0..MAX_COMMITS_PER_ROUND {
                 let Some(letter) = machine.dead_letters(id, None).map_err(failed)? else { break };
                 let Some(of) = letter.records.first() else { break };
-                moved += self.move_records(&burial, letter.attempt, &letter.reason, of)?;
+                moved += self.move_records(&burial, letter.attempt, &letter.reason, of).await?;
             }
         }
         Ok(moved)
     }
 
-    fn dead_letter_stream(&self, name: &str) -> Result<StreamId, WriteError> {
+    async fn dead_letter_stream(&self, name: &str) -> Result<StreamId, WriteError> {
         if let Some(id) = self.open.machine.stream_id(name) {
             return Ok(id);
         }
         let create = |out: &mut Vec<u8>| encode_create_stream(out, name, &StreamConfig::default());
-        let committed = self.propose(Durability::Os, Purpose::Data, create)?;
+        let committed = self.propose_work(Durability::Os, Purpose::Data, create).await?;
         match committed.outcome.map(refusal).transpose()? {
             Some(Outcome::Stream { id, .. }) => Ok(id),
             other => Err(unexpected(other.as_ref())),
@@ -99,23 +99,23 @@ impl Inner {
 
     /// Moves as many of these dead letters as fit into one batch, from the first on. Records that no longer exist are
     /// only acked. Returns the number of dead letters that are done.
-    fn move_records(
+    async fn move_records(
         &self,
         burial: &DeadLetterMove<'_>,
         attempt: Attempt,
         reason: &str,
         of: &DeliveredRun,
     ) -> Result<u64, WriteError> {
-        match self.bury_part(burial, attempt, reason, of, CopiedPart::Whole) {
+        match self.bury_part(burial, attempt, reason, of, CopiedPart::Whole).await {
             Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
                 let first = DeliveredRun { run: OffsetRun { count: 1, ..of.run }, ..*of };
-                self.bury_part(burial, attempt, reason, &first, CopiedPart::WithoutPayload)
+                self.bury_part(burial, attempt, reason, &first, CopiedPart::WithoutPayload).await
             }
             buried => buried,
         }
     }
 
-    fn bury_part(
+    async fn bury_part(
         &self,
         burial: &DeadLetterMove<'_>,
         attempt: Attempt,
@@ -143,7 +143,7 @@ impl Inner {
             commit.encode(out);
             Ok::<_, CommandError>(())
         };
-        let committed = self.propose(Durability::Os, Purpose::Data, encode)?;
+        let committed = self.propose_work(Durability::Os, Purpose::Data, encode).await?;
         match committed.outcome.map(refusal).transpose() {
             Ok(_) => Ok(u64::from(count)),
             // The records were trimmed or moved by another node, or the group or the stream for dead letters is gone:

@@ -146,7 +146,7 @@ impl Push {
                     self.fetching = Some(Box::pin(self.db.fetch(&self.group, &self.request, self.level)));
                 }
                 PushStep::Wait(_, due) => {
-                    let now = self.group.db.inner.open.solo.now();
+                    let now = self.group.db.inner.open.replica.now();
                     let timer = due.map(|due| sleep(Duration::from_micros(due.0.saturating_sub(now.0))));
                     self.wait(due, timer).await?;
                 }

@@ -154,7 +154,7 @@ pub fn restore_on(
     mark(disk).map_err(io("marking the directory as unfinished"))?;
     let node = NodeId(seed);
     let done = fill(disk, clock, node, &plan, to, &Options { backend: Some(backend), ..options.clone() }, progress)?;
-    Identity { node, backend }.write(disk).map_err(io("writing the identity"))?;
+    Identity { node, backend, cluster: None }.write(disk).map_err(io("writing the identity"))?;
     disk.remove(MARKER).and_then(|()| disk.sync_dir("")).map_err(io("removing the marker"))?;
     Ok(Restored { removed_unfinished, ..done })
 }

@@ -23,6 +23,7 @@ use std::{
 use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
 
+use crate::open::Mode;
 use crate::watch::{
     error::WatchError,
     event::WatchEvent,
@@ -43,6 +44,7 @@ const ROUND_BYTES: usize = 4 * 1024 * 1024;
 /// State that the applying thread, the dispatcher and the watches share.
 pub(crate) struct Hub {
     source: Source,
+    mode: Mode,
     watching: AtomicUsize,
     /// True while the dispatcher sleeps and must be woken to notice changes.
     idle: AtomicBool,
@@ -90,9 +92,12 @@ impl Drop for WatchRegistration {
 }
 
 impl Hub {
-    pub(crate) fn new(source: Source) -> Arc<Self> {
+    /// Creates the hub of a database. In stepped mode there is no dispatcher thread, and the caller does its work with
+    /// [`step`](Self::step).
+    pub(crate) fn new(source: Source, mode: Mode) -> Arc<Self> {
         Arc::new(Self {
             source,
+            mode,
             watching: AtomicUsize::new(0),
             idle: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -209,6 +214,9 @@ impl Hub {
     }
 
     fn start(self: &Arc<Self>) {
+        if self.mode == Mode::Stepped {
+            return;
+        }
         let mut dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
         if dispatcher.is_some() || self.is_closed() {
             return;
@@ -221,6 +229,11 @@ impl Hub {
         let thread = handle.thread().clone();
         let _ = self.sleeper.set(thread.clone());
         *dispatcher = Some((thread, handle));
+    }
+
+    /// Runs one round of the dispatcher on the caller's thread. Returns true if it found changes.
+    pub(crate) fn step(&self) -> bool {
+        !self.is_closed() && self.watching() > 0 && self.round() == DispatchWork::Some
     }
 
     fn run(&self) {

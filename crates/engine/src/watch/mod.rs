@@ -53,7 +53,7 @@ use crate::{
 pub use error::WatchError;
 pub use event::{WatchChange, WatchEvent};
 pub(crate) use hub::Hub;
-pub(crate) use observers::Observers;
+pub(crate) use observers::{MemberObservers, Observers};
 pub(crate) use reader::Source;
 
 /// Number of commits that a watch reads from the log at a time while it is behind, whether or not they change its

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use thalweg_replica::Observer;
+use thalweg_state::machine::Machine;
 use thalweg_types::command::Outcome;
 
-use crate::{tails::Tails, watch::hub::Hub};
+use crate::{
+    digests::{HASH_INTERVAL, HashMark, HashMarks},
+    tails::Tails,
+    watch::hub::Hub,
+};
 
 /// The two receivers of the notification that an entry was applied: waiting stream readers, and watches.
 #[derive(Debug)]
@@ -18,5 +23,23 @@ impl Observer for Observers {
     fn applied(&self, outcomes: &[Outcome]) {
         self.tails.applied(outcomes);
         self.watches.notify();
+    }
+}
+
+/// The receivers on a member of a cluster, which also keeps running hashes that members compare.
+#[derive(Debug)]
+pub(crate) struct MemberObservers {
+    pub(crate) observers: Observers,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) hashes: Arc<HashMarks>,
+}
+
+impl Observer for MemberObservers {
+    fn applied(&self, outcomes: &[Outcome]) {
+        let applied = self.machine.applied();
+        if applied.index.0.is_multiple_of(HASH_INTERVAL) {
+            self.hashes.add(HashMark { index: applied.index, running_hash: applied.running_hash });
+        }
+        self.observers.applied(outcomes);
     }
 }

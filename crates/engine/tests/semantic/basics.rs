@@ -158,7 +158,7 @@ fn conditions_decide_a_write(node: &mut Node) {
     assert!(keyspace.put_if(b"b", b"x", Expect::Present).is_err());
     assert!(keyspace.delete_if(b"a", Expect::Revision(first)).is_err());
     let unknown = keyspace.with_durability(Durability::None).put_if(b"a", b"x", Expect::Present).unwrap_err();
-    assert_eq!(unknown, WriteError::OutcomeUnknown);
+    assert_eq!(unknown, WriteError::LevelTooLow);
     drop(keyspace);
     for how in Restart::ALL {
         node.restart(how);

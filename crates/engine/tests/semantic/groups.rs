@@ -219,7 +219,7 @@ fn a_commit_acks_or_does_nothing(node: &mut Node) {
         commit.ack(group.id(), &all(second.attempt)).unwrap();
         node.db().with_durability(Durability::None).commit(&commit)
     };
-    assert_eq!(unseen, Err(WriteError::OutcomeUnknown));
+    assert_eq!(unseen, Err(WriteError::LevelTooLow));
 }
 
 fn seeking_goes_to_an_offset_a_time_and_both_ends(node: &mut Node) {

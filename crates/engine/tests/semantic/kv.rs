@@ -59,7 +59,7 @@ fn a_transaction_takes_one_of_two_branches(node: &mut Node) {
         assert_eq!(page.items.len(), 2);
     }
     let unknown = node.db().with_durability(Durability::None).transact(&transaction).unwrap_err();
-    assert_eq!(unknown, WriteError::OutcomeUnknown);
+    assert_eq!(unknown, WriteError::LevelTooLow);
 }
 
 fn counters_add_up_and_refuse_what_is_no_number(node: &mut Node) {

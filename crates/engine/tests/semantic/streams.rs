@@ -102,7 +102,7 @@ fn numbers_out_of_order_are_typed_refusals(node: &mut Node) {
     assert_eq!((refusal(&fenced), fenced.code()), (ProducerRefusal::Fenced { epoch: 1 }, "producer_fenced"));
     assert_eq!(node.db().stream("s").unwrap().info().unwrap().next, Offset(expected));
     let none = stream.with_durability(Durability::None).append_with(&records(&["x"]), &stamp("p", 1, expected));
-    assert_eq!(none.unwrap_err(), WriteError::OutcomeUnknown, "level none has no answer to deduplicate");
+    assert_eq!(none.unwrap_err(), WriteError::LevelTooLow, "level none has no answer to deduplicate");
     let bad = append(stamp("a b", 0, 0)).unwrap_err();
     assert_eq!((bad.code(), bad.action()), ("bad_producer_id", Action::Fix));
 }

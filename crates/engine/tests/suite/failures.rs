@@ -138,9 +138,9 @@ fn a_state_ahead_of_its_log_is_refused() {
 fn a_conditional_write_needs_a_level_that_knows_its_outcome() {
     let db = simulated(&SimDisk::new(1), 1).with_durability(Durability::None);
     let keyspace = db.keyspace("k").unwrap();
-    assert_eq!(keyspace.put_if(b"a", b"1", Expect::Absent).unwrap_err(), WriteError::OutcomeUnknown);
+    assert_eq!(keyspace.put_if(b"a", b"1", Expect::Absent).unwrap_err(), WriteError::LevelTooLow);
     let stream = db.stream("s").unwrap();
-    assert_eq!(stream.append_expecting(&batch(&[vec![1]]), Offset(0)).unwrap_err(), WriteError::OutcomeUnknown);
+    assert_eq!(stream.append_expecting(&batch(&[vec![1]]), Offset(0)).unwrap_err(), WriteError::LevelTooLow);
     let ack = keyspace.put(b"a", b"1").unwrap();
     assert_eq!((ack.durability, ack.revision), (Durability::None, None));
     assert_eq!(stream.append(&batch(&[])).unwrap_err(), WriteError::EmptyBatch);

@@ -6,6 +6,7 @@
 //! Invariant: no input panics. Unknown or malformed input is a typed [`ParseError`], and is never ignored.
 
 mod error;
+mod events;
 mod headers;
 mod path;
 mod percent;
@@ -16,6 +17,7 @@ mod subjects;
 mod watch;
 
 pub use error::ParseError;
+pub(crate) use events::EventsQuery;
 pub(crate) use headers::is_form;
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use path::{KvPath, kv_path, name_segment};

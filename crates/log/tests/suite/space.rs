@@ -184,6 +184,17 @@ fn the_history_floor_keeps_what_is_both_near_and_young() {
     assert_eq!(freeable(1000), sealed - kept_by_bytes);
     // 1013 - 5 = 1008: the segment of records 8 and 9 is young; the segment of records 6 and 7 is not.
     assert_eq!(freeable(1013), sealed - 1);
+    // Another node keeps old segments, but only those within 14,000 bytes of the end.
+    log.keep_from(Some(Lsn(7)));
+    assert_eq!(freeable(2000), sealed - 2);
+    let kept: Vec<_> = log.kept_for_history(SpaceTime(2000)).iter().map(|info| info.first).collect();
+    assert_eq!(kept, [Lsn(6), Lsn(8)], "a full disk may free them");
+    log.keep_from(Some(Lsn(8)));
+    assert_eq!(freeable(2000), sealed - 1);
+    log.keep_from(Some(Lsn::ZERO));
+    assert_eq!(freeable(2000), sealed - kept_by_bytes);
+    log.keep_from(None);
+    assert_eq!(freeable(2000), sealed);
 }
 
 #[test]

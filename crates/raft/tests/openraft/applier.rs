@@ -12,7 +12,7 @@ use openraft::{
     vote::leader_id_std::CommittedLeaderId,
 };
 use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_raft::{LogReader, RaftMembership};
+use thalweg_raft::{LogReader, RaftMembership, Response};
 use thalweg_replica::{Membership, NodeInfo, Valid};
 use thalweg_state::{
     machine::{Entry, Machine},
@@ -117,7 +117,7 @@ impl RaftStateMachine<Types> for Applier {
             let (entry, responder) = entry?;
             let outcomes = self.apply_through(Index(entry.log_id.index))?;
             if let Some(responder) = responder {
-                responder.send(outcomes);
+                responder.send(Response { outcomes, steps: 0 });
             }
         }
         Ok(())

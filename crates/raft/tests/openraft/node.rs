@@ -144,8 +144,8 @@ impl RaftNode {
         self.parts.clock.advance(Duration::from_millis(1));
         let commands = Commands { time: self.clock.now(), bytes: command.bytes().to_vec().into() };
         let mut response = self.raft.client_write(commands).await.unwrap();
-        assert_eq!(response.data.len(), 1);
-        (response.log_id, response.data.remove(0))
+        assert_eq!(response.data.outcomes.len(), 1);
+        (response.log_id, response.data.outcomes.remove(0))
     }
 
     pub async fn wait_applied(&self, index: u64) {

@@ -51,7 +51,7 @@ impl RaftStateMachine<Types> for Toy {
                 state.membership = Stored::new(Some(entry.log_id), membership);
             }
             if let Some(responder) = responder {
-                responder.send(Vec::new());
+                responder.send(thalweg_raft::Response::default());
             }
         }
         Ok(())

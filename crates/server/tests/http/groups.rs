@@ -89,7 +89,7 @@ async fn what_makes_no_sense_is_refused() {
     post("fetch", json!({ "max_records": 0 })).await.refused(400, "bad_json", "fix");
     let none = [("thalweg-durability", "none"), ("content-type", "application/json")];
     append(&node, 1).await;
-    node.call("POST", &format!("{GROUP}/fetch"), &none, b"{}").await.refused(400, "outcome_unknown", "fix");
+    node.call("POST", &format!("{GROUP}/fetch"), &none, b"{}").await.refused(400, "level_too_low", "fix");
     node.get("/v1/streams/jobs/groups/other").await.refused(404, "no_such_group", "fix");
     node.stop().await;
 }

@@ -109,7 +109,7 @@ async fn a_request_names_its_level_and_the_ack_says_it() {
     assert_eq!(ack.header("thalweg-durability"), "none");
     assert!(!ack.headers.contains_key("thalweg-revision"), "the outcome is not known yet");
     let none = [("thalweg-durability", "none"), ("if-none-match", "*")];
-    node.call("PUT", "/v1/kv/a/k", &none, b"v").await.refused(400, "outcome_unknown", "fix");
+    node.call("PUT", "/v1/kv/a/k", &none, b"v").await.refused(400, "level_too_low", "fix");
     let bad = [("thalweg-durability", "paper")];
     node.call("PUT", "/v1/kv/a/k", &bad, b"v").await.refused(400, "bad_header", "fix");
     node.stop().await;

@@ -9,6 +9,7 @@ mod browsers;
 mod bulk;
 mod caches;
 mod chromium;
+mod cluster;
 mod documents;
 mod generated_clients;
 mod groups;

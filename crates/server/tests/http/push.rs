@@ -153,7 +153,7 @@ async fn a_push_that_makes_no_sense_is_refused_and_pushes_are_bounded() {
     node.get(&format!("{target}?member={}", "m".repeat(256))).await.refused(400, "bad_group", "fix");
     node.call("GET", &target, &[("accept", "text/html")], b"").await.refused(406, "not_acceptable", "fix");
     let none = [("thalweg-durability", "none")];
-    node.call("GET", &target, &none, b"").await.refused(400, "outcome_unknown", "fix");
+    node.call("GET", &target, &none, b"").await.refused(400, "level_too_low", "fix");
     let mut open = Lines::open(&node, "").await;
     open.waits_for("records").await;
     node.get(&target).await.refused(503, "overloaded", "retry");

@@ -73,7 +73,7 @@ async fn an_expected_offset_fences_appends() {
     assert_eq!(error["next"], json!(1));
     node.call("POST", &at(1), &[], b"c").await.is(200);
     let none = [("thalweg-durability", "none")];
-    node.call("POST", &at(2), &none, b"d").await.refused(400, "outcome_unknown", "fix");
+    node.call("POST", &at(2), &none, b"d").await.refused(400, "level_too_low", "fix");
     let accepted = node.call("POST", "/v1/streams/s/records", &none, b"d").await.is(202).json();
     assert_eq!((&accepted["count"], &accepted["durability"]), (&json!(1), &json!("none")));
     assert!(accepted.get("first").is_none());

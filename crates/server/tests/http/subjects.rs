@@ -403,7 +403,7 @@ async fn a_publish_rides_on_a_commit() {
     assert_eq!(done["published"], json!([{"delivered": 1, "missed": 0}, {"delivered": 0, "missed": 0}]));
     let again = node.post_json("/v1/commit", &commit("disk")).await.is(200).json();
     assert_eq!((&again["duplicate"], &again["published"]), (&json!(true), &Value::Null), "never by a repetition");
-    node.post_json("/v1/commit", &commit("none")).await.refused(400, "outcome_unknown", "fix");
+    node.post_json("/v1/commit", &commit("none")).await.refused(400, "level_too_low", "fix");
     let failing = json!({
         "conditions": [{"keyspace": "k", "key": "a", "expect": "present"}],
         "writes": [{"op": "put", "keyspace": "k", "key": "a", "value": "1"}],

@@ -92,7 +92,7 @@ async fn what_cannot_be_carried_out_is_refused_and_changes_nothing() {
     txn(&node, &add).await.refused(409, "not_a_number", "fix");
     node.get("/v1/kv/a/new").await.is(404);
     let level = json!({"then": [], "durability": "none"});
-    txn(&node, &level).await.refused(400, "outcome_unknown", "fix");
+    txn(&node, &level).await.refused(400, "level_too_low", "fix");
     for bad in
         [json!({"than": []}), json!({"then": [{"op": "push"}]}), json!({"then": [{"op": "get", "keyspace": "a"}]})]
     {
@@ -174,6 +174,6 @@ async fn a_transaction_that_only_reads_writes_no_entry() {
     assert_eq!((&read["results"][0]["value"], &read["wrote"]), (&"one".into(), &false.into()));
     assert_eq!(node.db.stats().entries, before);
     let missing = json!({"then": [{"op": "get", "keyspace": "a", "key": "k"}], "durability": "none"});
-    txn(&node, &missing).await.refused(400, "outcome_unknown", "fix");
+    txn(&node, &missing).await.refused(400, "level_too_low", "fix");
     node.stop().await;
 }

@@ -99,7 +99,7 @@ async fn acks_by_level_and_without_an_id() {
     raw.put_command(6, Durability::None, |out| commit.encode(out));
     raw.put_command(7, Durability::Os, |out| commit.encode(out));
     raw.flush().await;
-    assert_eq!(raw.fails(6).await, "outcome_unknown");
+    assert_eq!(raw.fails(6).await, "level_too_low");
     let condition =
         expect!(raw, 7, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("condition")));
     assert_eq!(condition, ("condition_failed".to_owned(), Some(0)));

@@ -6,6 +6,7 @@ mod support;
 mod bulk;
 mod caches;
 mod channel;
+mod cluster;
 mod groups;
 mod long_reads;
 mod ports;

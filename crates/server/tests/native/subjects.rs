@@ -541,7 +541,7 @@ async fn a_publish_rides_on_a_write() {
     };
     assert_eq!(write(1, Durability::Disk, &appended(0)).await, "committed, duplicate false");
     assert_eq!(write(2, Durability::Disk, &appended(0)).await, "committed, duplicate true");
-    assert_eq!(write(3, Durability::None, &appended(1)).await, "outcome_unknown");
+    assert_eq!(write(3, Durability::None, &appended(1)).await, "level_too_low");
     let mut failing = CommitBuilder::new();
     failing.expect(keyspace, b"a", Expect::Present).unwrap().put(keyspace, b"a", b"1").unwrap();
     assert_eq!(write(4, Durability::Disk, &encoded(&failing)).await, "condition_failed");

@@ -8,6 +8,7 @@ mod oracle;
 mod support;
 
 mod blocking;
+mod cluster;
 mod commands;
 mod databases;
 mod differential;

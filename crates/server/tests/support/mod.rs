@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod carried;
+pub mod cluster;
 pub mod gated;
 pub mod jobs;
 pub mod native;
@@ -14,6 +15,7 @@ use tempfile::TempDir;
 use thalweg_engine::{BackendKind, Database, Options};
 use thalweg_server::{
     Config, Server, ServerError,
+    cluster::Cluster,
     config::{AllowedHosts, Backend, Setting as _},
 };
 use tokio::{
@@ -88,7 +90,22 @@ impl Node {
     }
 
     pub async fn over(config: Config, db: Database) -> Self {
-        let server = Server::bind(config, &db).await.unwrap();
+        Self::of_member(config, db, None).await
+    }
+
+    /// Starts a node that is a member of this cluster.
+    pub async fn in_cluster(cluster: Cluster, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), small_options(&config)).unwrap();
+        let mut node = Self::of_member(config, db, Some(cluster)).await;
+        node._dir = Some(dir);
+        node
+    }
+
+    async fn of_member(config: Config, db: Database, cluster: Option<Cluster>) -> Self {
+        let server = Server::bind_member(config, &db, cluster).await.unwrap();
         let (address, native, resp) = (server.local_addr(), server.native_addr(), server.resp_addr());
         let (fingerprint, certificate) = (server.fingerprint(), server.certificate());
         let (stop, stopped) = oneshot::channel::<()>();

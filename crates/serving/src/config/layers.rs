@@ -51,7 +51,7 @@ pub struct Layers {
 const PREFIX: &str = "THALWEG_";
 
 /// Further variables with the prefix: the command reads or sets them.
-const OTHER_VARIABLES: [&str; 5] = ["server", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
+const OTHER_VARIABLES: [&str; 6] = ["server", "admin_token", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
 
 /// Returns true for the variables that Kubernetes sets in every container if a service has a name that begins with
 /// `thalweg`: `THALWEG_SERVICE_HOST`, `THALWEG_PORT_7070_TCP_ADDR` and the like.

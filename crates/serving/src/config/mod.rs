@@ -8,6 +8,7 @@
 //! checked; every knob has an effect.
 
 mod certificate;
+mod cluster;
 mod explain;
 mod hosts;
 mod layers;
@@ -26,7 +27,7 @@ use thalweg_broker::Batching;
 use thalweg_engine::{BackendKind, Options};
 use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
-    Action, Classified, Durability,
+    Action, Classified, Durability, ReadLevel,
     limits::{
         DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
         MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES,
@@ -36,6 +37,7 @@ use thalweg_types::{
 use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
 
 pub use certificate::PemFile;
+pub use cluster::{Advertise, ClusterAddress, HostPort, JoinAddresses, Label};
 pub use explain::example;
 pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source};
@@ -199,6 +201,35 @@ knobs! {
     /// Permit addresses that other machines can reach, although clients are not authenticated and HTTP has no TLS.
     /// Cost: on an untrusted network, the confidentiality of all stored data.
     allow_unprotected: bool = |_| false;
+    /// Address and port for the other nodes of a cluster, such as 127.0.0.1:7072; `off` runs the node alone. The node's
+    /// first start with an address needs `cluster_init` or `join`; later starts need neither. Cost: each write waits for
+    /// a majority of the nodes.
+    cluster: ClusterAddress = |_| ClusterAddress::Off;
+    /// Create a cluster with this node as its first member, which keeps its data. The server prints the admin token of the
+    /// cluster once. A node that is a member already ignores this. Cost: none.
+    cluster_init: bool = |_| false;
+    /// Addresses of members at which the node joins, joined by commas. The node gets all data and becomes a voter once it
+    /// has caught up. Its directory must be new; a node that is a member already ignores this. Cost: none.
+    join: JoinAddresses = |_| JoinAddresses::default();
+    /// Number of nodes that found a new cluster together: each of them is started with this and with the addresses of all
+    /// in `join`. 0 joins an existing cluster. A node that is a member already ignores this. Cost: none.
+    expect: u32 = |_| 0;
+    /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory. Set
+    /// it in the environment or in the file: a flag is visible in the list of processes. Cost: none.
+    join_token: Password = |_| Password::default();
+    /// Name of the node in the cluster, for people; its id if empty. Cost: none.
+    node_name: Label = |_| Label::default();
+    /// Zone of the node, such as a rack or a data center; clients may prefer nodes of their zone. Cost: none.
+    zone: Label = |_| Label::default();
+    /// Address and port at which the other nodes reach this one; `listening` is the address of `cluster`. Cost: none.
+    advertise: Advertise = |_| Advertise::Listening;
+    /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows all
+    /// acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost: `linearizable`
+    /// waits for an exchange with a majority, which concurrent reads share.
+    read_level: ReadLevel = |_| ReadLevel::Linearizable;
+    /// Level of reads of Redis clients, on a node of a cluster, as for `read_level`. Cost: that of `read_level`, once for
+    /// the reads of a pipelined burst.
+    resp_read_level: ReadLevel = |_| ReadLevel::Linearizable;
     /// Durability level of writes that state none: none, os, interval, disk or quorum. Stronger levels take longer to
     /// acknowledge. Cost: `disk` waits for a shared fsync, about 0.1 ms on a fast disk.
     durability: Durability = |engine| engine.durability;
@@ -429,6 +460,7 @@ impl Config {
             return Err(ConfigError::Unprotected { knob: "http", address: self.http });
         }
         self.check_native()?;
+        self.check_cluster()?;
         if let RespAddress::At(address) = self.resp
             && !address.ip().is_loopback()
             && !self.allow_unprotected
@@ -518,23 +550,26 @@ impl Config {
     /// Returns the address to listen on for the native protocol; `None` if the protocol is not served.
     #[must_use]
     pub fn native_address(&self) -> Option<SocketAddr> {
-        let address = self.native.resolve(self.http)?;
-        match self.resp {
-            RespAddress::At(resp) if self.native == NativeAddress::Next && overlap(address, resp) => {
-                Some(SocketAddr::new(address.ip(), address.port().checked_add(1).unwrap_or(0)))
-            }
-            _ => Some(address),
+        let mut address = self.native.resolve(self.http)?;
+        if self.native != NativeAddress::Next {
+            return Some(address);
         }
+        let taken = [self.resp.address(), self.cluster.address()];
+        // Two other protocols occupy two ports at most.
+        for _ in 0..taken.len() {
+            if taken.iter().flatten().any(|other| overlap(address, *other)) {
+                address.set_port(address.port().checked_add(1).unwrap_or(0));
+            }
+        }
+        Some(address)
     }
 
     /// Checks that no two protocols have the same port.
     fn check_ports(&self) -> Result<(), ConfigError> {
         let native = self.native_address().map(|address| ("native", address));
-        let resp = match self.resp {
-            RespAddress::At(address) => Some(("resp", address)),
-            RespAddress::Off => None,
-        };
-        let all: Vec<_> = [Some(("http", self.http)), native, resp].into_iter().flatten().collect();
+        let resp = self.resp.address().map(|address| ("resp", address));
+        let cluster = self.cluster.address().map(|address| ("cluster", address));
+        let all: Vec<_> = [Some(("http", self.http)), native, resp, cluster].into_iter().flatten().collect();
         for (at, &(first, address)) in all.iter().enumerate() {
             if let Some(&(second, _)) = all[at + 1..].iter().find(|(_, other)| overlap(address, *other)) {
                 return Err(ConfigError::SamePort { first, second, port: address.port() });
@@ -666,6 +701,15 @@ pub enum ConfigError {
         /// The address that other machines can reach.
         address: SocketAddr,
     },
+    /// Nodes of the cluster would exchange data over a network without encryption, and `allow_unprotected` is not set.
+    #[error(
+        "cluster = {address} can be reached by other machines, and the links between nodes are not encrypted: use a \
+         loopback address or a tunnel, or set allow_unprotected = true if the network is trusted"
+    )]
+    PlainLinks {
+        /// The address that other machines can reach.
+        address: SocketAddr,
+    },
     /// An error in a configuration value, with the file or variable that has the value.
     #[error("{place}: {error}")]
     At {
@@ -684,7 +728,7 @@ impl Classified for ConfigError {
             Self::Syntax { .. } => "config_syntax",
             Self::Unknown { .. } => "config_unknown_key",
             Self::Value { .. } | Self::Range { .. } | Self::SamePort { .. } | Self::Memory { .. } => "config_value",
-            Self::Unprotected { .. } => "config_unprotected",
+            Self::Unprotected { .. } | Self::PlainLinks { .. } => "config_unprotected",
         }
     }
 

@@ -15,6 +15,17 @@ pub enum RespAddress {
     At(SocketAddr),
 }
 
+impl RespAddress {
+    /// Returns the address; `None` if Redis clients are not served.
+    #[must_use]
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) => Some(address),
+        }
+    }
+}
+
 impl Setting for RespAddress {
     const VALUE_NAME: &'static str = "ADDRESS";
 
@@ -143,6 +154,12 @@ impl Password {
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Returns the secret, for a use other than a comparison.
+    #[must_use]
+    pub fn reveal(&self) -> Option<&str> {
+        self.0.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
     /// Returns true if `given` is the password. The time that the comparison takes does not depend on the

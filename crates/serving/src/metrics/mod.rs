@@ -7,6 +7,7 @@
 //! registers all collectors.
 //! Invariant: no module here imports a protocol. A collector receives the database or the views that it reads.
 
+mod cluster;
 mod connections;
 mod encode;
 mod groups;
@@ -15,6 +16,7 @@ mod node;
 mod shares;
 mod views;
 
+pub use cluster::ClusterCollector;
 pub use connections::Connections;
 pub use encode::{NoLabels, counter, gauge};
 pub use groups::Groups;

@@ -1,18 +1,19 @@
 //! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
-//! of the membership, which are openraft's.
+//! of the membership, which are those of `raft`.
 
-use std::{collections::BTreeSet, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
-use thalweg_replica::NodeInfo;
+use thalweg_raft::ChangeError;
+use thalweg_types::NodeId;
 
-use super::Cluster;
+use super::{Cluster, info_of};
 use crate::{
     faults::FaultKind,
     node::NodeParts,
     runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
-    state::SimRaft,
+    types::SimConsensus,
 };
 
 /// Time after which a change of the membership is given up.
@@ -33,25 +34,61 @@ impl Cluster {
         });
     }
 
+    /// Replaces a node that found its files damaged. Tries again until that succeeds.
+    pub(super) fn replace_broken(&self, old: ProcessId) {
+        let cluster = self.clone();
+        spawn(OUTSIDE, async move {
+            while cluster.ids().contains(&old) && !cluster.is_stopping() {
+                if !cluster.0.is_replacing.replace(true) {
+                    cluster.replace_node(old).await;
+                    cluster.0.is_replacing.set(false);
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+            cluster.0.broken.borrow_mut().remove(&old);
+        });
+    }
+
+    /// Adds a node to the group, without a vote. Returns false if that takes too long.
+    pub(super) async fn add_learner(&self, new: ProcessId) -> bool {
+        self.until_done(move |leader| async move { leader.add_learner(NodeId(new), info_of(new)).await }).await
+    }
+
     async fn replace_node(&self, old: ProcessId) {
         let new = self.0.nodes.borrow().keys().max().map_or(1, |last| last + 1);
         let parts = NodeParts::new(new, self.0.settings.seed * 100 + new);
         self.0.nodes.borrow_mut().insert(new, parts.into());
         self.start(new).await;
         record(new, format!("joins for node {old}"));
-        let joined = self.until_done(move |raft| async move { raft.add_learner(new, NodeInfo::default(), true).await });
-        if !joined.await {
-            return record(new, "did not become a learner in time");
+        if !self.add_learner(new).await {
+            record(new, "did not become a learner in time");
+            return self.crash(new, FaultKind::Kill);
+        }
+        let is_learner = self.0.learner.get() == Some(old);
+        if is_learner {
+            self.0.learner.set(Some(new));
+            self.0.network.set_learner(Some(new));
         }
         // From here on the node may be a voter, so it must not disappear.
         self.0.present.borrow_mut().push(new);
-        let voters: BTreeSet<ProcessId> = self.ids().into_iter().filter(|id| *id != old).collect();
-        let changed = self.until_done(move |raft| {
-            let voters = voters.clone();
-            async move { raft.change_membership(voters, false).await }
-        });
-        if !changed.await {
+        let promote = move |leader: SimConsensus| async move {
+            match leader.promote(NodeId(new)).await {
+                Err(ChangeError::AlreadyVotes(_)) => Ok(()),
+                done => done,
+            }
+        };
+        if !is_learner && !self.until_done(promote).await {
             return record(new, "did not become a voter in time");
+        }
+        let remove = move |leader: SimConsensus| async move {
+            match leader.remove(NodeId(old)).await {
+                Err(ChangeError::NotAMember(_)) => Ok(()),
+                Err(ChangeError::Leads(_)) => leader.transfer(None).await.and(Err(ChangeError::Leads(NodeId(old)))),
+                done => done,
+            }
+        };
+        if !self.until_done(remove).await {
+            return record(old, "was not removed in time");
         }
         record(old, format!("is removed for node {new}"));
         self.0.present.borrow_mut().retain(|id| *id != old);
@@ -60,15 +97,14 @@ impl Cluster {
 
     /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if none does in
     /// time. An attempt without an answer may have succeeded; repeating a change does no harm.
-    async fn until_done<F, T, E>(&self, change: impl Fn(SimRaft) -> F) -> bool
+    async fn until_done<F, T, E>(&self, change: impl Fn(SimConsensus) -> F) -> bool
     where
         F: Future<Output = Result<T, E>> + 'static,
     {
         let end = now() + PATIENCE;
         while now() < end && !self.is_stopping() {
-            if let Some((leader, raft)) = self.leader().and_then(|leader| Some((leader, self.0.network.raft(leader)?)))
-            {
-                let attempt = change(raft);
+            if let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) {
+                let attempt = change(consensus);
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 spawn(leader, async move {
                     // The script may have given the attempt up.

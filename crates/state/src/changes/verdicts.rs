@@ -148,6 +148,15 @@ impl Machine {
         first_mark(&*view, (Bound::Included(&low), Bound::Included(&high)), Direction::Reverse, &mut |_| true)
     }
 
+    /// Returns a mark (log position of a revision) at or before the entry with an index, the last one if marks have
+    /// different revisions; `None` if the log has no such mark any more. Reads the marks after it.
+    pub fn history_mark_before(&self, index: Index) -> Result<Option<Mark>, MachineError> {
+        let view = self.backend.view();
+        let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);
+        let bounds = (Bound::Included(low.as_slice()), Bound::Excluded(high.as_slice()));
+        first_mark(&*view, bounds, Direction::Reverse, &mut |mark| mark.index <= index)
+    }
+
     /// Returns the first mark (log position of a revision) at or after the log position `log_start` and not below the
     /// history floor. Changes can be read from this position on.
     pub fn history_begin(&self, log_start: Lsn) -> Result<Option<Mark>, MachineError> {

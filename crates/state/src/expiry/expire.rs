@@ -220,6 +220,21 @@ impl Machine {
         Ok(!ended_rows(&*self.backend.view(), now, 1)?.0.is_empty())
     }
 
+    /// Returns the earliest deadline of the keys and leases that are not removed from the state yet; `None` if there is
+    /// no deadline. A deadline that a later write has replaced may count.
+    pub fn next_deadline(&self) -> Result<Option<SpaceTime>, MachineError> {
+        if !self.has_deadlines() {
+            return Ok(None);
+        }
+        let (rows, _) = keys_of(&*self.backend.view(), &KeyRange::with_prefix(&[TAG_DEADLINE]), 1)?;
+        let deadline = |row: &Vec<u8>| {
+            let bytes = row.get(1..9).and_then(|bytes| bytes.try_into().ok());
+            let bytes = bytes.ok_or_else(|| MachineError::corrupt("deadline", row, "key of a wrong length"))?;
+            Ok(SpaceTime(u64::from_be_bytes(bytes)))
+        };
+        rows.first().map(deadline).transpose()
+    }
+
     /// Examines the next `max` index rows of deadlines and of keys attached to leases, and returns the stale ones. The
     /// caller proposes a command that deletes them. After the last row, the search starts from the beginning again.
     pub fn stale_rows(&self, cursor: &mut StaleCursor, max: u32) -> Result<Vec<Vec<u8>>, MachineError> {

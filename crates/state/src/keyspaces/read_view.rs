@@ -192,12 +192,15 @@ impl ReadView {
         }
         let mut left = range.limit;
         let _ = budget::charge(SCAN);
+        let is_bounded = budget::is_bounded();
         let sight = self.visibility(keyspace);
         let mut leases = HashMap::new();
         loop {
             let mut stopped_by = None;
             self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
-                budget::charge(ROW)?;
+                if is_bounded {
+                    budget::charge(ROW)?;
+                }
                 if range.collections == Collections::Skip && is_collection(value) {
                     return ControlFlow::Continue(());
                 }

@@ -92,14 +92,24 @@ impl Machine {
         if self.published.has_clears.load(Ordering::Acquire) {
             return self.read_view().get(keyspace, key);
         }
-        match self.row(keyspace, key)? {
-            Some(stored) if stored.expiry != Expiry::NEVER => self.get_ending(keyspace, key, stored),
-            stored => Ok(stored),
+        // Returned as it is, because its parts take longer to move than to look at.
+        let row = self.row(keyspace, key);
+        if let Ok(Some(stored)) = &row
+            && stored.expiry != Expiry::NEVER
+        {
+            return self.get_ending(keyspace, key, row);
         }
+        row
     }
 
     #[inline(never)]
-    fn get_ending(&self, keyspace: KeyspaceId, key: &[u8], stored: Stored) -> Result<Option<Stored>, MachineError> {
+    fn get_ending(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        row: Result<Option<Stored>, MachineError>,
+    ) -> Result<Option<Stored>, MachineError> {
+        let Some(stored) = row? else { return Ok(None) };
         let now = || self.time_of_reads.source.get().map_or_else(|| self.applied().time, |source| source.now());
         // The value existed when it was read, because its deadline has not passed even now.
         if stored.expiry.lease.is_none() && stored.expiry.deadline.is_none_or(|deadline| deadline > now()) {

@@ -43,7 +43,7 @@ use crate::backend::{
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use contents::Contents;
-pub use options::BufferOptions;
+pub use options::{Background, BufferOptions};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use paged::{Page, PagedView};
 use running::Running;
@@ -68,7 +68,7 @@ impl<S: Store> std::fmt::Debug for Buffered<S> {
 
 impl<S: Store> Buffered<S> {
     /// Creates a backend of memtables in front of a store. Starts the thread that persists sealed memtables, and the
-    /// store's own background threads, given as `upkeep`.
+    /// store's own background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
     pub fn over(
         store: S,
         options: BufferOptions,
@@ -161,6 +161,10 @@ impl<S: Store> Backend for Buffered<S> {
 
     fn reusable_bytes(&self) -> u64 {
         self.running.load_full().shared.store.reusable_bytes()
+    }
+
+    fn step(&self) -> bool {
+        self.running.load_full().shared.work_off()
     }
 
     fn reclaim_space(&self) {

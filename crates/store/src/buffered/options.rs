@@ -4,6 +4,17 @@ use std::time::Duration;
 
 use crate::backend::SyncMode;
 
+/// Place where a backend persists memtables and compacts tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Background {
+    /// Threads of the backend do this work.
+    #[default]
+    Threads,
+    /// The backend has no threads of its own for this work. [`Backend::step`](crate::Backend::step) does it on the
+    /// caller's thread, and so do calls that would otherwise wait for a thread. For simulations.
+    Stepped,
+}
+
 /// Options of the memtables in front of a store. Total memory in bytes: `memtable_bytes` times `max_sealed + 2`, and
 /// about a tenth more for hash indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +34,8 @@ pub struct BufferOptions {
     /// Number of log records, applied since the memtables were last persisted, after which
     /// [`maintain`](crate::Backend::maintain) persists them. This bounds the replay at open.
     pub max_unflushed_records: u64,
+    /// Place where memtables are persisted: threads, or the caller's thread.
+    pub background: Background,
 }
 
 impl Default for BufferOptions {
@@ -33,6 +46,7 @@ impl Default for BufferOptions {
             max_sealed: 3,
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,
+            background: Background::Threads,
         }
     }
 }

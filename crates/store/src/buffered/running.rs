@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    options::BufferOptions,
+    options::{Background, BufferOptions},
     shared::{Shared, lock},
     store::Store,
     worker::{self, ThreadMain},
@@ -51,7 +51,7 @@ struct Writer {
 
 impl<S: Store> Running<S> {
     /// Puts memtables in front of a store. Starts the thread that persists sealed memtables, and the store's own
-    /// background threads, given as `upkeep`.
+    /// background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
     pub fn start(
         store: S,
         options: BufferOptions,
@@ -60,8 +60,10 @@ impl<S: Store> Running<S> {
     ) -> Result<Self, BackendError> {
         let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
         let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
-        let shared = Arc::new(Shared::new(store, options, barrier, pool, active)?);
-        let threads = worker::start(&shared, upkeep)?;
+        let is_stepped = options.background == Background::Stepped;
+        let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
+        let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
+        let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
         let writer = Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false });
         Ok(Self { shared, writer, threads: Mutex::new(threads) })
     }

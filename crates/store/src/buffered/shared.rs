@@ -18,6 +18,7 @@ use super::{
     options::BufferOptions,
     store::{Demand, Store},
     version::{BufferedView, Sealed, Version},
+    worker::{ThreadMain, run_caught},
 };
 use crate::{
     backend::{Applied, BackendError, BackendHealth, Change, LogBarrier},
@@ -40,6 +41,8 @@ pub struct Shared<S: Store> {
     /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
+    /// In stepped mode, the work of the background threads, which there are none of; otherwise empty.
+    steps: Vec<ThreadMain<S>>,
 }
 
 /// State of a backend whose fields change together, under one lock.
@@ -131,6 +134,7 @@ impl<S: Store> Shared<S> {
         barrier: Arc<dyn LogBarrier>,
         pool: Arc<ArenaPool>,
         active: Arc<Memtable>,
+        steps: Vec<ThreadMain<S>>,
     ) -> Result<Self, BackendError> {
         let applied = store.applied()?;
         let mut upkeep = S::Upkeep::default();
@@ -160,7 +164,27 @@ impl<S: Store> Shared<S> {
             upkeep: Condvar::new(),
             progress: Condvar::new(),
             counters: Counters::default(),
+            steps,
         })
+    }
+
+    fn is_stepped(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// In stepped mode, does all pending background work on the caller's thread, except what waits for room on the disk.
+    /// Returns true if something was persisted or compacted. Does nothing if there are threads for this work.
+    pub(super) fn work_off(&self) -> bool {
+        if !self.is_stepped() {
+            return false;
+        }
+        let version = Arc::clone(&self.lock().version);
+        for (_, work) in &self.steps {
+            if let Err(failure) = run_caught(self, *work) {
+                self.lock().failure.get_or_insert(failure);
+            }
+        }
+        !Arc::ptr_eq(&self.lock().version, &version)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State<S>> {
@@ -261,6 +285,9 @@ impl<S: Store> Shared<S> {
             if let Some(work) = due(&mut state) {
                 return Some(work);
             }
+            if self.is_stepped() {
+                return None;
+            }
             state = signal.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -285,6 +312,9 @@ impl<S: Store> Shared<S> {
             *full = Some(failure);
             *attempts += 1;
             self.progress.notify_all();
+            if self.is_stepped() {
+                return Ok(None);
+            }
             let signal = if work == Work::Flush { &self.work } else { &self.upkeep };
             let goes_on = |state: &mut State<S>| !state.stop && state.failure.is_none();
             let (state, _) =
@@ -362,6 +392,11 @@ impl<S: Store> Shared<S> {
                     || (state.full.upkeep.is_none() && self.store.is_behind(&state.version.stored)))
         };
         let mut state = self.lock();
+        if self.is_stepped() && is_full(&mut state) {
+            drop(state);
+            self.work_off();
+            state = self.lock();
+        }
         if is_full(&mut state) {
             let wait = || self.progress.wait_timeout_while(state, self.options.max_stall, is_full);
             let (waited, timeout) = self.count_stall(wait).unwrap_or_else(PoisonError::into_inner);
@@ -402,6 +437,11 @@ impl<S: Store> Shared<S> {
             state.persisted_count < target && state.failure.is_none() && state.full.flush_attempts < attempts
         };
         let mut full = None;
+        while self.is_stepped() && is_pending(&mut state) {
+            drop(state);
+            self.work_off();
+            state = self.lock();
+        }
         while is_pending(&mut state) && full.is_none() {
             let waited = self.progress.wait_timeout_while(state, LOOK_EVERY, is_pending);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -425,6 +465,12 @@ impl<S: Store> Shared<S> {
         let attempts = state.full.upkeep_attempts + 2;
         let is_pending =
             |state: &State<S>| !S::has_compacted(&state.upkeep, request) && state.full.upkeep_attempts < attempts;
+        let mut state = state;
+        while self.is_stepped() && is_pending(&state) && state.failure.is_none() {
+            drop(state);
+            self.work_off();
+            state = self.lock();
+        }
         let state = self.wait_while(state, is_pending);
         match (&state.failure, &state.full.upkeep) {
             (Some(failure), _) => Err(failure.clone()),

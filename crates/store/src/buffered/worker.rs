@@ -21,6 +21,13 @@ use crate::backend::BackendError;
 /// Name and main function of a background thread of the store. The function returns when the thread must stop.
 pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
 
+/// Returns the work of all background threads: of the thread that persists sealed memtables, and of the store's own
+/// ones.
+pub(super) fn all<S: Store>(upkeep: &[ThreadMain<S>]) -> Vec<ThreadMain<S>> {
+    let flush: ThreadMain<S> = ("thalweg-flush", persist);
+    [&flush].into_iter().chain(upkeep).copied().collect()
+}
+
 /// Starts the thread that persists sealed memtables, and the store's own background threads.
 pub(super) fn start<S: Store>(
     shared: &Arc<Shared<S>>,
@@ -28,19 +35,15 @@ pub(super) fn start<S: Store>(
 ) -> Result<Vec<JoinHandle<()>>, BackendError> {
     let spawn = |(name, work): ThreadMain<S>| {
         let shared = Arc::clone(shared);
-        let run = move || {
-            let panicked = || Err(BackendError::Failed("a background thread panicked".to_owned()));
-            shared.ended(catch_unwind(AssertUnwindSafe(|| work(&shared))).unwrap_or_else(|_| panicked()));
-        };
+        let run = move || shared.ended(run_caught(&shared, work));
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(run)
             .map_err(|error| BackendError::io("start thread", error))
     };
     let mut threads = Vec::new();
-    let flush: ThreadMain<S> = ("thalweg-flush", persist);
-    for work in [&flush].into_iter().chain(upkeep) {
-        match spawn(*work) {
+    for work in all(upkeep) {
+        match spawn(work) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 shared.stop();
@@ -50,6 +53,15 @@ pub(super) fn start<S: Store>(
         }
     }
     Ok(threads)
+}
+
+/// Runs the work of a background thread. A panic is an error.
+pub(super) fn run_caught<S: Store>(
+    shared: &Shared<S>,
+    work: fn(&Shared<S>) -> Result<(), BackendError>,
+) -> Result<(), BackendError> {
+    let panicked = |_| Err(BackendError::Failed("background work panicked".to_owned()));
+    catch_unwind(AssertUnwindSafe(|| work(shared))).unwrap_or_else(panicked)
 }
 
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {

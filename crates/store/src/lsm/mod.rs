@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{BackendError, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, ThreadMain},
+    buffered::{Background, BufferOptions, Buffered, ThreadMain},
 };
 pub use options::{Compaction, LsmOptions};
 pub use store::LsmStore;
@@ -31,10 +31,12 @@ impl LsmBackend {
     /// Opens the LSM tree in `options.dir` and starts the background threads.
     pub fn open(options: LsmOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
         let store = LsmStore::open(&options)?;
-        let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, .. } = options;
+        let LsmOptions { memtable_bytes, max_sealed, max_stall, max_unflushed_records, background, .. } = options;
         let sync = SyncMode::BehindLog;
-        let buffer = BufferOptions { sync, memtable_bytes, max_sealed, max_stall, max_unflushed_records };
+        let buffer = BufferOptions { sync, memtable_bytes, max_sealed, max_stall, max_unflushed_records, background };
         let upkeep: [ThreadMain<LsmStore>; 2] = [("thalweg-compact", worker::compact), ("thalweg-warm", worker::warm)];
-        Self::over(store, buffer, barrier, &upkeep)
+        // Reading ahead gives a stepped backend nothing.
+        let needed = if background == Background::Stepped { 1 } else { upkeep.len() };
+        Self::over(store, buffer, barrier, &upkeep[..needed])
     }
 }

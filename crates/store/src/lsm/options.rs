@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::buffered::Background;
+
 /// Choice of when the tables of the LSM tree are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compaction {
@@ -40,6 +42,8 @@ pub struct LsmOptions {
     /// Number of log records, applied since the last flush, after which [`maintain`](crate::backend::Backend::maintain)
     /// flushes the memtables, even if they are small. This bounds the replay at open.
     pub max_unflushed_records: u64,
+    /// Place where memtables are flushed and tables compacted: threads, or the caller's thread.
+    pub background: Background,
 }
 
 impl LsmOptions {
@@ -55,6 +59,7 @@ impl LsmOptions {
             compaction: Compaction::Automatic,
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,
+            background: Background::Threads,
         }
     }
 }

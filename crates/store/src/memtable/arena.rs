@@ -492,7 +492,12 @@ impl<'a> Needle<'a> {
         let mut words = [0; NEEDLE_WORDS];
         let mut word_count = 0;
         for chunk in bytes.chunks(8).take(NEEDLE_WORDS) {
-            words[word_count] = big_endian_word(chunk);
+            words[word_count] = match (<[u8; 8]>::try_from(chunk), bytes.last_chunk::<8>()) {
+                (Ok(whole), _) => u64::from_be_bytes(whole),
+                // The last eight bytes end with the rest: one load instead of a loop over single bytes.
+                (Err(_), Some(last)) => u64::from_be_bytes(*last) << (64 - 8 * chunk.len()),
+                (Err(_), None) => big_endian_word(chunk),
+            };
             word_count += 1;
         }
         Self { bytes, words, word_count }

@@ -30,7 +30,9 @@ use thalweg_disk::Disk;
 
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Contents, Page, PagedView, Store, checked, checksum},
+    buffered::{
+        Background, BufferOptions, Buffered, CHECKSUM_BYTES, Contents, Page, PagedView, Store, checked, checksum,
+    },
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
@@ -132,7 +134,8 @@ impl RedbStore {
         };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION || version == FORMAT_VERSION_1 => {
-                if store.sync == SyncMode::BehindLog {
+                // A stepped backend cannot wait: a full disk is a failure of it.
+                if store.sync == SyncMode::BehindLog && options.buffer.background == Background::Threads {
                     store.room.begin();
                 }
                 Ok(store)

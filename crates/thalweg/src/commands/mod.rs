@@ -5,9 +5,11 @@ pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod cache;
+pub mod cluster;
 pub mod commit;
 pub mod consume;
 pub mod coordinate;
+mod diagnosis;
 pub mod export;
 pub mod groups;
 pub mod history;

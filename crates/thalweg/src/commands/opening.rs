@@ -17,8 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::{Database, OpenError, Options, ReplayProgress};
-use thalweg_types::Classified;
+use thalweg_engine::{Database, MemberIdentity, OpenError, Options, ReplayProgress};
+use thalweg_types::{Classified, ClusterId};
 use tokio::{runtime::Runtime, task::JoinError};
 
 use super::stop::Stop;
@@ -30,11 +30,13 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum time that an open may take to end after a signal. The process then ends without it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Opens a data directory on a thread of its own. Returns `None` if a signal arrives before it is open.
+/// Opens a data directory on a thread of its own: alone, or as a member that founds or is in this cluster. Returns `None`
+/// if a signal arrives before it is open.
 pub(super) fn open_unless_stopped(
     runtime: &Runtime,
     path: &Path,
     options: Options,
+    member: Option<(MemberIdentity, ClusterId)>,
     stop: &mut Stop,
 ) -> Result<Option<Database>, Failure> {
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -42,10 +44,14 @@ pub(super) fn open_unless_stopped(
     tracing::info!(data = %path.display(), "opening the data directory");
     let mut opening = runtime.spawn_blocking(move || {
         let mut report = ReplayReport::new();
-        Database::open_while(&path, options, &mut |progress| {
+        let mut progress = |progress: &ReplayProgress| {
             report.note(progress);
             if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
+        };
+        match member {
+            None => Database::open_while(&path, options, &mut progress),
+            Some((identity, cluster)) => Database::open_member_while(&path, options, identity, cluster, &mut progress),
+        }
     });
     runtime.block_on(async {
         let signal = tokio::select! {

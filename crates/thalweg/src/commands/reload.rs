@@ -14,7 +14,7 @@ use thalweg_server::{
 use tokio::signal::unix::Signal;
 use tracing_subscriber::{
     Registry,
-    filter::LevelFilter,
+    filter::{LevelFilter, Targets},
     layer::{Layer as _, SubscriberExt as _},
     reload::{self, Handle},
     util::SubscriberInitExt as _,
@@ -23,7 +23,7 @@ use tracing_subscriber::{
 use crate::{log_fields, render};
 
 /// Log output whose level can change.
-pub(crate) struct Log(Handle<LevelFilter, Registry>);
+pub(crate) struct Log(Handle<Targets, Registry>);
 
 impl Log {
     /// Writes log lines to stderr from now on, in the format and from the level of the configuration.
@@ -52,14 +52,17 @@ impl Log {
     }
 }
 
-fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    }
+/// Returns the filter of log lines. The lines of openraft are about its own steps, so they are shown two levels below
+/// their own; the crates of this workspace report what operators need to know of them.
+fn filter(level: LogLevel) -> Targets {
+    let (level, of_consensus) = match level {
+        LogLevel::Error => (LevelFilter::ERROR, LevelFilter::OFF),
+        LogLevel::Warn => (LevelFilter::WARN, LevelFilter::OFF),
+        LogLevel::Info => (LevelFilter::INFO, LevelFilter::ERROR),
+        LogLevel::Debug => (LevelFilter::DEBUG, LevelFilter::WARN),
+        LogLevel::Trace => (LevelFilter::TRACE, LevelFilter::INFO),
+    };
+    Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
 /// Reloads the certificate and the configuration at each SIGHUP. `read` reads the configuration as at the start.
@@ -100,8 +103,9 @@ pub(crate) async fn reload_at(
 /// Returns the names of the knobs whose values differ.
 fn changed(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = |name: &str| match name {
-        // Its text hides the password.
+        // The texts hide the secrets.
         "resp_password" => old.resp_password != new.resp_password,
+        "join_token" => old.join_token != new.join_token,
         name => old.get(name) != new.get(name),
     };
     KNOBS.iter().map(|knob| knob.name).filter(|name| differs(name)).collect()

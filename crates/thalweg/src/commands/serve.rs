@@ -5,22 +5,27 @@
 //! generated), log output and reloading ([`reload`](super::reload)), and requests.
 
 mod headings;
+mod membership;
 
 use std::{
     io::{self, Write},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thalweg_cluster::Node;
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
+    cluster::Cluster,
     config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::membership::{MemberPart, Part};
 use super::{
     opening::open_unless_stopped,
     reload::{Log, reload_at},
@@ -39,6 +44,8 @@ Examples:
   thalweg serve
   thalweg serve --data /var/lib/thalweg --http 127.0.0.1:8080 --durability disk
   thalweg serve --config thalweg.toml --explain
+  thalweg serve --data n1 --cluster 127.0.0.1:7072 --cluster-init
+  thalweg serve --data n2 --http 127.0.0.1:7080 --cluster 127.0.0.1:7082 --join 127.0.0.1:7072
   thalweg serve --example-config > thalweg.toml";
 
 /// Maximum duration of a stop, even with a hanging disk or client.
@@ -165,11 +172,27 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         let _context = runtime.enter();
         (Stop::new()?, signal(SignalKind::hangup())?)
     };
+    let part = membership::decide(&resolved.config)?;
+    let member = match &part {
+        Part::Alone => None,
+        Part::Member(member) => {
+            membership::keep(member, &resolved.config.data)?;
+            Some((member.identity, member.credentials.cluster))
+        }
+    };
     let options = options(&resolved.config, args.repair);
-    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, &mut stop)? else {
+    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, member, &mut stop)? else {
         return Ok(());
     };
-    let served = runtime.block_on(serve(args, &resolved.config, &database, stop, hangup, log));
+    let served = start_member(&part, &resolved.config, &database).and_then(|node| {
+        let member = node.as_ref().zip(part.member());
+        let served = runtime.block_on(serve(args, &resolved.config, &database, member, stop, hangup, log));
+        if let Some(node) = node {
+            // The server has stopped the member, unless it could not start.
+            node.shut_down();
+        }
+        served
+    });
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
         // The server did not close the database. Acknowledged writes are safe either way.
@@ -192,16 +215,31 @@ fn options(config: &Config, repair: bool) -> Options {
     Options { create: Create::IfMissing, repair, ..config.engine_options() }
 }
 
-/// Runs a server over the database until a signal stops it; the server then closes the database.
+/// Starts the consensus of a member. Returns `None` for a node that runs alone.
+fn start_member(part: &Part, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
+    let Some(member) = part.member() else { return Ok(None) };
+    membership::check(member, database)?;
+    let Some(options) = membership::node_options(config, &member.credentials, database.report().node) else {
+        return Ok(None);
+    };
+    Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| Failure::of(&error))
+}
+
+/// Runs a server over the database until a signal stops it; the server then stops the member and closes the database.
 async fn serve(
     args: &Serve,
     config: &Config,
     database: &Database,
+    member: Option<(&Node, &MemberPart)>,
     mut stop: Stop,
     hangup: Signal,
     log: Log,
 ) -> Result<(), Failure> {
-    let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
+    let cluster = member.map(|(node, part)| Cluster {
+        handle: Arc::new(node.clone()),
+        credentials: Arc::new(part.credentials.clone()),
+    });
+    let server = Server::bind_member(config.clone(), database, cluster).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
         ServerError::BindNative(_) => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
@@ -212,6 +250,9 @@ async fn serve(
     tokio::spawn(reload_at(hangup, config.clone(), server.certificate(), log, move || again.resolve()));
     // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
+    if let Some(admin) = member.and_then(|(_, part)| part.admin.as_ref()) {
+        let _ = writeln!(io::stdout(), "admin token: {}", admin.reveal());
+    }
     if let Some(fingerprint) = server.fingerprint() {
         let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
     }
@@ -259,11 +300,14 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
     let address = server.local_addr();
     let native = server.native_addr().map_or(String::new(), |native| format!(" and thalweg://{native}"));
     let resp = server.resp_addr().map_or(String::new(), |resp| format!(" and redis://{resp}"));
+    let (durability, cluster) = match (config.cluster.address(), report.cluster) {
+        (Some(at), Some(cluster)) => ("quorum".to_owned(), format!(", in cluster {cluster} at {at}")),
+        _ => (config.durability.to_string(), String::new()),
+    };
     format!(
-        "thalweg {} on http://{address}{native}{resp}, data in {} ({}), durability {}, {found}{repaired}",
+        "thalweg {} on http://{address}{native}{resp}, data in {} ({}), durability {durability}{cluster}, {found}{repaired}",
         env!("CARGO_PKG_VERSION"),
         config.data.display(),
         report.backend.name(),
-        config.durability,
     )
 }

@@ -7,7 +7,7 @@
 //! Does not own: command-line options and output (`commands`), and the behaviour of the API (`thalweg_http`).
 //!
 //! ```text
-//! kv  keyspaces  streams  groups  leases  caches  subjects  watch  snapshot  node     requests by subject
+//! kv  keyspaces  streams  groups  leases  caches  subjects  watch  snapshot  node  cluster   requests by subject
 //!          │             coordination │         record │        events │
 //!          └──────────────────────────┴── Session ─────┴───────────────┘
 //!                                           http                                     one exchange, its failures
@@ -15,6 +15,7 @@
 //! ```
 
 mod caches;
+mod cluster;
 mod coordination;
 mod directory;
 mod events;
@@ -30,6 +31,8 @@ mod snapshot;
 mod streams;
 mod subjects;
 mod watch;
+
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -62,6 +65,8 @@ pub struct Session {
     http: Http,
     /// Durability level that the user requests; `None` for the node's default.
     durability: Option<Durability>,
+    /// Time for which the command waits for a reply.
+    timeout: Duration,
 }
 
 impl Session {
@@ -71,7 +76,7 @@ impl Session {
             Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
             None => Http::server(&place.url(), place.timeout)?,
         };
-        Ok(Self { http, durability: place.durability })
+        Ok(Self { http, durability: place.durability, timeout: place.timeout })
     }
 
     /// Opens a node, calls `work`, and closes the node. If both `work` and the closing fail, returns the failure of
@@ -91,7 +96,7 @@ impl Session {
 
     /// Prepares the connection to a server, for requests that need a server because a directory cannot serve them.
     pub fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
-        Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None })
+        Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None, timeout: place.timeout })
     }
 
     /// Closes the node. A directory is flushed, so that it opens fast the next time.

@@ -1,7 +1,7 @@
 //! Puts, gets, compare-and-sets and deletes by concurrent clients with kill -9 in between: each key's history is
 //! linearizable. An operation in flight at a kill happened before the kill or never.
 //!
-//! The checker is in `linear`; this file also tests it with constructed histories, valid and invalid ones.
+//! The checker is `thalweg_sim::linear`; this file also tests it with constructed histories, valid and invalid ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
+use thalweg_sim::linear::{
+    Timed, Told, check,
+    register::{Action, Answer, Register},
+};
+
 use crate::{
-    linear::{
-        Timed, Told, check,
-        clock::{Dice, Moments, seed},
-        register::{Action, Answer, Register},
-    },
+    clock::{Dice, Moments, seed},
     node::{Node, count::Count},
 };
 
@@ -359,7 +360,7 @@ fn wrong_histories_are_found_out_and_the_operation_named() {
 
 /// Returns true if any order of the operations within their times explains them, with or without the lost ones.
 fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>) -> bool {
-    use crate::linear::Model;
+    use thalweg_sim::linear::Model;
     if left.iter().all(|timed| timed.told == Told::Nothing) {
         return true;
     }

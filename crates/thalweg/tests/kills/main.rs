@@ -1,7 +1,5 @@
 //! Servers killed repeatedly under load, and checks of the answers that their clients got.
 
-#[path = "../linear/mod.rs"]
-mod linear;
 #[path = "../mount/mod.rs"]
 mod mount;
 #[path = "../node/mod.rs"]
@@ -9,6 +7,7 @@ mod node;
 #[path = "../redis/mod.rs"]
 mod redis;
 
+mod clock;
 mod crash;
 mod group_history;
 mod history;

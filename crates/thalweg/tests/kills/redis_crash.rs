@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    linear::clock::{Dice, seed},
+    clock::{Dice, seed},
     node::{Node, count::Count},
     redis::{Redis, Reply, address, encode},
 };

@@ -1,17 +1,16 @@
 //! Transfers between accounts by concurrent clients, in transactions with kill -9 in between: one serial order,
 //! consistent with real time, explains every answer, and the total balance is constant.
 //!
-//! The checker is in `linear/bank.rs`; this file also tests it with constructed histories, valid and invalid ones.
+//! The checker is `thalweg_sim::linear::bank`; this file also tests it with constructed histories, valid and invalid ones.
 
 use std::{thread, time::Duration};
 
 use serde_json::{Value, json};
 
+use thalweg_sim::linear::bank::{Balance, Change, Timed, Transaction, Wrong, about, check};
+
 use crate::{
-    linear::{
-        bank::{Balance, Change, Timed, Transaction, Wrong, about, check},
-        clock::{Dice, Moments, seed},
-    },
+    clock::{Dice, Moments, seed},
     node::{Node, count::Count},
 };
 

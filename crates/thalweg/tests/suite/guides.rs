@@ -2,7 +2,7 @@
 //! in one shell, in an empty directory. Their output must match the blocks marked `text shown`: each line of those is
 //! part of a line of the output, in this order.
 //!
-//! Only the port differs, so that the test does not conflict with other servers.
+//! Only the ports differ, so that the test does not conflict with other servers.
 
 use std::{
     path::{Path, PathBuf},
@@ -30,7 +30,10 @@ fn guides() -> Vec<PathBuf> {
 fn type_in(text: &str) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let address = node::free_address();
-    let typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
+    let mut typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
+    for other in ["7080", "7090", "7171", "7172", "7173", "7174"] {
+        typed = typed.replace(&format!("127.0.0.1:{other}"), &node::free_address());
+    }
     // A failing command ends the shell, and the server with it.
     let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{typed}\n");
     let bin = Path::new(node::THALWEG).parent().unwrap();

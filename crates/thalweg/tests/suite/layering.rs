@@ -27,12 +27,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("client", &["types", "wire", "transport"]),
     ("engine", &["types", "disk", "log", "store", "state", "replica", "recipes", "redis"]),
     ("serving", &["types", "broker", "engine", "transport"]),
+    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "serving"]),
     ("http", &["types", "wire", "broker", "engine", "serving"]),
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
     ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "engine", "redis"]),
-    ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
+    ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "cluster", "server", "bench"]),
 ];
 
 /// Additional crates allowed for a crate's tests.
@@ -42,6 +43,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
+    ("thalweg", &["sim"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];
 

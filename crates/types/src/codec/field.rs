@@ -5,7 +5,7 @@ use crate::{
     codec::reader::{Malformed, Reader},
     durability::Durability,
     error::Action,
-    ids::{Attempt, GroupId, Index, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, StreamId},
+    ids::{Attempt, GroupId, Index, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, StreamId, Term},
     limits::MAX_FRAME_BYTES,
 };
 
@@ -114,6 +114,7 @@ id_fields!(
     NodeId(u64),
     Offset(u64),
     Index(u64),
+    Term(u64),
     Revision(u64),
     SpaceTime(u64)
 );
@@ -227,9 +228,15 @@ pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
 }
 
 /// Appends `value` as a u32. The caller has checked that the value fits.
+#[inline]
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
-    let value = u32::try_from(value).expect("the caller has checked a limit");
-    out.extend_from_slice(&value.to_le_bytes());
+    out.extend_from_slice(&u32_bytes(value));
+}
+
+/// Returns a number, which the caller has checked to be below 2^32, as the bytes of a u32.
+#[inline]
+pub(crate) fn u32_bytes(value: usize) -> [u8; 4] {
+    u32::try_from(value).expect("the caller has checked a limit").to_le_bytes()
 }
 
 /// Appends the length of `bytes` as a u32 and then the bytes, which the caller has checked to be shorter than 4 GiB.

@@ -20,7 +20,7 @@ mod reader;
 pub use encoding::{AtMost, Encoding, LimitOrNone, Micros};
 pub(crate) use encoding::{conversion, conversions};
 pub use field::{EncodeError, Field, Level, RemainingBytes, ShortBytes, Structure};
-pub(crate) use field::{put_bytes, put_checked, put_u16, put_u32};
+pub(crate) use field::{put_bytes, put_checked, put_u16, put_u32, u32_bytes};
 pub(crate) use layouts::by_hand;
 pub use list::List;
 pub use reader::{Malformed, Reader};

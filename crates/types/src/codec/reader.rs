@@ -25,6 +25,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Byte offset of the next field to be read.
+    #[inline]
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
@@ -44,6 +45,13 @@ impl<'a> Reader<'a> {
         self.at = at;
     }
 
+    /// Moves the reader behind bytes that the caller has decoded from [`whole`](Self::whole).
+    #[inline]
+    pub(crate) fn advance(&mut self, len: usize) {
+        debug_assert!(len <= self.bytes.len() - self.at, "within the slice");
+        self.at += len;
+    }
+
     /// Returns an error unless all bytes have been read; `expected` names the end of the encoding in this error.
     #[inline]
     pub fn expect_end(&self, expected: &'static str) -> Result<(), Malformed> {
@@ -51,6 +59,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns true if no unread bytes are left.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()

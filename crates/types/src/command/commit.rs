@@ -15,8 +15,8 @@ use crate::{
         groups::{Redelivery, Settlement, SettlementKind, settlements_len},
         time::Deadline,
         write::{
-            PUT, Writes, encode_append_write, encode_delete_write, encode_put_until_write, encode_put_write,
-            encode_settle, encode_touch_write,
+            PUT, PUT_SIZES, Writes, encode_append_write, encode_delete_write, encode_put_after, encode_put_until_write,
+            encode_put_write, encode_settle, encode_touch_write,
         },
     },
     ids::{GroupId, KeyspaceId, LeaseId, StreamId},
@@ -205,6 +205,9 @@ impl CommitBuilder {
     }
 }
 
+/// First bytes of a commit with no condition and one put, up to the kind of the put.
+const BLIND_PUT: [u8; 10] = [COMMIT, 0, 0, 0, 0, 1, 0, 0, 0, PUT];
+
 fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
     out.push(COMMIT);
     put_checked(out, &conditions);
@@ -215,8 +218,7 @@ fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
 pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<(), CommandError> {
     check_key(key)?;
     check_value(value)?;
-    encode_commit_head(out, 0, 1);
-    encode_put_write(out, keyspace, key, value);
+    encode_put_after(out, BLIND_PUT, keyspace, key, value);
     Ok(())
 }
 
@@ -332,13 +334,12 @@ impl<'a> BlindPut<'a> {
     #[inline]
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
-        const HEAD: [u8; 10] = [COMMIT, 0, 0, 0, 0, 1, 0, 0, 0, PUT];
-        let rest = bytes.strip_prefix(&HEAD)?;
-        let (sizes, rest) = rest.split_first_chunk::<12>()?;
+        let rest = bytes.strip_prefix(&BLIND_PUT)?;
+        let (sizes, rest) = rest.split_first_chunk::<PUT_SIZES>()?;
         let field = |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]);
         let (key_len, value_len) = (field(4) as usize, field(8) as usize);
         let (key, value) = rest.split_at_checked(key_len)?;
-        let value_at = HEAD.len() + sizes.len() + key_len;
+        let value_at = BLIND_PUT.len() + sizes.len() + key_len;
         (value.len() == value_len).then_some(Self { keyspace: KeyspaceId(field(0)), key, value, value_at })
     }
 }

@@ -8,7 +8,7 @@
 use std::ops::Bound;
 
 use crate::{
-    codec::{Field, Malformed, Reader, put_bytes, put_checked, put_u32},
+    codec::{Field, Malformed, Reader, put_bytes, put_checked, put_u32, u32_bytes},
     command::{
         append::{AppendConditions, EncodedStamp, check_producer_id},
         error::CommandError,
@@ -21,6 +21,8 @@ use crate::{
 
 /// First byte of an encoded put, which identifies the kind of write.
 pub(super) const PUT: u8 = 1;
+/// Bytes of a put between its kind and its key: keyspace, length of the key, length of the value.
+pub(super) const PUT_SIZES: usize = 12;
 const DELETE: u8 = 2;
 const APPEND: u8 = 3;
 const ADD: u8 = 4;
@@ -255,10 +257,28 @@ impl<'a> Iterator for Writes<'a> {
 }
 
 /// Appends an encoded put (a write that sets a key) to `out`.
+#[inline]
 pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
-    encode_target(out, PUT, keyspace);
-    put_u32(out, key.len());
-    put_u32(out, value.len());
+    encode_put_after(out, [PUT], keyspace, key, value);
+}
+
+/// Appends the bytes `before`, the last of which is the kind of a put, and the rest of the put. Adds all bytes of a fixed
+/// length at once, and makes room for the others before, because each addition to a buffer checks its room.
+#[inline]
+pub(super) fn encode_put_after<const BEFORE: usize>(
+    out: &mut Vec<u8>,
+    before: [u8; BEFORE],
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+) {
+    out.reserve(BEFORE + PUT_SIZES + key.len() + value.len());
+    out.extend_from_slice(&before);
+    let mut sizes = [0; PUT_SIZES];
+    sizes[..4].copy_from_slice(&keyspace.0.to_le_bytes());
+    sizes[4..8].copy_from_slice(&u32_bytes(key.len()));
+    sizes[8..].copy_from_slice(&u32_bytes(value.len()));
+    out.extend_from_slice(&sizes);
     out.extend_from_slice(key);
     out.extend_from_slice(value);
 }
@@ -354,19 +374,37 @@ fn encode_target(out: &mut Vec<u8>, kind: u8, keyspace: KeyspaceId) {
     out.extend_from_slice(&keyspace.0.to_le_bytes());
 }
 
+/// Decodes the most frequent write after its kind. It checks the length of the bytes only twice.
+#[inline]
+fn decode_put<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
+    let at = reader.position();
+    let sizes_and_rest = reader.whole().get(at..).and_then(|rest| rest.split_first_chunk::<PUT_SIZES>());
+    let Some((sizes, rest)) = sizes_and_rest else { return decode_put_by_fields(reader) };
+    let number = |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]);
+    let (keyspace, key_len, value_len) = (KeyspaceId(number(0)), number(4) as usize, number(8) as usize);
+    let Some(pair) = rest.get(..key_len.saturating_add(value_len)) else { return decode_put_by_fields(reader) };
+    let (key, value) = pair.split_at(key_len);
+    reader.advance(PUT_SIZES + pair.len());
+    Ok(Write::Put { keyspace, key, value, value_at: at + PUT_SIZES + key_len })
+}
+
+/// Decodes a put field by field: its error names the first field that is incomplete.
+#[cold]
+fn decode_put_by_fields<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
+    let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+    let key_len = reader.u32("key length")? as usize;
+    let value_len = reader.u32("value length")? as usize;
+    let key = reader.take(key_len, "key")?;
+    let value_at = reader.position();
+    Ok(Write::Put { keyspace, key, value: reader.take(value_len, "value")?, value_at })
+}
+
 #[inline]
 fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     let at = reader.position();
     let kind = reader.u8("write kind")?;
     match kind {
-        PUT => {
-            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
-            let key_len = reader.u32("key length")? as usize;
-            let value_len = reader.u32("value length")? as usize;
-            let key = reader.take(key_len, "key")?;
-            let value_at = reader.position();
-            Ok(Write::Put { keyspace, key, value: reader.take(value_len, "value")?, value_at })
-        }
+        PUT => decode_put(reader),
         APPEND | APPEND_PRODUCED => decode_append(reader, kind == APPEND_PRODUCED),
         ACK => Ok(Write::Settle(Settle::decode_ack(reader)?)),
         NACK => Ok(Write::Settle(Settle::decode_nack(reader)?)),

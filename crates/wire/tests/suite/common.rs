@@ -156,6 +156,8 @@ impl Grammar {
             }
             "rest" => out.extend_from_slice(&random.bytes()),
             "magic" => out.extend_from_slice(b"TLWG"),
+            "peer magic" => out.extend_from_slice(b"TWPR"),
+            "32 bytes" => (0..32).for_each(|_| out.push(random.next() as u8)),
             "durability" => out.push(random.below(5) as u8),
             "level" => out.push([0, 1, 2, 3, 4, 255][random.below(6) as usize]),
             "class" => out.push(random.below(3) as u8),

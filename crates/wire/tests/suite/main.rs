@@ -7,4 +7,6 @@ mod samples;
 mod commands;
 mod document;
 mod golden;
+mod peer;
+mod peer_robustness;
 mod robustness;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use thalweg_types::{
-    Action, Attempt, Durability, GroupId, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, SpaceTime, StreamId,
+    Action, Attempt, Durability, GroupId, KeyspaceId, LeaseId, NodeId, Offset, ReadLevel, Revision, SpaceId, SpaceTime,
+    StreamId,
     command::{
         KeyspaceConfig, StreamConfig, encode_put,
         groups::{GroupConfig, GroupOrder},
@@ -39,7 +40,13 @@ fn show<'a, F: Frame<'a> + std::fmt::Debug>(
 #[allow(clippy::too_many_lines, reason = "a list")]
 pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     let plain = Fields::default();
-    let all = Fields { trace: Some("t-1"), timeout_micros: Some(5_000_000), limit: Some(10), space: Some(SpaceId(0)) };
+    let all = Fields {
+        trace: Some("t-1"),
+        timeout_micros: Some(5_000_000),
+        limit: Some(10),
+        read: Some(ReadLevel::AtLeast(Revision(7))),
+        space: Some(SpaceId(0)),
+    };
     let batch = batch();
     let mut records = RecordBatch::new();
     records.push_payload(b"record").unwrap();

@@ -324,7 +324,7 @@ impl Install {
     fn open_backend(&self, dir: StateDir, options: &Options) -> Result<Arc<dyn Backend>, InstallError> {
         let open = &self.inner.open;
         let barrier = Arc::new(Barrier(open.log.clone()));
-        Ok(backends::open(&open.disk, open.report.backend, dir, barrier, options)?)
+        Ok(backends::open_in(open.place(), open.report.backend, dir, barrier, options)?)
     }
 
     fn check_open(&self) -> Result<(), InstallError> {

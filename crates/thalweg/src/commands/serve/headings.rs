@@ -11,6 +11,7 @@ const HEADINGS: &[(&str, &str)] = &[
     ("native", "Native protocol"),
     ("resp", "Redis clients"),
     ("allowed_hosts", "Protection"),
+    ("cluster", "Cluster"),
     ("durability", "Durability and disk"),
     ("inline_value_bytes", "State and its memory"),
     ("max_connections", "Bounds on clients and requests"),

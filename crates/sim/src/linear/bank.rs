@@ -12,20 +12,25 @@ use std::collections::HashMap;
 /// A transaction between the moments `begin` and `end`.
 #[derive(Clone, Debug)]
 pub struct Timed {
+    /// Moment of the request.
     pub begin: u64,
     /// End of the transaction; for a change without an answer, the moment when its server was dead.
     pub end: u64,
+    /// The transaction.
     pub transaction: Transaction,
 }
 
 /// Account and its balance, or the change of its balance.
 pub type Balance = (usize, i64);
 
+/// A transaction and its answer.
 #[derive(Clone, Debug)]
 pub enum Transaction {
     /// A transaction with changes, or with a lost answer.
     Change {
+        /// Number of the transaction, which it appends to the stream.
         id: u64,
+        /// Amounts by which balances change.
         changes: Vec<Balance>,
         /// Balances on which the change was conditional.
         expected: Vec<Balance>,
@@ -34,6 +39,7 @@ pub enum Transaction {
     },
     /// A transaction without changes.
     Read {
+        /// Balances that the read saw.
         saw: Vec<Balance>,
         /// Revision of the last change before the read.
         revision: u64,
@@ -45,6 +51,7 @@ pub enum Transaction {
 /// Answer to a change.
 #[derive(Clone, Debug)]
 pub struct Change {
+    /// Revision of the change.
     pub revision: u64,
     /// Offset of the change's number in the stream.
     pub offset: u64,
@@ -56,21 +63,45 @@ pub struct Change {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// The stream contains a number of no change, or one number twice.
-    Stray { id: u64 },
+    Stray {
+        /// Number of the change.
+        id: u64,
+    },
     /// An acknowledged change is missing from the stream, or at another offset.
-    Misplaced { id: u64 },
+    Misplaced {
+        /// Number of the change.
+        id: u64,
+    },
     /// The revision of a change is not above that of the previous change.
-    Revision { id: u64 },
+    Revision {
+        /// Number of the change.
+        id: u64,
+    },
     /// The change happened on other balances than it expected.
-    Expectation { id: u64 },
+    Expectation {
+        /// Number of the change.
+        id: u64,
+    },
     /// The answer to the change contains other balances than it led to.
-    Outcome { id: u64 },
+    Outcome {
+        /// Number of the change.
+        id: u64,
+    },
     /// The change precedes one that had ended before it began.
-    RealTime { id: u64 },
+    RealTime {
+        /// Number of the change.
+        id: u64,
+    },
     /// The read matches the balances of no moment that it could have seen, or its unmet condition was met.
-    Read { transaction: usize },
+    Read {
+        /// Index of the read in the history.
+        transaction: usize,
+    },
     /// The later of two reads saw an earlier revision.
-    ReadBack { transaction: usize },
+    ReadBack {
+        /// Index of the read in the history.
+        transaction: usize,
+    },
 }
 
 /// Returns the transactions that a violation is about.

@@ -1,17 +1,23 @@
-//! A key as an object with an optional value. No two writes use the same number as value, so each revision has one
-//! value.
+//! A key as an object with an optional value.
+//!
+//! No two writes use the same number as value, so each revision has one value.
 
 use super::Model;
 
 /// Request of a client for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Read of the value.
     Get,
+    /// Put of a value.
     Put(u64),
+    /// Delete.
     Delete,
     /// Put on condition that the key has this value, or none.
     Swap {
+        /// Expected value.
         expect: Option<u64>,
+        /// New value.
         put: u64,
     },
     /// Delete on condition that the key has this value.

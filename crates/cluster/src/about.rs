@@ -1,0 +1,13 @@
+//! Facts about a node that the others show to people.
+
+use thalweg_serving::cluster::NodeAddresses;
+
+/// Facts about a node that do not influence consensus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AboutNode {
+    pub name: String,
+    pub zone: String,
+    pub version: String,
+    /// Addresses at which the node serves clients.
+    pub serves: NodeAddresses,
+}

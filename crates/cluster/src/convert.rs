@@ -1,0 +1,194 @@
+//! Conversion between openraft's messages and frames.
+//!
+//! Owns: the correspondence of fields. Does not own: entries as records of the log (`raft`), the layout of frames
+//! (`wire::peer`).
+
+use bytes::Bytes;
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult, VoteRequest, VoteResponse};
+use thalweg_log::RecordKind;
+use thalweg_raft::{RaftEntry, RaftLogId, RaftVote};
+use thalweg_state::membership::LogId;
+use thalweg_types::{SpaceTime, codec::List};
+use thalweg_wire::peer::{
+    Append, AppendResult, Appended, AskPreVote, AskVote, EntryId, EntryKind, LogEntry, PeerVote, PreVoted, Voted,
+};
+
+use crate::types::Types;
+
+/// Error returned for a frame whose fields contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the frame is malformed: {0}")]
+pub(crate) struct BadFrame(pub &'static str);
+
+pub(crate) fn entry_id(id: &RaftLogId) -> EntryId {
+    let LogId { term, index } = thalweg_raft::log_id(id);
+    EntryId { term, index }
+}
+
+pub(crate) fn raft_id(id: &EntryId) -> RaftLogId {
+    thalweg_raft::raft_log_id(LogId { term: id.term, index: id.index })
+}
+
+pub(crate) fn peer_vote(vote: &RaftVote) -> PeerVote {
+    let vote = thalweg_raft::vote(vote);
+    PeerVote { term: vote.term, node: vote.node, committed: vote.committed }
+}
+
+pub(crate) fn raft_vote(vote: &PeerVote) -> RaftVote {
+    thalweg_raft::raft_vote(thalweg_replica::Vote { term: vote.term, node: vote.node, committed: vote.committed })
+}
+
+fn kind_of(kind: RecordKind) -> EntryKind {
+    match kind {
+        RecordKind::Blank => EntryKind::Blank,
+        RecordKind::Membership => EntryKind::Membership,
+        _ => EntryKind::Commands,
+    }
+}
+
+/// Entries in the form in which frames carry them.
+pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
+
+impl Parts {
+    pub fn of(entries: &[RaftEntry]) -> Result<Self, thalweg_raft::StoreError> {
+        let part = |entry: &RaftEntry| {
+            let (kind, payload) = thalweg_raft::record_of(entry)?;
+            let time = match &entry.payload {
+                openraft::EntryPayload::Normal(commands) => commands.time,
+                _ => SpaceTime::default(),
+            };
+            Ok((entry_id(&entry.log_id), kind_of(kind), time, payload))
+        };
+        entries.iter().map(part).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub fn entries(&self) -> Vec<LogEntry<'_>> {
+        self.0
+            .iter()
+            .map(|(id, kind, time, payload)| LogEntry { id: id.clone(), kind: *kind, time: *time, payload })
+            .collect()
+    }
+}
+
+/// Returns the frame of an append request.
+pub(crate) fn append<'a>(request: &AppendEntriesRequest<Types>, heard: u64, entries: &'a [LogEntry<'a>]) -> Append<'a> {
+    Append {
+        vote: peer_vote(&request.vote),
+        heard,
+        previous: request.prev_log_id.as_ref().map(entry_id),
+        committed: request.leader_commit.as_ref().map(entry_id),
+        entries: List::Items(entries),
+    }
+}
+
+/// Returns the request of a frame. `body` is the frame's body, whose memory the entries share.
+pub(crate) fn append_request(append: &Append<'_>, body: &Bytes) -> Result<AppendEntriesRequest<Types>, BadFrame> {
+    let mut entries = Vec::with_capacity(append.entries.len().min(4096));
+    for entry in append.entries.iter() {
+        let kind = match entry.kind {
+            EntryKind::Blank => RecordKind::Blank,
+            EntryKind::Membership => RecordKind::Membership,
+            EntryKind::Commands => RecordKind::Entry,
+        };
+        let id = LogId { term: entry.id.term, index: entry.id.index };
+        let payload = body.slice_ref(entry.payload);
+        entries.push(thalweg_raft::entry_of_parts(kind, id, entry.time, payload).ok_or(BadFrame("a membership"))?);
+    }
+    Ok(AppendEntriesRequest {
+        vote: raft_vote(&append.vote),
+        prev_log_id: append.previous.as_ref().map(raft_id),
+        leader_commit: append.committed.as_ref().map(raft_id),
+        entries,
+    })
+}
+
+/// Returns the frame of an append's result. `last` is the last entry of the request, or the one before it if it has none.
+pub(crate) fn appended(result: &openraft::raft::AppendEntriesResponse<Types>) -> Appended {
+    use openraft::raft::AppendEntriesResponse as Response;
+    let (result, last, vote) = match result {
+        Response::Success => (AppendResult::Success, None, None),
+        Response::PartialSuccess(last) => (AppendResult::Partial, last.as_ref().map(entry_id), None),
+        Response::Conflict => (AppendResult::Conflict, None, None),
+        Response::HigherVote(vote) => (AppendResult::HigherVote, None, Some(peer_vote(vote))),
+    };
+    Appended { result, last, vote }
+}
+
+/// Positions of an append request, by which its result is understood.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub previous: Option<RaftLogId>,
+    pub last: Option<RaftLogId>,
+}
+
+impl Range {
+    pub fn of(request: &AppendEntriesRequest<Types>) -> Self {
+        let last = request.entries.last().map(|entry| entry.log_id);
+        Self { previous: request.prev_log_id, last: last.or(request.prev_log_id) }
+    }
+
+    /// Returns the result of a pipelined append.
+    pub fn result(&self, appended: &Appended) -> Result<StreamAppendResult<Types>, BadFrame> {
+        Ok(match appended.result {
+            AppendResult::Success => Ok(self.last),
+            AppendResult::Partial => Ok(appended.last.as_ref().map(raft_id)),
+            AppendResult::Conflict => {
+                let previous = self.previous.ok_or(BadFrame("a conflict with an append from the beginning"))?;
+                Err(StreamAppendError::Conflict(previous))
+            }
+            AppendResult::HigherVote => {
+                let vote = appended.vote.as_ref().ok_or(BadFrame("a higher vote is missing"))?;
+                Err(StreamAppendError::HigherVote(raft_vote(vote)))
+            }
+        })
+    }
+
+    /// Returns the response to a single append.
+    pub fn response(&self, appended: &Appended) -> Result<openraft::raft::AppendEntriesResponse<Types>, BadFrame> {
+        use openraft::raft::AppendEntriesResponse as Response;
+        Ok(match appended.result {
+            AppendResult::Success => Response::Success,
+            AppendResult::Partial => Response::PartialSuccess(appended.last.as_ref().map(raft_id)),
+            AppendResult::Conflict if self.previous.is_none() => {
+                return Err(BadFrame("a conflict with an append from the beginning"));
+            }
+            AppendResult::Conflict => Response::Conflict,
+            AppendResult::HigherVote => {
+                let vote = appended.vote.as_ref().ok_or(BadFrame("a higher vote is missing"))?;
+                Response::HigherVote(raft_vote(vote))
+            }
+        })
+    }
+}
+
+pub(crate) fn ask_vote(request: &VoteRequest<Types>) -> AskVote {
+    let last = request.last_log_id.as_ref().map(entry_id);
+    AskVote { vote: peer_vote(&request.vote), last, transfer: request.leadership_transfer }
+}
+
+pub(crate) fn ask_pre_vote(request: &VoteRequest<Types>) -> AskPreVote {
+    AskPreVote { vote: peer_vote(&request.vote), last: request.last_log_id.as_ref().map(entry_id) }
+}
+
+pub(crate) fn vote_request(ask: &AskVote) -> VoteRequest<Types> {
+    let request = VoteRequest::new(raft_vote(&ask.vote), ask.last.as_ref().map(raft_id));
+    VoteRequest { leadership_transfer: ask.transfer, ..request }
+}
+
+pub(crate) fn pre_vote_request(ask: &AskPreVote) -> VoteRequest<Types> {
+    VoteRequest::new(raft_vote(&ask.vote), ask.last.as_ref().map(raft_id))
+}
+
+pub(crate) fn voted(response: &VoteResponse<Types>) -> Voted {
+    let last = response.last_log_id.as_ref().map(entry_id);
+    Voted { vote: peer_vote(&response.vote), granted: response.vote_granted, last }
+}
+
+pub(crate) fn pre_voted(response: &VoteResponse<Types>) -> PreVoted {
+    let Voted { vote, granted, last } = voted(response);
+    PreVoted { vote, granted, last }
+}
+
+pub(crate) fn vote_response(voted: &Voted) -> VoteResponse<Types> {
+    VoteResponse::new(raft_vote(&voted.vote), voted.last.as_ref().map(raft_id), voted.granted)
+}

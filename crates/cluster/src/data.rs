@@ -1,0 +1,36 @@
+//! Digests and running hashes of this node's state, for comparison with other nodes.
+
+use std::time::Duration;
+
+use thalweg_engine::Database;
+use thalweg_types::Index;
+use tokio::time::{Instant, sleep};
+
+/// Time after which a digest that is being computed is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The state of this node, as far as it is compared.
+#[derive(Clone, Debug)]
+pub(crate) struct Data(pub Database);
+
+impl Data {
+    /// Waits until the digest after the entry `index` is computed, and returns it in hexadecimal. Each node computes it
+    /// when it applies the entry, which requests a digest.
+    pub async fn digest(&self, index: Index, within: Duration) -> Option<String> {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(report) = self.0.digest_at(index) {
+                return Some(report.state.digest.to_string());
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Returns running hashes of this node's state after some entries.
+    pub fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
+        self.0.hash_marks().into_iter().map(|mark| (mark.index, mark.running_hash))
+    }
+}

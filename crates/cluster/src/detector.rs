@@ -1,0 +1,323 @@
+//! Failure detection by the arrival of signs of life (phi accrual).
+//!
+//! Owns: the state of each other node (alive, suspect, down), and its changes as events. Does not own: sending signs of
+//! life, clocks. Membership does not follow from these states: consensus owns it.
+//!
+//! The detector learns the usual time between two signs of a node, and computes how improbable the present silence is:
+//! phi = -log10(probability of a silence at least this long). The probability is that of a normal distribution with mean
+//! and deviation of the last intervals, by the logistic approximation of Akka's detector. Source: Hayashibara, Défago,
+//! Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply beside phi: a node is suspected and
+//! down after these times at the latest, and no earlier than after the shortest silence.
+//!
+//! Signs that follow each other closely, such as those of appends under load, count as one sign. If the detector itself was
+//! not called for several intervals, it heard nobody in that time, and the time does not count as silence of the nodes.
+//!
+//! Invariants: a node that was never heard is suspected after the same time as one that fell silent; a sign of life makes
+//! a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use thalweg_types::NodeId;
+
+/// Number of intervals between signs of life that are remembered for each node.
+const INTERVALS: usize = 64;
+/// Number of intervals without a tick after which the detector itself was paused.
+const PAUSED_INTERVALS: u32 = 3;
+/// Least deviation of the intervals, relative to their mean. A local network is so regular that the smallest delay would
+/// otherwise look improbable.
+const MIN_DEVIATION: f64 = 0.25;
+
+/// Timing of the detector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetectorOptions {
+    /// Usual time between two signs of life. A shorter one finds failures sooner and sends more.
+    pub interval: Duration,
+    /// Silence after which a node is never suspected.
+    pub min_silence: Duration,
+    /// Silence after which a node is suspected at the latest.
+    pub suspect_after: Duration,
+    /// Silence after which a node is down.
+    pub down_after: Duration,
+    /// Value of phi, in tenths, from which a node is suspected: 80 means one wrong suspicion in 10^8 intervals, if the
+    /// intervals are normally distributed.
+    pub phi_tenths: u32,
+}
+
+impl DetectorOptions {
+    /// Default timing: a failure is suspected within half a second and a node is down after 1.5 seconds.
+    pub const DEFAULTS: Self = Self {
+        interval: Duration::from_millis(100),
+        min_silence: Duration::from_millis(300),
+        suspect_after: Duration::from_millis(1000),
+        down_after: Duration::from_millis(1500),
+        phi_tenths: 80,
+    };
+}
+
+impl Default for DetectorOptions {
+    fn default() -> Self {
+        Self::DEFAULTS
+    }
+}
+
+/// State of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// The node is heard.
+    Alive,
+    /// The node is silent for improbably long, or was never heard.
+    Suspect,
+    /// The node is silent for so long that it counts as failed.
+    Down,
+}
+
+impl NodeState {
+    /// Name of the state.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Suspect => "suspect",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Change of a node's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateChange {
+    /// Node whose state has changed.
+    pub node: NodeId,
+    /// New state.
+    pub state: NodeState,
+    /// Time since the last sign of life, or since the node became known.
+    pub silent_for: Duration,
+}
+
+#[derive(Debug)]
+struct Watched {
+    state: NodeState,
+    /// Time of the last sign of life, or at which the node became known.
+    last: Duration,
+    /// Time of the last sign from which the next interval is measured; `None` if there was none since the node is alive.
+    measured: Option<Duration>,
+    intervals: VecDeque<f64>,
+}
+
+/// Detector of failures of other nodes. All times are those of one monotonic clock, which the caller passes in.
+#[derive(Debug)]
+pub struct Detector {
+    options: DetectorOptions,
+    nodes: BTreeMap<NodeId, Watched>,
+    /// Time of the last tick.
+    ticked: Option<Duration>,
+}
+
+impl Detector {
+    /// Creates a detector that watches no node.
+    #[must_use]
+    pub fn new(options: DetectorOptions) -> Self {
+        Self { options, nodes: BTreeMap::new(), ticked: None }
+    }
+
+    /// Sets the nodes to be watched. New ones begin as alive; others keep their state.
+    pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
+        let mut before = std::mem::take(&mut self.nodes);
+        let watched = |node| {
+            let new = || Watched { state: NodeState::Alive, last: now, measured: None, intervals: VecDeque::new() };
+            (node, before.remove(&node).unwrap_or_else(new))
+        };
+        self.nodes = nodes.into_iter().map(watched).collect();
+    }
+
+    /// Notes a sign of life. Returns the change, if the node was not alive.
+    pub fn heard(&mut self, node: NodeId, now: Duration) -> Option<StateChange> {
+        let watched = self.nodes.get_mut(&node)?;
+        let silent_for = now.saturating_sub(watched.last);
+        let was_alive = watched.state == NodeState::Alive;
+        let since = watched.measured.filter(|_| was_alive).map(|measured| now.saturating_sub(measured));
+        if let Some(since) = since
+            && since >= self.options.interval / 2
+        {
+            watched.intervals.push_back(since.as_secs_f64());
+            if watched.intervals.len() > INTERVALS {
+                watched.intervals.pop_front();
+            }
+        }
+        if since.is_none_or(|since| since >= self.options.interval / 2) {
+            watched.measured = Some(now);
+        }
+        watched.last = now;
+        watched.state = NodeState::Alive;
+        (!was_alive).then_some(StateChange { node, state: NodeState::Alive, silent_for })
+    }
+
+    /// Computes the states anew, and returns the changes. Called once in each interval or more often.
+    pub fn tick(&mut self, now: Duration) -> Vec<StateChange> {
+        let options = self.options;
+        let paused = self.ticked.replace(now).map_or(Duration::ZERO, |ticked| now.saturating_sub(ticked));
+        if paused >= options.interval * PAUSED_INTERVALS {
+            self.nodes.values_mut().for_each(|watched| {
+                watched.last = now.min(watched.last + paused);
+                watched.measured = None;
+            });
+        }
+        let mut changes = Vec::new();
+        for (node, watched) in &mut self.nodes {
+            let silent_for = now.saturating_sub(watched.last);
+            let is_improbable = silent_for >= options.min_silence
+                && phi(silent_for, &watched.intervals, options.interval) * 10.0 >= f64::from(options.phi_tenths);
+            let state = if silent_for >= options.down_after {
+                NodeState::Down
+            } else if is_improbable || silent_for >= options.suspect_after {
+                NodeState::Suspect
+            } else {
+                watched.state
+            };
+            if state != watched.state {
+                watched.state = state;
+                changes.push(StateChange { node: *node, state, silent_for });
+            }
+        }
+        changes
+    }
+
+    /// Returns the state of a node; `None` if it is not watched.
+    #[must_use]
+    pub fn state(&self, node: NodeId) -> Option<NodeState> {
+        self.nodes.get(&node).map(|watched| watched.state)
+    }
+
+    /// Returns the time since the last sign of life of a node.
+    #[must_use]
+    pub fn silent_for(&self, node: NodeId, now: Duration) -> Option<Duration> {
+        self.nodes.get(&node).map(|watched| now.saturating_sub(watched.last))
+    }
+}
+
+/// Returns phi of a silence.
+fn phi(silent_for: Duration, intervals: &VecDeque<f64>, usual: Duration) -> f64 {
+    let usual = usual.as_secs_f64();
+    let count = intervals.len() as f64;
+    let mean = if intervals.is_empty() { usual } else { (intervals.iter().sum::<f64>() / count).max(usual) };
+    let variance = intervals.iter().map(|interval| (interval - mean).powi(2)).sum::<f64>() / count.max(1.0);
+    let deviation = variance.sqrt().max(mean * MIN_DEVIATION);
+    let y = (silent_for.as_secs_f64() - mean) / deviation;
+    let e = (-y * 1.5976 * 0.070_566_f64.mul_add(y * y / 1.5976, 1.0)).exp();
+    if y > 0.0 { -(e / (1.0 + e)).log10() } else { -(1.0 - 1.0 / (1.0 + e)).log10() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn watching() -> Detector {
+        let mut detector = Detector::new(DetectorOptions::DEFAULTS);
+        detector.watch([A, B], millis(0));
+        detector
+    }
+
+    /// Returns the time at which a node that stops at `stop` reaches a state.
+    fn time_until(detector: &mut Detector, state: NodeState, stop: u64) -> u64 {
+        (stop..stop + 10_000)
+            .find(|now| detector.tick(millis(*now)).iter().any(|change| change.state == state && change.node == A))
+            .expect("the state is reached")
+    }
+
+    #[test]
+    fn a_regular_node_that_stops_is_suspected_soon_and_then_down() {
+        let mut detector = watching();
+        for at in (100..=5_000).step_by(100) {
+            assert_eq!(detector.heard(A, millis(at)), None);
+            assert_eq!(detector.heard(B, millis(at)), None);
+            assert!(detector.tick(millis(at)).is_empty());
+        }
+        let suspected = time_until(&mut detector, NodeState::Suspect, 5_000) - 5_000;
+        assert!((300..500).contains(&suspected), "{suspected} ms");
+        let down = time_until(&mut detector, NodeState::Down, 5_000) - 5_000;
+        assert_eq!(down, 1_500);
+        let back = detector.heard(A, millis(9_000)).unwrap();
+        assert_eq!((back.state, back.silent_for), (NodeState::Alive, millis(4_000)));
+        assert_eq!(detector.state(A), Some(NodeState::Alive));
+    }
+
+    #[test]
+    fn an_irregular_node_gets_more_time() {
+        let mut detector = watching();
+        let mut at = 0;
+        for number in 0..60_u64 {
+            at += 60 + number * 7919 % 400;
+            detector.heard(A, millis(at));
+        }
+        assert!(detector.tick(millis(at + 450)).iter().all(|change| change.node != A), "such silences are usual");
+        let suspected = time_until(&mut detector, NodeState::Suspect, at) - at;
+        assert!((500..=1_000).contains(&suspected), "{suspected} ms");
+    }
+
+    #[test]
+    fn a_node_that_was_never_heard_is_suspected_too() {
+        let mut detector = watching();
+        let suspected = time_until(&mut detector, NodeState::Suspect, 0);
+        assert!((300..=1_000).contains(&suspected), "{suspected} ms");
+        assert_eq!(time_until(&mut detector, NodeState::Down, 0), 1_500);
+    }
+
+    #[test]
+    fn states_of_nodes_that_stay_are_kept_and_others_forgotten() {
+        let mut detector = watching();
+        detector.tick(millis(2_000));
+        detector.watch([A, NodeId(3)], millis(2_000));
+        assert_eq!(detector.state(A), Some(NodeState::Down));
+        assert_eq!(detector.state(B), None);
+        assert_eq!(detector.state(NodeId(3)), Some(NodeState::Alive));
+        assert_eq!(detector.heard(B, millis(2_100)), None, "an unknown node changes nothing");
+        assert_eq!(detector.silent_for(NodeId(3), millis(2_100)), Some(millis(100)));
+    }
+
+    #[test]
+    fn a_pause_of_the_detector_itself_is_no_silence_of_the_nodes() {
+        let mut detector = watching();
+        for at in (100..=2_000).step_by(100) {
+            detector.heard(A, millis(at));
+            detector.tick(millis(at));
+        }
+        // The process was stopped for a minute. A has sent something meanwhile, which is read after the tick.
+        assert!(detector.tick(millis(62_000)).iter().all(|change| change.node != A));
+        assert_eq!(detector.heard(A, millis(62_001)), None);
+        for at in (62_100..64_000).step_by(100) {
+            let changes = detector.tick(millis(at));
+            assert!(changes.iter().all(|change| change.state != NodeState::Alive), "{changes:?}");
+        }
+        assert_eq!((detector.state(A), detector.state(B)), (Some(NodeState::Down), Some(NodeState::Down)));
+    }
+
+    #[test]
+    fn signs_of_load_do_not_make_pings_look_late() {
+        let mut detector = watching();
+        for at in 0..5_000 {
+            detector.heard(A, millis(at));
+            if at % 100 == 0 {
+                detector.tick(millis(at));
+            }
+        }
+        // The load ends, and only pings remain, one of which is late.
+        let mut at = 5_000;
+        for late in [0, 0, 150, 0, 180] {
+            at += 100 + late;
+            assert!(detector.tick(millis(at)).iter().all(|change| change.node != A), "at {at}");
+            detector.heard(A, millis(at));
+        }
+        let suspected = time_until(&mut detector, NodeState::Suspect, at) - at;
+        assert!((300..700).contains(&suspected), "{suspected} ms");
+    }
+}

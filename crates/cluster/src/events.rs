@@ -1,0 +1,43 @@
+//! Changes in the cluster, as this node sees them, for people and programs.
+//!
+//! Owns: the translation of changes to events and log lines. Does not own: the log of events (`serving`).
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use thalweg_serving::cluster::{Event, EventLog};
+
+use crate::detector::{NodeState, StateChange};
+
+/// Events of this node. A clone appends to the same log.
+#[derive(Clone, Debug)]
+pub(crate) struct Events(pub Arc<EventLog>);
+
+impl Events {
+    pub fn push(&self, event: Event) {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0.push(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX), event);
+    }
+
+    /// Notes that the failure detection has changed its mind about a node.
+    pub fn changed(&self, change: StateChange) {
+        let StateChange { node, state, silent_for } = change;
+        let silent_ms = silent_for.as_millis() as u64;
+        match state {
+            NodeState::Alive => {
+                tracing::info!(%node, silent_ms, "a node is heard again");
+                self.push(Event::Alive(node));
+            }
+            NodeState::Suspect => {
+                tracing::warn!(%node, silent_ms, "a node is silent for longer than usual");
+                self.push(Event::Suspect(node));
+            }
+            NodeState::Down => {
+                tracing::warn!(%node, silent_ms, "a node counts as failed");
+                self.push(Event::Down(node));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Requests of this node's consensus to the leader, over the links.
+//!
+//! Owns: the errors that a follower's clients get. Does not own: when a request is forwarded (`raft`).
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::LocalBoxFuture};
+use thalweg_log::Purpose;
+use thalweg_raft::{BarrierError, ChangeError, Forwarder};
+use thalweg_replica::{NodeInfo, ProposeError};
+use thalweg_types::{Index, NodeId};
+use thalweg_wire::{
+    RemainingBytes,
+    peer::{Barrier, Manage, ManageKind, Managed, Propose, Proposed, ReadBarrier},
+};
+use tokio::time::Instant;
+
+use crate::{
+    link::{CallError, Link, Owned},
+    network::Network,
+};
+
+/// Additional time for the way of the reply: the leader ends first, so that its answer says what it knows.
+const ON_THE_WAY: Duration = Duration::from_millis(200);
+
+/// Forwards requests over the links.
+#[derive(Clone)]
+pub(crate) struct LinkForwarder(pub Network);
+
+impl fmt::Debug for LinkForwarder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkForwarder")
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn propose_error(error: CallError) -> ProposeError {
+    match error {
+        CallError::Unreachable { .. } => ProposeError::NoLeader,
+        CallError::Failed { code, leader, text, .. } => match code.as_str() {
+            "not_leader" => ProposeError::NotLeader { leader },
+            "no_leader" => ProposeError::NoLeader,
+            "overloaded" => ProposeError::Overloaded { queued_bytes: 0 },
+            "disk_full" | "too_large" => ProposeError::LeaderRefused { reason: text },
+            _ => ProposeError::OutcomeUnknown { reason: text },
+        },
+        CallError::Lost { reason, .. } => {
+            ProposeError::OutcomeUnknown { reason: format!("the connection to the leader failed: {reason}") }
+        }
+        CallError::Encode(error) => ProposeError::OutcomeUnknown { reason: error.to_string() },
+    }
+}
+
+fn barrier_error(error: CallError) -> BarrierError {
+    match error {
+        CallError::Failed { code, leader, .. } => match code.as_str() {
+            "not_leader" => BarrierError::NotLeader { leader },
+            "no_quorum" => BarrierError::NoQuorum,
+            _ => BarrierError::NoLeader,
+        },
+        _ => BarrierError::NoLeader,
+    }
+}
+
+impl Forwarder for LinkForwarder {
+    fn propose(
+        &self,
+        (node, info): (NodeId, NodeInfo),
+        payload: Bytes,
+        purpose: Purpose,
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
+        let link = self.0.peer(node, &info.address).proposals;
+        async move {
+            let frame = Propose {
+                timeout_millis: millis(within),
+                reclaims: purpose == Purpose::Reclaim,
+                request: "",
+                payload: RemainingBytes(&payload),
+            };
+            let deadline = Instant::now() + within + ON_THE_WAY;
+            let proposed: Proposed = link.call::<_, Owned, _>(&frame, deadline).await.map_err(propose_error)?;
+            Ok(proposed.index)
+        }
+        .boxed_local()
+    }
+
+    fn read_index(
+        &self,
+        (node, info): (NodeId, NodeInfo),
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Index, BarrierError>> {
+        let link = self.0.peer(node, &info.address).control;
+        async move {
+            let frame = ReadBarrier { timeout_millis: millis(within) };
+            let deadline = Instant::now() + within + ON_THE_WAY;
+            let barrier: Barrier = link.call::<_, Owned, _>(&frame, deadline).await.map_err(barrier_error)?;
+            Ok(barrier.index)
+        }
+        .boxed_local()
+    }
+}
+
+/// Asks a node, which should lead, to change the members.
+pub(crate) async fn manage(
+    link: &Link,
+    kind: ManageKind,
+    node: NodeId,
+    info: &NodeInfo,
+    within: Duration,
+) -> Result<NodeId, ChangeError> {
+    let frame = Manage { kind, node, name: &info.name, address: &info.address, timeout_millis: millis(within) };
+    let managed = link.call::<_, Owned, Managed>(&frame, Instant::now() + within + ON_THE_WAY).await;
+    managed.map(|managed| managed.node).map_err(|error| change_error(error, node))
+}
+
+fn change_error(error: CallError, node: NodeId) -> ChangeError {
+    match error {
+        CallError::Unreachable { .. } => ChangeError::NotLeader { leader: None },
+        CallError::Failed { code, text, leader, .. } => match code.as_str() {
+            "not_leader" => ChangeError::NotLeader { leader },
+            "change_in_progress" => ChangeError::InProgress,
+            "not_a_member" => ChangeError::NotAMember(node),
+            "already_member" => ChangeError::AlreadyMember(node),
+            "already_votes" => ChangeError::AlreadyVotes(node),
+            "node_removed" => ChangeError::Removed(node),
+            "last_voter" => ChangeError::LastVoter(node),
+            "node_leads" => ChangeError::Leads(node),
+            "no_successor" => ChangeError::NoSuccessor,
+            "learner_lags" | "no_majority_left" => ChangeError::Refused(text),
+            _ => ChangeError::OutcomeUnknown { reason: text },
+        },
+        other => ChangeError::OutcomeUnknown { reason: other.to_string() },
+    }
+}

@@ -1,0 +1,42 @@
+//! A node's place in a cluster: links to the other nodes, consensus over them, and failure detection.
+//!
+//! Owns: connections between nodes (dialling, accepting, the handshake), openraft's network over them, and the states of
+//! other nodes. Does not own: the bytes of the protocol (`wire::peer`), consensus (`raft`), the database (`engine`), or the
+//! protocols of clients.
+//!
+//! ```text
+//! consensus thread   Raft ──► Network ──► Link ──────── socket ───► Listener ──► Service ──► Raft of the other node
+//! ```
+//! Everything of a node's consensus runs on one thread, with a runtime of its own: the sockets between nodes, openraft, and
+//! the application of entries. So a heartbeat never waits for a thread of the server.
+
+mod about;
+mod calls;
+mod convert;
+mod data;
+pub mod detector;
+mod events;
+mod forwarder;
+mod frames;
+mod handshake;
+mod hearing;
+mod link;
+mod listener;
+mod network;
+mod node;
+mod options;
+mod peers;
+mod report;
+mod secret;
+mod service;
+mod snapshots;
+mod tasks;
+#[cfg(test)]
+mod testing;
+mod types;
+
+pub use handshake::{Credentials, HandshakeError};
+pub use link::CallError;
+pub use node::{Node, NodeError};
+pub use options::NodeOptions;
+pub use secret::Secret;

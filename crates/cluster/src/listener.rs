@@ -1,0 +1,213 @@
+//! Connections from other nodes to this one.
+//!
+//! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not own:
+//! the meaning of requests ([`Service`]).
+//!
+//! A stranger costs a bounded amount: [`MAX_HALF_OPEN`] handshakes run at a time, each with less than 4 KiB and a time
+//! limit. If there are more, the oldest one is given up; a member's handshake takes a few round trips, so it is
+//! rarely the oldest.
+
+use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    io,
+    rc::Rc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use thalweg_types::NodeId;
+use thalweg_wire::peer::MAX_BODY_BYTES;
+use tokio::{
+    io::BufReader,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{AbortHandle, spawn_local},
+    time::{Instant, sleep},
+};
+
+use crate::{
+    frames::{Frame, frame_queue, keep_alive, read_frame},
+    handshake::{Credentials, HandshakeError, Peer, accept},
+};
+
+/// Maximum number of handshakes that run at a time.
+pub(crate) const MAX_HALF_OPEN: usize = 256;
+/// Maximum number of established connections: a few for each of the largest number of members.
+const MAX_CONNECTIONS: usize = 8192;
+/// Maximum number of requests of one connection that are served at a time. Further ones wait in the socket.
+const MAX_REQUESTS: usize = 256;
+/// Size of the buffer in which small frames are read together.
+const READ_BYTES: usize = 64 * 1024;
+/// Minimum time between two logged rejections.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after the system could not accept a connection, for example for lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Requests of other nodes, as this node serves them.
+pub(crate) trait Service: 'static {
+    /// Checks that this node talks to a node. Returns the reason if not.
+    fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>>;
+
+    /// Notes a connection whose handshake has succeeded.
+    fn connected(&self, peer: &Peer);
+
+    /// Serves a request, and returns the encoded reply. Requests of one connection are begun in their order, and each is
+    /// polled once before the next is begun.
+    fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
+}
+
+struct Shared<S> {
+    credentials: Rc<Credentials>,
+    service: Rc<S>,
+    half_open: RefCell<VecDeque<(u64, AbortHandle)>>,
+    connections: Cell<usize>,
+    /// Time of the last logged rejection, and the number of rejections since.
+    reported: Cell<(Option<Instant>, u64)>,
+    stop: watch::Receiver<bool>,
+}
+
+/// Accepts connections until `stop` is true or its sender is dropped. Runs on the thread of consensus.
+pub(crate) async fn serve<S: Service>(
+    listener: TcpListener,
+    credentials: Rc<Credentials>,
+    service: Rc<S>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let shared = Rc::new(Shared {
+        credentials,
+        service,
+        half_open: RefCell::default(),
+        connections: Cell::new(0),
+        reported: Cell::default(),
+        stop: stop.clone(),
+    });
+    let mut number = 0;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        match accepted {
+            Ok((stream, from)) => {
+                number += 1;
+                let connection = Rc::clone(&shared);
+                let task = spawn_local(async move {
+                    if let Err(error) = connection.run(number, stream).await {
+                        tracing::debug!(%from, %error, "a connection from a node has ended");
+                    }
+                });
+                shared.begin(number, task.abort_handle());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection from a node");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// Notes a connection whose handshake begins. Gives up the oldest one at the bound.
+    fn begin(&self, number: u64, task: AbortHandle) {
+        let mut half_open = self.half_open.borrow_mut();
+        half_open.push_back((number, task));
+        if half_open.len() > MAX_HALF_OPEN
+            && let Some((_, oldest)) = half_open.pop_front()
+        {
+            oldest.abort();
+        }
+    }
+
+    /// Logs a rejection. Strangers could fill the log, so it has at most one a second with the number of the others.
+    fn report(&self, error: &HandshakeError) {
+        let (last, others) = self.reported.get();
+        if last.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
+            self.reported.set((last, others + 1));
+            return;
+        }
+        self.reported.set((Some(Instant::now()), 0));
+        tracing::warn!(%error, others, "rejected a connection from a node");
+    }
+
+    fn end_handshake(&self, number: u64) {
+        self.half_open.borrow_mut().retain(|(other, _)| *other != number);
+    }
+
+    async fn run(self: Rc<Self>, number: u64, mut stream: TcpStream) -> Result<(), HandshakeError> {
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        let accepted = accept(&mut stream, &self.credentials, |node| self.service.admits(node)).await;
+        self.end_handshake(number);
+        let peer = accepted.inspect_err(|error| {
+            if matches!(error, HandshakeError::Refused { .. }) {
+                self.report(error);
+            }
+        })?;
+        if self.connections.get() >= MAX_CONNECTIONS {
+            return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
+        }
+        self.connections.set(self.connections.get() + 1);
+        self.service.connected(&peer);
+        let served = self.serve(&peer, stream).await;
+        self.connections.set(self.connections.get() - 1);
+        Ok(served?)
+    }
+
+    async fn serve(&self, peer: &Peer, stream: TcpStream) -> io::Result<()> {
+        let (reading, writing) = stream.into_split();
+        let mut reading = BufReader::with_capacity(READ_BYTES, reading);
+        let (replies, writer) = frame_queue(writing);
+        let mut writer = std::pin::pin!(writer);
+        let mut stop = self.stop.clone();
+        let mut running = FuturesUnordered::new();
+        let mut has_ended = false;
+        // A frame that is read in part must not be dropped when another branch is ready, so the reading future is kept.
+        let mut next = Box::pin(read_next(&mut reading));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writer => return written,
+                Some(reply) = running.next(), if !running.is_empty() => {
+                    let reply: Vec<u8> = reply;
+                    // The writer runs in this task, so the queue must not be waited for.
+                    if replies.try_send(reply).is_err() {
+                        return Err(io::Error::other("the node does not read its replies"));
+                    }
+                }
+                request = &mut next, if !has_ended && running.len() < MAX_REQUESTS => {
+                    drop(next);
+                    let request = request?;
+                    next = Box::pin(read_next(&mut reading));
+                    match request {
+                        Some(request) => {
+                            let mut serving = Rc::clone(&self.service).serve(peer, request);
+                            // Polled once here, so that requests reach consensus in their order.
+                            match futures_util::poll!(&mut serving) {
+                                std::task::Poll::Ready(reply) => {
+                                    if replies.try_send(reply).is_err() {
+                                        return Err(io::Error::other("the node does not read its replies"));
+                                    }
+                                }
+                                std::task::Poll::Pending => running.push(serving),
+                            }
+                        }
+                        None => has_ended = true,
+                    }
+                }
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            }
+            if has_ended && running.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn read_next(reading: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> io::Result<Option<Frame>> {
+    read_frame(reading, MAX_BODY_BYTES).await
+}
+
+#[cfg(test)]
+mod tests;

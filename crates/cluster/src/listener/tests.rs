@@ -1,0 +1,173 @@
+use futures_util::FutureExt;
+use thalweg_types::codec::Field;
+use thalweg_wire::peer::{
+    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, encode,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{Instant, timeout},
+};
+
+use super::*;
+use crate::{
+    link::{Link, Owned, Path},
+    testing::{SERVER, Server, credentials, pong, run},
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn start() -> (Server, Link) {
+    let server = Server::start(|_, request| std::future::ready(pong(&request)).boxed_local()).await;
+    let [control] = server.links([Channel::Control]);
+    (server, control)
+}
+
+async fn assert_serves(link: &Link, number: u64) {
+    let pong: Pong = link.call::<_, Owned, _>(&Ping { number, heard: 0 }, Instant::now() + LONG).await.unwrap();
+    assert_eq!(pong.number, number);
+}
+
+/// Sends bytes to the server, and returns the bytes that it answers until it closes the connection.
+async fn answer(server: &Server, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    // The server may have closed the connection already.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = timeout(LONG, stream.read_to_end(&mut answer)).await.expect("the server closes the connection");
+    answer
+}
+
+fn hello(cluster: u64, min_version: u16) -> Vec<u8> {
+    let hello = Hello {
+        magic: Hello::magic(),
+        min_version,
+        max_version: min_version,
+        cluster_low: cluster,
+        cluster_high: 0,
+        node: NodeId(7),
+        channel: Channel::Control,
+        nonce: Nonce([1; 32]),
+        address: "a:1",
+        software: "",
+    };
+    let mut out = Vec::new();
+    encode(&hello, 0, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn strangers_get_a_reason_at_most_and_change_nothing() {
+    run(async {
+        let (server, link) = start().await;
+        assert_serves(&link, 1).await;
+        let code = |answer: Vec<u8>| String::from_utf8_lossy(&answer).into_owned();
+        assert!(code(answer(&server, &hello(8, 1)).await).contains("cluster"), "another cluster");
+        assert!(code(answer(&server, &hello(9, 99)).await).contains("version"), "another version");
+        // The challenge of the server is worth nothing without the secret.
+        let mut forged = hello(9, 1);
+        encode(&thalweg_wire::peer::Proof { proof: Nonce([0; 32]) }, 0, &mut forged).unwrap();
+        encode(&Ping { number: 1, heard: 0 }, 1, &mut forged).unwrap();
+        assert!(code(answer(&server, &forged).await).contains("secret"), "no secret");
+        assert!(answer(&server, b"GET / HTTP/1.1\r\n\r\n").await.is_empty());
+        assert!(answer(&server, &[0xff; 64]).await.is_empty());
+        let mut too_long = hello(9, 1);
+        too_long[..4].copy_from_slice(&(MAX_HANDSHAKE_BYTES as u32 + 1).to_le_bytes());
+        assert!(answer(&server, &too_long).await.is_empty());
+        assert_serves(&link, 2).await;
+        assert_eq!(server.service.seen.borrow().len(), 2, "only the member was served");
+    });
+}
+
+/// A body of 2 KB could otherwise demand 500 KB before any proof.
+#[test]
+fn a_stranger_cannot_make_the_node_decompress() {
+    run(async {
+        let (server, link) = start().await;
+        let hello = hello(9, 1);
+        let mut body = hello[HEADER_BYTES..].to_vec();
+        body.resize(COMPRESS_FROM_BYTES * 8, 0);
+        let compressed = lz4_flex::block::compress_prepend_size(&body);
+        assert!(compressed.len() <= MAX_HANDSHAKE_BYTES);
+        let mut frame = hello[..HEADER_BYTES].to_vec();
+        frame[..4].copy_from_slice(&(compressed.len() as u32).to_le_bytes());
+        frame[5] = 1;
+        frame.extend_from_slice(&compressed);
+        assert!(answer(&server, &frame).await.is_empty());
+        // A valid hello is not accepted either if it is compressed.
+        let compressed = lz4_flex::block::compress_prepend_size(&hello[HEADER_BYTES..]);
+        let mut frame = hello[..HEADER_BYTES].to_vec();
+        frame[..4].copy_from_slice(&(compressed.len() as u32).to_le_bytes());
+        frame[5] = 1;
+        frame.extend_from_slice(&compressed);
+        assert!(answer(&server, &frame).await.is_empty());
+        assert_serves(&link, 1).await;
+    });
+}
+
+/// Many connections that say nothing, or half a frame: the oldest are given up, and members connect and are served.
+#[test]
+fn half_open_connections_are_bounded_and_members_get_in() {
+    const STRANGERS: usize = 500;
+    run(async {
+        let (server, link) = start().await;
+        assert_serves(&link, 1).await;
+        let mut strangers = Vec::new();
+        for number in 0..STRANGERS {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            if number % 2 == 0 {
+                let _ = stream.write_all(&hello(9, 1)[..20]).await;
+            }
+            strangers.push(stream);
+            if number % 100 == 0 {
+                assert_serves(&link, 2 + number as u64).await;
+            }
+        }
+        let newcomer =
+            Link::new(credentials(NodeId(3), 5), SERVER, server.address.to_string(), Channel::Control, Path::default());
+        assert_serves(&newcomer, 1).await;
+        // All but the newest were closed by the server; waiting for them shows that the server has accepted all.
+        for stream in &mut strangers[..STRANGERS - MAX_HALF_OPEN] {
+            let mut rest = [0; 1];
+            let read = timeout(LONG, stream.read(&mut rest)).await.expect("the oldest are given up");
+            assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+        }
+        assert_serves(&link, 1_000).await;
+    });
+}
+
+#[test]
+fn garbage_behind_a_handshake_ends_only_its_connection() {
+    run(async {
+        let (server, link) = start().await;
+        assert_serves(&link, 1).await;
+        for garbage in [&[0xff_u8; 64][..], &[0, 0, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 9]] {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let own = credentials(NodeId(4), 5);
+            crate::handshake::dial(&mut stream, &own, Channel::Proposals, Some(SERVER)).await.unwrap();
+            stream.write_all(garbage).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            let _ = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
+        }
+        assert_serves(&link, 2).await;
+    });
+}
+
+#[test]
+fn a_handshake_costs_less_memory_than_promised() {
+    let stream_and_future = {
+        let (near, mut far) = tokio::io::duplex(16);
+        drop(near);
+        let own = credentials(SERVER, 5);
+        let future = accept(&mut far, &own, |_| Ok(()));
+        size_of_val(&future)
+    };
+    // The future contains both frames' states; a frame's body and the transcript are the only other memory.
+    assert!(stream_and_future + MAX_HANDSHAKE_BYTES < 4096, "{stream_and_future} bytes");
+    let mut hello_body = Vec::new();
+    let longest = "x".repeat(700);
+    let hello =
+        Hello { address: &longest, software: &longest, ..Hello::decode_body(&hello(9, 1)[HEADER_BYTES..]).unwrap() };
+    hello.put(&mut hello_body).unwrap();
+    assert!(hello_body.len() < MAX_HANDSHAKE_BYTES);
+}

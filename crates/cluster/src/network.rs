@@ -1,0 +1,353 @@
+//! openraft's network over the links between nodes.
+//!
+//! Owns: the links to all other nodes, and openraft's requests over them. Does not own: serving such requests (`service`).
+//!
+//! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
+//! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
+//! long as the stream has sent no entries, so they never wait behind entries.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{FutureExt, Stream, StreamExt, future::Either};
+use openraft::{
+    EntryPayload, OptionalSend,
+    base::{BoxFuture, BoxStream},
+    errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
+    network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
+    raft::{
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderError,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+    },
+};
+use thalweg_raft::{RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
+use thalweg_replica::NodeInfo;
+use thalweg_types::NodeId;
+use thalweg_wire::peer::{
+    Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SnapshotBegun, SnapshotChunk,
+    SnapshotInstalled, Transfer, Transferred, Voted,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use crate::{
+    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
+    handshake::Credentials,
+    hearing::Ears,
+    link::{CallError, Connection, Link, Owned, Path, PendingReply},
+    types::Types,
+};
+
+/// Maximum number of appends to a follower that are on their way at a time.
+const MAX_PIPELINED: usize = 32;
+/// Maximum payload bytes of the appends to a follower that are on their way at a time. A larger append travels alone. A
+/// follower with a slow disk holds as much in memory.
+const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one heartbeat
+/// interval, but a slow fsync takes longer, and the entries would be sent again and again. The follower's silence ends the
+/// wait sooner, see `link`.
+const APPEND_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time between the request for a chunk of a snapshot and its reply. A disk can be slow.
+const CHUNK_LIMIT: Duration = Duration::from_secs(30);
+/// Maximum time that a follower takes to install a received snapshot.
+const INSTALL_LIMIT: Duration = Duration::from_secs(600);
+
+/// Links of this node to one other node.
+#[derive(Clone)]
+pub(crate) struct PeerLinks {
+    pub appends: Link,
+    pub control: Link,
+    pub snapshots: Link,
+    pub proposals: Link,
+}
+
+impl PeerLinks {
+    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str) -> Self {
+        let path = Path::default();
+        let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
+        Self {
+            appends: link(Channel::Appends),
+            control: link(Channel::Control),
+            snapshots: link(Channel::Snapshots),
+            proposals: link(Channel::Proposals),
+        }
+    }
+
+    fn set_address(&self, address: &str) {
+        let all = [&self.appends, &self.control, &self.snapshots, &self.proposals];
+        all.into_iter().for_each(|link| link.set_address(address));
+    }
+}
+
+struct Inner {
+    credentials: Rc<Credentials>,
+    peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
+    ears: Ears,
+}
+
+/// Links to all other nodes. A clone uses the same links.
+#[derive(Clone)]
+pub(crate) struct Network(Rc<Inner>);
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("credentials", &self.0.credentials).finish_non_exhaustive()
+    }
+}
+
+impl Network {
+    pub fn new(credentials: Rc<Credentials>, ears: Ears) -> Self {
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears }))
+    }
+
+    /// Returns the links to a node. An address that is not empty replaces the one known so far.
+    pub fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
+        let mut peers = self.0.peers.borrow_mut();
+        let links = peers.entry(node).or_insert_with(|| PeerLinks::new(&self.0.credentials, node, address));
+        if !address.is_empty() {
+            links.set_address(address);
+        }
+        links.clone()
+    }
+
+    /// Returns a link of its own to an address, for a node whose membership is not known here.
+    pub fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
+        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
+    }
+
+    /// Drops the links to all nodes but these.
+    pub fn keep(&self, nodes: &[NodeId]) {
+        self.0.peers.borrow_mut().retain(|node, _| nodes.contains(node));
+    }
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: u64, info: &NodeInfo) -> PeerNetwork {
+        let node = NodeId(target);
+        PeerNetwork { links: self.peer(node, &info.address), ears: self.0.ears.clone(), node }
+    }
+}
+
+/// openraft's requests to one node.
+pub(crate) struct PeerNetwork {
+    links: PeerLinks,
+    ears: Ears,
+    node: NodeId,
+}
+
+fn unreachable(error: impl fmt::Display) -> Unreachable<Types> {
+    Unreachable::from_string(error.to_string())
+}
+
+fn rpc(error: impl fmt::Display) -> RPCError<Types> {
+    unreachable(error).into()
+}
+
+fn streaming(error: impl fmt::Display) -> StreamingError<Types> {
+    unreachable(error).into()
+}
+
+fn deadline(option: &RPCOption) -> Instant {
+    Instant::now() + option.soft_ttl()
+}
+
+/// Sends an append, and returns the reply to come with the positions by which it is understood.
+async fn send_append(
+    connection: &Connection,
+    request: &AppendEntriesRequest<Types>,
+    heard: u64,
+) -> Result<(Range, PendingReply), CallError> {
+    let lost = |reason: String| CallError::Lost { node: connection.node(), reason };
+    let parts = Parts::of(&request.entries).map_err(|error| lost(error.to_string()))?;
+    let entries = parts.entries();
+    let pending = connection.send(&append(request, heard, &entries)).await?;
+    Ok((Range::of(request), pending))
+}
+
+/// Takes room for the entries of an append, once other appends have left enough.
+async fn room_for(room: Arc<Semaphore>, request: &AppendEntriesRequest<Types>) -> OwnedSemaphorePermit {
+    let bytes = |entry: &RaftEntry| match &entry.payload {
+        EntryPayload::Normal(commands) => commands.bytes.len(),
+        _ => 0,
+    };
+    let wanted = request.entries.iter().map(bytes).sum::<usize>().min(MAX_PIPELINED_BYTES);
+    room.acquire_many_owned(wanted as u32).await.expect("the semaphore is never closed")
+}
+
+impl PeerNetwork {
+    async fn send_snapshot(
+        &self,
+        vote: RaftVote,
+        reader: &mut dyn SnapshotReader,
+    ) -> Result<SnapshotResponse<Types>, CallError> {
+        let link = &self.links.snapshots;
+        let lost = |error: &dyn fmt::Display| CallError::Lost { node: self.node, reason: error.to_string() };
+        let id = reader.id().clone();
+        let (membership_at, membership) = &id.position.membership;
+        let begin = BeginSnapshot {
+            vote: peer_vote(&vote),
+            last: entry_id(&thalweg_raft::raft_log_id(id.position.last)),
+            membership_at: Some(entry_id(&thalweg_raft::raft_log_id(*membership_at))),
+            membership: &membership.encode(),
+            snapshot: id.nonce,
+        };
+        let limit = || Instant::now() + CHUNK_LIMIT;
+        let begun: SnapshotBegun = link.call::<_, Owned, _>(&begin, limit()).await?;
+        if let Some(higher) = &begun.higher {
+            return Ok(SnapshotResponse::new(raft_vote(higher)));
+        }
+        let mut number = begun.next;
+        while let Some(chunk) = reader.chunk(number).await.map_err(|error| lost(&error))? {
+            let bytes = thalweg_wire::RemainingBytes(&chunk);
+            let stored: ChunkStored =
+                link.call::<_, Owned, _>(&SnapshotChunk { snapshot: id.nonce, number, bytes }, limit()).await?;
+            number += 1;
+            if stored.next != number {
+                return Err(lost(&"it lost a chunk of the snapshot"));
+            }
+        }
+        let end = EndSnapshot { vote: peer_vote(&vote), snapshot: id.nonce, chunks: number };
+        let installed: SnapshotInstalled = link.call::<_, Owned, _>(&end, Instant::now() + INSTALL_LIMIT).await?;
+        Ok(SnapshotResponse::new(raft_vote(&installed.vote)))
+    }
+}
+
+impl RaftNetworkV2<Types> for PeerNetwork {
+    type SnapshotData = SnapshotHandle;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let link = if request.entries.is_empty() { &self.links.control } else { &self.links.appends };
+        let deadline = deadline(&option);
+        let connection = link.connection(deadline).await.map_err(rpc)?;
+        let heard = self.ears.echo(self.node);
+        let (range, pending) = send_append(&connection, &request, heard).await.map_err(rpc)?;
+        let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
+        range.response(&appended).map_err(rpc)
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        let setup = option.soft_ttl();
+        Box::pin(async move {
+            let (links, ears, node) = (self.links.clone(), self.ears.clone(), self.node);
+            let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
+            let has_sent_entries = Rc::new(Cell::new(false));
+            let sent = input.then(move |request| {
+                has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
+                // A single byte stream keeps the order once entries are on their way.
+                let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
+                let (room, ears) = (Arc::clone(&room), ears.clone());
+                async move {
+                    let room = room_for(room, &request).await;
+                    let connection = link.connection(Instant::now() + setup).await?;
+                    let (range, pending) = send_append(&connection, &request, ears.echo(node)).await?;
+                    Ok::<_, CallError>((range, pending, connection, room))
+                }
+            });
+            let results = sent
+                .map(move |sent| async move {
+                    let (range, pending, _connection, _room) = sent.map_err(rpc)?;
+                    let deadline = Instant::now() + APPEND_LIMIT;
+                    let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
+                    let result = range.result(&appended).map_err(rpc)?;
+                    let is_whole = matches!(&result, Ok(last) if *last == range.last);
+                    Ok((result, is_whole))
+                })
+                .buffered(MAX_PIPELINED);
+            // After a result that is not a whole success, the results of later appends mean nothing.
+            let results = results.scan(false, |has_ended, result| {
+                let next = (!*has_ended).then_some(result);
+                *has_ended = !matches!(&next, Some(Ok((_, true))));
+                std::future::ready(next.map(|result| result.map(|(result, _)| result)))
+            });
+            let results: BoxStream<'s, _> = Box::pin(results);
+            Ok(results)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let voted: Voted =
+            self.links.control.call::<_, Owned, _>(&ask_vote(&request), deadline(&option)).await.map_err(rpc)?;
+        Ok(vote_response(&voted))
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let ask = ask_pre_vote(&request);
+        let PreVoted { vote, granted, last } =
+            self.links.control.call::<_, Owned, _>(&ask, deadline(&option)).await.map_err(rpc)?;
+        Ok(vote_response(&Voted { vote, granted, last }))
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let transfer = Transfer {
+            vote: peer_vote(request.from_leader()),
+            to: NodeId(*request.to_node_id()),
+            last: request.last_log_id().map(entry_id),
+        };
+        let transferred: Transferred =
+            self.links.control.call::<_, Owned, _>(&transfer, deadline(&option)).await.map_err(rpc)?;
+        if transferred.accepted {
+            return Ok(Ok(()));
+        }
+        let expected = *request.from_leader();
+        Ok(Err(TransferLeaderError::VoteChanged { expected, actual: expected }))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: RaftVote,
+        snapshot: RaftSnapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let SnapshotHandle::Send(Some(snapshots)) = snapshot.snapshot else {
+            return Err(streaming("this node makes no snapshots"));
+        };
+        let sending = async {
+            let mut reader = snapshots.open().await.map_err(streaming)?;
+            self.send_snapshot(vote, &mut *reader).await.map_err(streaming)
+        };
+        let (sending, cancel) = (pin!(sending), pin!(cancel.fuse()));
+        match futures_util::future::select(sending, cancel).await {
+            Either::Left((sent, _)) => sent,
+            Either::Right((closed, _)) => Err(StreamingError::Closed(closed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use std::future::ready;
+
+use futures_util::stream;
+use thalweg_raft::{Commands, RaftLogId};
+use thalweg_types::{Index, SpaceTime, Term};
+use thalweg_wire::peer::{Append, AppendResult, PeerFrame, PeerKind};
+use tokio::sync::watch;
+
+use super::*;
+use crate::{
+    detector::DetectorOptions,
+    frames::{Frame, encoded},
+    testing::{SERVER, Server, credentials, run},
+};
+
+/// openraft's limit for an append: its heartbeat interval.
+const HEARTBEAT: Duration = Duration::from_millis(80);
+
+fn id(index: u64) -> RaftLogId {
+    thalweg_raft::raft_log_id(thalweg_state::membership::LogId { term: Term(1), index: Index(index) })
+}
+
+/// Returns an append of one entry with so many bytes of commands; `None` for none.
+fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
+    let entry = |bytes| RaftEntry {
+        log_id: id(index),
+        payload: EntryPayload::Normal(Commands { time: SpaceTime(1), bytes: vec![7; bytes].into() }),
+    };
+    AppendEntriesRequest {
+        vote: raft_vote(&thalweg_wire::peer::PeerVote { term: Term(1), node: NodeId(1), committed: true }),
+        prev_log_id: Some(id(index - 1)),
+        leader_commit: None,
+        entries: bytes.map(entry).into_iter().collect(),
+    }
+}
+
+fn network(server: &Server) -> PeerNetwork {
+    let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+    let network = Network::new(credentials(NodeId(1), 5), ears.clone());
+    PeerNetwork { links: network.peer(SERVER, &server.address.to_string()), ears, node: SERVER }
+}
+
+fn success(request: &Frame) -> Vec<u8> {
+    Append::decode_body(&request.body).unwrap();
+    encoded(&Appended { result: AppendResult::Success, last: None, vote: None }, request.id).unwrap()
+}
+
+async fn results(network: &mut PeerNetwork, requests: Vec<AppendEntriesRequest<Types>>) -> Vec<Option<u64>> {
+    let results = network.stream_append(stream::iter(requests), RPCOption::new(HEARTBEAT)).await.unwrap();
+    results.map(|result| result.unwrap().unwrap().map(|id| id.index)).collect().await
+}
+
+#[test]
+fn heartbeats_travel_beside_entries() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let mut network = network(&server);
+        // Connections are made first, because a heartbeat has no time for it.
+        let soon = Instant::now() + CHUNK_LIMIT;
+        network.links.control.connection(soon).await.unwrap();
+        network.links.appends.connection(soon).await.unwrap();
+        assert_eq!(results(&mut network, vec![request(5, None)]).await, [Some(4)]);
+        let requests = vec![request(5, None), request(5, Some(1)), request(6, None)];
+        assert_eq!(results(&mut network, requests).await, [Some(4), Some(5), Some(5)]);
+        let channels: Vec<_> = server.service.seen.borrow().iter().map(|(channel, _)| *channel).collect();
+        // After entries the order of one connection matters.
+        assert_eq!(channels[0], Channel::Control);
+        assert_eq!(channels.iter().filter(|channel| **channel == Channel::Control).count(), 2);
+        assert_eq!(channels.len(), 4);
+    });
+}
+
+/// A follower that replies to no append before `open` is true, then to the last one first.
+async fn withholding(open: watch::Receiver<bool>) -> Server {
+    let number = Rc::new(Cell::new(0_u32));
+    Server::start(move |_, request| {
+        let mut open = open.clone();
+        number.set(number.get() + 1);
+        let number = number.get();
+        async move {
+            let _ = open.wait_for(|open| *open).await;
+            // Later requests get through the queue of tasks sooner.
+            for _ in 0..(10 - number.min(10)) * 10 {
+                tokio::task::yield_now().await;
+            }
+            success(&request)
+        }
+        .boxed_local()
+    })
+    .await
+}
+
+#[test]
+fn appends_are_pipelined_and_a_slow_disk_does_not_end_the_stream() {
+    run(async {
+        let (open, opened) = watch::channel(false);
+        let server = withholding(opened).await;
+        let mut network = network(&server);
+        network.links.appends.connection(Instant::now() + CHUNK_LIMIT).await.unwrap();
+        let requests = (1..=4).map(|index| request(index, Some(10))).collect();
+        let opening = async {
+            // All arrive before the first is answered.
+            while server.service.seen.borrow().len() < 4 {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(HEARTBEAT * 3).await;
+            open.send(true).unwrap();
+        };
+        let (results, ()) = tokio::join!(results(&mut network, requests), opening);
+        assert_eq!(results, [Some(1), Some(2), Some(3), Some(4)], "in the order of the requests");
+        let seen = server.service.seen.borrow();
+        assert!(seen.iter().all(|seen| *seen == (Channel::Appends, PeerKind::Append)) && seen.len() == 4, "{seen:?}");
+    });
+}
+
+#[test]
+fn appends_on_their_way_are_bounded_in_bytes() {
+    run(async {
+        let (open, opened) = watch::channel(false);
+        let server = withholding(opened).await;
+        let mut network = network(&server);
+        network.links.appends.connection(Instant::now() + CHUNK_LIMIT).await.unwrap();
+        let large = MAX_PIPELINED_BYTES / 2 - 1;
+        let requests = (1..=4).map(|index| request(index, Some(large))).collect();
+        let opening = async {
+            while server.service.seen.borrow().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            // A third one would arrive in this time.
+            for _ in 0..10_000 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(server.service.seen.borrow().len(), 2);
+            open.send(true).unwrap();
+        };
+        let (results, ()) = tokio::join!(results(&mut network, requests), opening);
+        assert_eq!(results, [Some(1), Some(2), Some(3), Some(4)]);
+    });
+}
+
+#[test]
+fn a_follower_that_lacks_an_entry_ends_the_stream() {
+    run(async {
+        let server = Server::start(|_, request| {
+            let append = Append::decode_body(&request.body).unwrap();
+            let conflicts = append.previous.is_some_and(|previous| previous.index >= Index(2));
+            let result = if conflicts { AppendResult::Conflict } else { AppendResult::Success };
+            let reply = Appended { result, last: None, vote: None };
+            ready(encoded(&reply, request.id).unwrap()).boxed_local()
+        })
+        .await;
+        let mut network = network(&server);
+        network.links.appends.connection(Instant::now() + CHUNK_LIMIT).await.unwrap();
+        let requests: Vec<_> = (1..=5).map(|index| request(index, Some(10))).collect();
+        let results = network.stream_append(stream::iter(requests), RPCOption::new(HEARTBEAT)).await.unwrap();
+        let results: Vec<_> = results.map(Result::unwrap).collect().await;
+        assert_eq!(results.len(), 3);
+        assert_eq!(results[..2], [Ok(Some(id(1))), Ok(Some(id(2)))]);
+        assert!(matches!(&results[2], Err(openraft::raft::StreamAppendError::Conflict(at)) if *at == id(2)));
+    });
+}

@@ -1,0 +1,314 @@
+//! A node's place in a cluster: the thread on which its consensus runs, and the handle to it.
+//!
+//! Owns: starting and stopping the thread with its listener, links, consensus and background tasks; calls from other
+//! threads. Does not own: the database, which the caller opens as a member and closes after the node has stopped.
+//!
+//! Order of a stop: the background tasks and the listener end, then consensus (proposals in flight end with an unknown
+//! outcome), then the syncs; then the thread ends.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use thalweg_engine::{Database, MemberParts};
+use thalweg_raft::{Consensus, ConsensusParts, StartError, SyncQueue, SyncThread};
+use thalweg_replica::Member;
+use thalweg_serving::cluster::{ClusterReport, EventLog, NodeAddresses};
+use thalweg_types::{Action, Classified, ClusterId};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot, watch},
+    task::LocalSet,
+};
+
+use crate::{
+    about::AboutNode,
+    calls::{Call, answer_calls},
+    data::Data,
+    events::Events,
+    forwarder::LinkForwarder,
+    handshake::Credentials,
+    hearing::Ears,
+    listener,
+    network::Network,
+    options::NodeOptions,
+    peers::Peers,
+    service::Requests,
+    tasks::Tasks,
+    types::Rt,
+};
+
+/// Error of a node that could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The database was opened as that of a node alone.
+    #[error("the database is not a member of a cluster")]
+    NotAMember,
+    /// The address for other nodes could not be bound.
+    #[error("cannot listen on {address} for other nodes: {error}; is another server running there?")]
+    Bind {
+        /// Address for other nodes.
+        address: SocketAddr,
+        /// Error of the system.
+        error: std::io::Error,
+    },
+    /// The address is not a loopback address. Links between machines need encryption.
+    #[error(
+        "{0} is not a loopback address, and links between nodes are not encrypted: use a loopback address, or allow it \
+         with cluster_plain = true if the network between the nodes is trusted"
+    )]
+    NotLoopback(SocketAddr),
+    /// A thread could not be started, or ended at once.
+    #[error("cannot start the consensus thread: {0}")]
+    Thread(std::io::Error),
+    /// Consensus could not start.
+    #[error(transparent)]
+    Consensus(#[from] StartError),
+}
+
+impl Classified for NodeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NotAMember => "not_a_member",
+            Self::Bind { .. } => "bind",
+            Self::NotLoopback(_) => "not_loopback",
+            Self::Thread(_) => "threads",
+            Self::Consensus(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Bind { .. } | Self::NotLoopback(_) => Action::Fix,
+            Self::Consensus(error) => error.action(),
+            Self::NotAMember | Self::Thread(_) => Action::Stop,
+        }
+    }
+}
+
+/// State of a node that its thread and the handles share.
+pub(crate) struct Shared {
+    pub member: Member,
+    pub db: Database,
+    pub report: Mutex<ClusterReport>,
+    pub events: Arc<EventLog>,
+    pub calls: mpsc::UnboundedSender<Call>,
+    pub stop: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A node's place in a cluster. A clone refers to the same node.
+#[derive(Clone)]
+pub struct Node {
+    pub(crate) shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Parts with which the thread of a node starts.
+struct Start {
+    db: Database,
+    parts: MemberParts,
+    cluster: ClusterId,
+    options: NodeOptions,
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    calls: mpsc::UnboundedReceiver<Call>,
+    stop: watch::Receiver<bool>,
+    events: Arc<EventLog>,
+}
+
+impl Node {
+    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs.
+    pub fn start(db: &Database, cluster: ClusterId, options: NodeOptions) -> Result<Self, NodeError> {
+        let parts = db.member_parts().ok_or(NodeError::NotAMember)?;
+        let listen = options.listen;
+        if !listen.ip().is_loopback() && !options.allow_plain {
+            return Err(NodeError::NotLoopback(listen));
+        }
+        let bound = |error| NodeError::Bind { address: listen, error };
+        let listener = std::net::TcpListener::bind(listen).map_err(bound)?;
+        listener.set_nonblocking(true).map_err(bound)?;
+        let address = listener.local_addr().map_err(bound)?;
+        let (calls, receiver) = mpsc::unbounded_channel();
+        let (stop, stopping) = watch::channel(false);
+        let events = Arc::new(EventLog::default());
+        let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
+        let shared = Arc::new(Shared {
+            member: parts.member.clone(),
+            db: db.clone(),
+            report: Mutex::new(report),
+            events: Arc::clone(&events),
+            calls,
+            stop,
+            thread: Mutex::default(),
+        });
+        let start = Start {
+            db: db.clone(),
+            parts,
+            cluster,
+            options,
+            listener,
+            address,
+            calls: receiver,
+            stop: stopping,
+            events,
+        };
+        let (started, starting) = std::sync::mpsc::channel();
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("thalweg-raft".to_owned())
+            .spawn(move || run_thread(start, &of_thread, &started))
+            .map_err(NodeError::Thread)?;
+        *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        match starting.recv() {
+            Ok(Ok(())) => Ok(Self { shared, address }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(NodeError::Thread(std::io::Error::other("it has panicked"))),
+        }
+    }
+
+    /// Returns the address at which this node accepts connections of other nodes.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops consensus and waits until its thread has ended. Later calls do nothing.
+    pub fn shut_down(&self) {
+        // The receivers are gone if the thread has ended.
+        let _ = self.shared.stop.send(true);
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the consensus thread has panicked");
+        }
+    }
+
+    /// Sends a call to the consensus thread; its answer arrives at the returned receiver.
+    pub(crate) fn call<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<T>) -> Call,
+    ) -> oneshot::Receiver<T> {
+        let (sender, receiver) = oneshot::channel();
+        // A receiver without a sender reports that the node has stopped.
+        let _ = self.shared.calls.send(make(sender));
+        receiver
+    }
+
+    /// Tells the other nodes at which addresses this node serves clients.
+    pub(crate) fn announce_addresses(&self, serves: NodeAddresses) {
+        let _ = self.shared.calls.send(Call::Announce(serves));
+    }
+}
+
+fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sender<Result<(), NodeError>>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = started.send(Err(NodeError::Thread(error)));
+            return;
+        }
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        match begin(start, shared).await {
+            Ok(running) => {
+                let _ = started.send(Ok(()));
+                running.await;
+            }
+            Err(error) => {
+                let _ = started.send(Err(error));
+            }
+        }
+    });
+    // Tasks that still run are dropped here, with their connections.
+    drop(local);
+    runtime.shutdown_background();
+}
+
+/// Starts all parts of a node. Returns the future that runs until the node stops.
+async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output = ()> + use<>, NodeError> {
+    let Start { db, parts, cluster, options, listener, address, calls, mut stop, events } = start;
+    let bound = |error| NodeError::Bind { address, error };
+    let listener = TcpListener::from_std(listener).map_err(bound)?;
+    let advertise = if options.advertise.is_empty() { address.to_string() } else { options.advertise.clone() };
+    let MemberParts { log, member, .. } = parts;
+    let credentials = Rc::new(Credentials {
+        cluster,
+        node: member.node(),
+        address: advertise.clone(),
+        secret: options.secret.clone(),
+    });
+    let ears = Ears::new(options.consensus.lease(), options.detector);
+    let events = Events(events);
+    let network = Network::new(Rc::clone(&credentials), ears.clone());
+    let queue = Arc::new(SyncQueue::<Rt>::new(log));
+    let syncs = Arc::new(SyncThread::start(Arc::clone(&queue)).map_err(NodeError::Thread)?);
+    let snapshots = crate::snapshots::of(&db);
+    let consensus = Consensus::start(
+        ConsensusParts {
+            member: member.clone(),
+            queue,
+            driver: Arc::clone(&syncs) as _,
+            network: network.clone(),
+            snapshots: snapshots.clone(),
+            forwarder: Some(Rc::new(LinkForwarder(network.clone()))),
+        },
+        options.consensus,
+    )
+    .await?;
+    let about = AboutNode {
+        name: options.name.clone(),
+        zone: options.zone.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        serves: NodeAddresses::default(),
+    };
+    let data = Data(db.clone());
+    let requests = Requests::new(
+        consensus.clone(),
+        (network.clone(), ears.clone(), events.clone()),
+        snapshots,
+        data.clone(),
+        about,
+    );
+    let requests = Rc::new(requests);
+    tokio::task::spawn_local(listener::serve(listener, credentials, Rc::clone(&requests), stop.clone()));
+    let peers = Peers::default();
+    let tasks = Rc::new(Tasks {
+        consensus: consensus.clone(),
+        network,
+        ears,
+        events,
+        peers,
+        data,
+        db,
+        requests,
+        shared: Arc::clone(shared),
+        options,
+        cluster,
+        advertise,
+    });
+    Tasks::spawn(&tasks);
+    tokio::task::spawn_local(answer_calls(Rc::clone(&tasks), calls));
+    tracing::info!(%address, %cluster, node = %member.node(), "serving other nodes");
+    Ok(async move {
+        // An error means that the last handle was dropped.
+        let _ = stop.wait_for(|stop| *stop).await;
+        let began = Instant::now();
+        tasks.consensus.stop().await;
+        drop(syncs);
+        tracing::info!(millis = began.elapsed().as_millis() as u64, "consensus has ended");
+    })
+}

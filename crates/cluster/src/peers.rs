@@ -1,0 +1,52 @@
+//! Knowledge about the other nodes that comes with their replies.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use thalweg_types::{Index, NodeId};
+
+use crate::about::AboutNode;
+
+/// Knowledge about one other node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerFacts {
+    pub about: AboutNode,
+    /// Last index of its log and last applied index, as its last reply to a ping stated them.
+    pub last: Option<(Index, Index)>,
+    /// True if its disk is too full for data.
+    pub lacks_room: bool,
+    /// Time at which it had all entries the last time.
+    pub up_to_date: Option<Instant>,
+    pub is_lagging: bool,
+    pub is_stale: bool,
+}
+
+/// Knowledge about all other nodes. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
+
+impl Peers {
+    pub fn get(&self, node: NodeId) -> PeerFacts {
+        self.0.borrow().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// Changes what is known about a node.
+    pub fn update<T>(&self, node: NodeId, change: impl FnOnce(&mut PeerFacts) -> T) -> T {
+        change(self.0.borrow_mut().entry(node).or_default())
+    }
+
+    pub fn keep(&self, nodes: &[NodeId]) {
+        self.0.borrow_mut().retain(|node, _| nodes.contains(node));
+    }
+}
+
+impl PeerFacts {
+    /// Time since it had all entries; `None` if it has them, or never had.
+    pub fn behind(&self) -> Option<Duration> {
+        self.up_to_date.map(|at| at.elapsed())
+    }
+}

@@ -1,0 +1,101 @@
+//! A node's knowledge of its cluster, as people and programs are shown it.
+
+use std::time::Duration;
+
+use thalweg_raft::{Consensus, ConsensusStatus};
+use thalweg_replica::Leadership;
+use thalweg_serving::cluster::{
+    ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers,
+};
+use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
+
+use crate::{about::AboutNode, detector::NodeState, hearing::Ears, peers::Peers, types::Rt};
+
+fn since(time: Duration) -> Since {
+    Since(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Returns the report of a node that has just started.
+pub(crate) fn empty(cluster: ClusterId, node: NodeId, triggers: Triggers) -> ClusterReport {
+    ClusterReport {
+        cluster,
+        node,
+        leader: None,
+        term: Term::ZERO,
+        commit_index: Index::ZERO,
+        applied_index: Index::ZERO,
+        applied_revision: Revision::ZERO,
+        is_changing: false,
+        triggers,
+        members: Vec::new(),
+    }
+}
+
+/// Returns the leader that a node knows.
+pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId> {
+    match leadership {
+        Leadership::Leader { .. } => Some(here),
+        Leadership::Follower { leader, .. } => leader.as_ref().map(|(node, _)| *node),
+    }
+}
+
+/// Composes the report.
+pub(crate) fn compose(
+    cluster: ClusterId,
+    consensus: &Consensus<Rt>,
+    (ears, peers): (&Ears, &Peers),
+    own: &AboutNode,
+    triggers: Triggers,
+) -> ClusterReport {
+    let status = consensus.status();
+    let here = consensus.member().node();
+    let applied = consensus.member().machine().applied();
+    let index = |id: Option<thalweg_state::membership::LogId>| id.map_or(Index::ZERO, |id| id.index);
+    let last = index(status.last);
+    let members = status.members.iter().map(|(node, member)| {
+        let facts = peers.get(*node);
+        let about = if *node == here { own.clone() } else { facts.about.clone() };
+        let heard = ears.state(*node);
+        let health = match heard {
+            _ if *node == here => NodeHealth::Alive,
+            Some((NodeState::Alive, _)) => NodeHealth::Alive,
+            Some((NodeState::Down, _)) => NodeHealth::Down,
+            _ => NodeHealth::Suspect,
+        };
+        let known = if *node == here { Some((last, index(status.applied))) } else { facts.last };
+        let matched = member.matched.or(known.map(|(last, _)| last));
+        MemberReport {
+            node: *node,
+            name: if member.info.name.is_empty() { about.name } else { member.info.name.clone() },
+            address: member.info.address.clone(),
+            serves: about.serves,
+            zone: about.zone,
+            version: about.version,
+            role: if member.votes { Role::Voter } else { Role::Learner },
+            health,
+            heard: if *node == here { Some(Since(0)) } else { heard.map(|(_, silent_for)| since(silent_for)) },
+            log_index: known.map(|(last, _)| last),
+            applied_index: known.map(|(_, applied)| applied),
+            lag: matched.map(|matched| lag_of(&status, last, matched)),
+            behind: if *node == here { None } else { facts.behind().map(since) },
+        }
+    });
+    ClusterReport {
+        cluster,
+        node: here,
+        leader: leader_of(here, &status.leadership),
+        term: status.leadership.term(),
+        commit_index: index(status.committed),
+        applied_index: applied.index,
+        applied_revision: applied.revision,
+        is_changing: status.is_changing,
+        triggers,
+        members: members.collect(),
+    }
+}
+
+/// Returns the distance between the last entry of this node and the last one of a member. The bytes are estimated from
+/// the mean size of the entries in the log.
+fn lag_of(_: &ConsensusStatus, last: Index, matched: Index) -> Lag {
+    Lag { entries: last.0.saturating_sub(matched.0), bytes: 0 }
+}

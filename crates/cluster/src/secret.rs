@@ -1,0 +1,79 @@
+//! The secret of a cluster, and the proofs of the handshake.
+//!
+//! Owns: HMAC-SHA256 over the transcript, and random numbers. Does not own: files in which the secret is kept.
+
+use std::fmt;
+
+use aws_lc_rs::{hmac, rand};
+use thalweg_types::NodeId;
+use thalweg_wire::peer::{Nonce, Role, transcript};
+
+/// Secret of 256 bits that all nodes of a cluster share. Its value is never printed.
+#[derive(Clone)]
+pub struct Secret(hmac::Key);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Values of one handshake that both sides authenticate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proven<'a> {
+    pub hello: &'a [u8],
+    pub version: u16,
+    pub acceptor: NodeId,
+    pub nonce: &'a Nonce,
+    /// Identifier of the encrypted session; empty over plain TCP.
+    pub binding: &'a [u8],
+}
+
+impl Secret {
+    /// Creates a secret from its bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    pub(crate) fn prove(&self, role: Role, proven: Proven<'_>) -> Nonce {
+        let tag = hmac::sign(&self.0, &bytes_of(role, proven));
+        Nonce(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// Returns true if the proof is right. Takes the same time for right and wrong proofs.
+    pub(crate) fn verify(&self, role: Role, proven: Proven<'_>, proof: &Nonce) -> bool {
+        hmac::verify(&self.0, &bytes_of(role, proven), &proof.0).is_ok()
+    }
+}
+
+fn bytes_of(role: Role, proven: Proven<'_>) -> Vec<u8> {
+    let Proven { hello, version, acceptor, nonce, binding } = proven;
+    transcript(role, hello, version, acceptor, nonce, binding)
+}
+
+/// Returns a random number that was never used before.
+pub(crate) fn nonce() -> Nonce {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).expect("the system provides random numbers");
+    Nonce(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_its_secret_side_and_connection_only() {
+        let (secret, other) = (Secret::new(&[1; 32]), Secret::new(&[2; 32]));
+        let (nonce, later) = (Nonce([3; 32]), Nonce([4; 32]));
+        let proven = Proven { hello: b"hello", version: 1, acceptor: NodeId(7), nonce: &nonce, binding: b"" };
+        let proof = secret.prove(Role::Dialler, proven);
+        assert!(secret.verify(Role::Dialler, proven, &proof));
+        assert!(!other.verify(Role::Dialler, proven, &proof));
+        assert!(!secret.verify(Role::Acceptor, proven, &proof));
+        assert!(!secret.verify(Role::Dialler, Proven { nonce: &later, ..proven }, &proof));
+        assert_ne!(super::nonce(), super::nonce());
+        assert_eq!(format!("{secret:?}"), "Secret");
+    }
+}

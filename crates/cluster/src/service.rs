@@ -1,0 +1,445 @@
+//! Requests of other nodes, as consensus of this node serves them.
+//!
+//! Owns: the reply to each kind of request, and snapshots that are being received. Does not own: connections
+//! (`listener`), consensus (`raft`).
+
+use std::{
+    borrow::Cow,
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    future::{Future, ready},
+    rc::Rc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::LocalBoxFuture};
+use thalweg_log::Purpose;
+use thalweg_raft::{BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter};
+use thalweg_replica::{Membership, NodeInfo, ProposeError};
+use thalweg_state::membership::LogId;
+use thalweg_types::{
+    Action, Classified, Index, NodeId,
+    codec::{EncodeError, List, Malformed},
+};
+use thalweg_wire::peer::{
+    Append, AskDigest, AskMarks, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, Describe,
+    Description, Digest, EndSnapshot, EntryId, Failed, HashMark, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind,
+    Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer, Transferred,
+};
+
+use crate::{
+    about::AboutNode,
+    convert::{
+        append_request, appended, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote, vote_request, voted,
+    },
+    data::Data,
+    events::Events,
+    frames::{Frame, encoded},
+    handshake::Peer,
+    hearing::Ears,
+    link::UNKNOWN,
+    listener::Service,
+    network::Network,
+    types::Rt,
+};
+
+/// Reply with an error.
+struct Refusal {
+    class: Action,
+    code: String,
+    text: String,
+    leader: Option<(NodeId, String)>,
+}
+
+impl Refusal {
+    fn of(error: &(impl Classified + fmt::Display), leader: Option<(NodeId, String)>) -> Self {
+        Self { class: error.action(), code: error.code().to_owned(), text: error.to_string(), leader }
+    }
+
+    fn new(class: Action, code: &str, text: impl fmt::Display) -> Self {
+        Self { class, code: code.to_owned(), text: text.to_string(), leader: None }
+    }
+}
+
+impl From<ProposeError> for Refusal {
+    fn from(error: ProposeError) -> Self {
+        let leader = match &error {
+            ProposeError::NotLeader { leader } => leader.clone(),
+            _ => None,
+        };
+        Self::of(&error, leader)
+    }
+}
+
+impl From<BarrierError> for Refusal {
+    fn from(error: BarrierError) -> Self {
+        let leader = match &error {
+            BarrierError::NotLeader { leader } => leader.clone(),
+            _ => None,
+        };
+        Self::of(&error, leader)
+    }
+}
+
+impl From<ChangeError> for Refusal {
+    fn from(error: ChangeError) -> Self {
+        let leader = match &error {
+            ChangeError::NotLeader { leader } => leader.clone(),
+            _ => None,
+        };
+        Self::of(&error, leader)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(error: Malformed) -> Self {
+        Self::new(Action::Fix, "malformed_frame", error)
+    }
+}
+
+impl From<EncodeError> for Refusal {
+    fn from(error: EncodeError) -> Self {
+        Self::new(Action::Fix, "too_large", error)
+    }
+}
+
+fn raft_failed(error: impl fmt::Display) -> Refusal {
+    Refusal::new(Action::Stop, "consensus_stopped", error)
+}
+
+fn io_failed(error: std::io::Error) -> Refusal {
+    Refusal::new(Action::Retry, "snapshot_failed", error)
+}
+
+/// Encodes a reply, or the error in its place.
+fn reply<'a, F: PeerFrame<'a>>(id: u64, result: Result<F, Refusal>) -> Vec<u8> {
+    let refusal = match result.and_then(|frame| encoded(&frame, id).map_err(Refusal::from)) {
+        Ok(bytes) => return bytes,
+        Err(refusal) => refusal,
+    };
+    let (leader, address) = refusal.leader.map_or((None, String::new()), |(node, address)| (Some(node), address));
+    let text: String = refusal.text.chars().take(1000).collect();
+    let failed = Failed { class: refusal.class, code: &refusal.code, text: &text, leader, address: &address };
+    // The texts are bounded, so this frame always fits.
+    encoded(&failed, id).unwrap_or_default()
+}
+
+fn within(millis: u32) -> Duration {
+    Duration::from_millis(millis.into())
+}
+
+/// A snapshot that is being received from a node.
+struct Receiving {
+    number: u64,
+    writer: Box<dyn SnapshotWriter>,
+}
+
+pub(crate) struct Requests {
+    pub consensus: Consensus<Rt>,
+    pub network: Network,
+    pub ears: Ears,
+    pub events: Events,
+    pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
+    pub data: Data,
+    pub about: RefCell<AboutNode>,
+    /// Nodes that have joined as learners and stay it until they are promoted. Known to the leader that added them only.
+    pub learners: RefCell<BTreeSet<NodeId>>,
+    receiving: RefCell<BTreeMap<NodeId, Receiving>>,
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("consensus", &self.consensus).finish_non_exhaustive()
+    }
+}
+
+impl Requests {
+    pub fn new(
+        consensus: Consensus<Rt>,
+        (network, ears, events): (Network, Ears, Events),
+        snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
+        data: Data,
+        about: AboutNode,
+    ) -> Self {
+        let (about, learners, receiving) = (RefCell::new(about), RefCell::default(), RefCell::default());
+        Self { consensus, network, ears, events, snapshots, data, about, learners, receiving }
+    }
+
+    async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = Append::decode_body(&body)?;
+            self.ears.heard(from, frame.heard);
+            if self.ears.is_deaf(from) {
+                let text = "this node ignores a leader that does not hear it";
+                return Err(Refusal::new(Action::Retry, "deaf_leader", text));
+            }
+            let request = append_request(&frame, &body);
+            let request = request.map_err(|error| Refusal::new(Action::Fix, "malformed_frame", error))?;
+            let response = self.consensus.append_entries(request).await.map_err(raft_failed)?;
+            Ok(appended(&response))
+        };
+        reply(id, result.await)
+    }
+
+    async fn ask_vote(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let request = vote_request(&AskVote::decode_body(&body)?);
+            Ok(voted(&self.consensus.vote(request).await.map_err(raft_failed)?))
+        };
+        reply(id, result.await)
+    }
+
+    async fn ask_pre_vote(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let request = pre_vote_request(&AskPreVote::decode_body(&body)?);
+            Ok(pre_voted(&self.consensus.pre_vote(request).await.map_err(raft_failed)?))
+        };
+        reply(id, result.await)
+    }
+
+    async fn transfer(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let Transfer { vote, to, last } = Transfer::decode_body(&body)?;
+            let last = last.as_ref().map(raft_id);
+            let request = openraft::raft::TransferLeaderRequest::new(raft_vote(&vote), to.0, last);
+            let taken = self.consensus.take_over(request).await.map_err(raft_failed)?;
+            Ok(Transferred { accepted: taken.is_ok() })
+        };
+        reply(id, result.await)
+    }
+
+    fn ping(&self, from: NodeId, id: u64, body: &Bytes) -> Vec<u8> {
+        let result = Ping::decode_body(body).map_err(Refusal::from).map(|Ping { number, heard }| {
+            if let Some(change) = self.ears.received(from, number, heard) {
+                self.events.changed(change);
+            }
+            let log = self.consensus.member().log();
+            let last = self.consensus.reader().last().map_or(Index::ZERO, |last| last.index);
+            let applied = self.consensus.applied().unwrap_or(Index::ZERO);
+            let free_bytes = if log.short_bytes() > 0 { 0 } else { u64::MAX };
+            Pong { number, last, applied, free_bytes }
+        });
+        reply(id, result)
+    }
+
+    async fn read_barrier(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let ReadBarrier { timeout_millis } = ReadBarrier::decode_body(&body)?;
+            Ok(Barrier { index: self.consensus.serve_read_index(within(timeout_millis)).await? })
+        };
+        reply(id, result.await)
+    }
+
+    async fn propose(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = Propose::decode_body(&body)?;
+            let purpose = if frame.reclaims { Purpose::Reclaim } else { Purpose::Data };
+            let payload = body.slice_ref(frame.payload.0);
+            if !frame.request.is_empty() {
+                tracing::debug!(request = frame.request, bytes = payload.len(), "forwarded commands");
+            }
+            let index = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await?;
+            Ok(Proposed { index })
+        };
+        reply(id, result.await)
+    }
+
+    /// Changes the members of the group, which this node leads. Returns the node that the change was about, or the new
+    /// leader. A node that asks to join again changes its name and address.
+    pub async fn change_members(
+        &self,
+        kind: ManageKind,
+        node: NodeId,
+        info: NodeInfo,
+        within: Duration,
+    ) -> Result<NodeId, ChangeError> {
+        let consensus = &self.consensus;
+        let change = async {
+            match kind {
+                ManageKind::Join | ManageKind::JoinAsLearner => {
+                    match consensus.add_learner(node, info.clone()).await {
+                        Err(ChangeError::AlreadyMember(_)) => consensus.set_info(node, info).await?,
+                        added => added?,
+                    }
+                    if kind == ManageKind::JoinAsLearner {
+                        self.learners.borrow_mut().insert(node);
+                    }
+                }
+                ManageKind::Promote => {
+                    self.learners.borrow_mut().remove(&node);
+                    consensus.promote(node).await?;
+                }
+                ManageKind::Remove => consensus.remove(node, Removal::Safe).await?,
+                ManageKind::ForceRemove => consensus.remove(node, Removal::Forced).await?,
+                ManageKind::Transfer => return consensus.transfer((node != UNKNOWN).then_some(node)).await,
+            }
+            Ok(node)
+        };
+        let in_time = tokio::time::timeout(within, change).await;
+        in_time.unwrap_or_else(|_| {
+            Err(ChangeError::OutcomeUnknown { reason: "it took longer than the request allows".to_owned() })
+        })
+    }
+
+    async fn manage(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let Manage { kind, node, name, address, timeout_millis } = Manage::decode_body(&body)?;
+            let info = NodeInfo { name: name.to_owned(), address: address.to_owned() };
+            let node = self.change_members(kind, node, info, within(timeout_millis)).await?;
+            Ok(Managed { node })
+        };
+        reply(id, result.await)
+    }
+
+    fn describe(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let described = self.about.borrow();
+        let text = |address: &Option<String>| address.clone().unwrap_or_default();
+        let (http, native, resp) =
+            (text(&described.serves.http), text(&described.serves.native), text(&described.serves.resp));
+        let result = Describe::decode_body(body).map_err(Refusal::from).map(|Describe {}| Description {
+            name: &described.name,
+            zone: &described.zone,
+            software: env!("CARGO_PKG_VERSION"),
+            http: &http,
+            native: &native,
+            resp: &resp,
+        });
+        reply(id, result)
+    }
+
+    async fn ask_digest(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        let asked = AskDigest::decode_body(&body);
+        let digest = match &asked {
+            Ok(AskDigest { index, timeout_millis }) => self.data.digest(*index, within(*timeout_millis)).await,
+            Err(_) => None,
+        };
+        let result = asked.map_err(Refusal::from).and_then(|_| match &digest {
+            Some(hex) => Ok(Digest { hex }),
+            None => Err(Refusal::new(Action::Retry, "no_digest", "this node has no digest of its state at this entry")),
+        });
+        reply(id, result)
+    }
+
+    fn ask_marks(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let marks: Vec<_> = self.data.marks().map(|(index, hash)| HashMark { index, hash }).collect();
+        let asked = AskMarks::decode_body(body).map_err(Refusal::from);
+        reply(id, asked.map(|AskMarks {}| Marks { marks: List::Items(&marks) }))
+    }
+
+    async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = BeginSnapshot::decode_body(&body)?;
+            let snapshots = self.snapshots.as_ref();
+            let snapshots = snapshots.ok_or_else(|| Refusal::new(Action::Stop, "no_snapshots", "no snapshots here"))?;
+            let own = self.vote();
+            if own > raft_vote(&frame.vote) {
+                return Ok(SnapshotBegun { next: 0, higher: Some(peer_vote(&own)) });
+            }
+            let membership = Membership::decode(frame.membership)
+                .ok_or_else(|| Refusal::new(Action::Fix, "malformed_frame", "the membership is malformed"))?;
+            let log_id = |id: &EntryId| LogId { term: id.term, index: id.index };
+            let at = frame.membership_at.as_ref().map_or(log_id(&frame.last), log_id);
+            let position = SnapshotPosition { last: log_id(&frame.last), membership: (at, membership) };
+            let snapshot = SnapshotId { position, nonce: frame.snapshot };
+            // A writer of an earlier attempt is given up first, because a node receives one snapshot at a time.
+            let before = self.receiving.borrow_mut().remove(&from);
+            let continued = before.filter(|receiving| receiving.number == frame.snapshot);
+            let writer = match continued {
+                Some(receiving) => receiving.writer,
+                None => snapshots.receive(&snapshot).await.map_err(io_failed)?,
+            };
+            let next = writer.next();
+            self.receiving.borrow_mut().insert(from, Receiving { number: frame.snapshot, writer });
+            Ok(SnapshotBegun { next, higher: None })
+        };
+        reply(id, result.await)
+    }
+
+    async fn snapshot_chunk(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = SnapshotChunk::decode_body(&body)?;
+            let mut receiving = self.take_receiving(from, frame.snapshot)?;
+            if receiving.writer.next() != frame.number {
+                return Err(Refusal::new(Action::Retry, "snapshot_order", "another chunk is next"));
+            }
+            receiving.writer.write(body.slice_ref(frame.bytes.0)).await.map_err(io_failed)?;
+            let next = receiving.writer.next();
+            self.receiving.borrow_mut().insert(from, receiving);
+            Ok(ChunkStored { next })
+        };
+        reply(id, result.await)
+    }
+
+    async fn end_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = EndSnapshot::decode_body(&body)?;
+            let receiving = self.take_receiving(from, frame.snapshot)?;
+            if receiving.writer.next() != frame.chunks {
+                return Err(Refusal::new(Action::Retry, "snapshot_order", "chunks are missing"));
+            }
+            let installed = self.consensus.install_snapshot(raft_vote(&frame.vote), receiving.writer).await;
+            Ok(SnapshotInstalled { vote: peer_vote(&installed.map_err(io_failed)?.vote) })
+        };
+        reply(id, result.await)
+    }
+
+    fn take_receiving(&self, from: NodeId, number: u64) -> Result<Receiving, Refusal> {
+        let receiving = self.receiving.borrow_mut().remove(&from);
+        let receiving = receiving.filter(|receiving| receiving.number == number);
+        receiving.ok_or_else(|| Refusal::new(Action::Retry, "no_snapshot", "the snapshot was not begun here"))
+    }
+
+    fn vote(&self) -> RaftVote {
+        use openraft::async_runtime::WatchReceiver;
+        self.consensus.raft().server_metrics().borrow_watched().vote
+    }
+}
+
+impl Service for Requests {
+    fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>> {
+        if self.consensus.is_removed(node) {
+            return Err("the node was removed from the cluster; it can only join with a new directory".into());
+        }
+        Ok(())
+    }
+
+    fn connected(&self, peer: &Peer) {
+        if peer.channel == Channel::Control {
+            self.ears.reconnected(peer.node);
+        }
+        // A node that joins is not in the membership yet, so this is the only way to know its address.
+        self.network.peer(peer.node, &peer.address);
+    }
+
+    fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {
+        let (from, id, body) = (peer.node, request.id, request.body);
+        if let Some(change) = self.ears.alive(from) {
+            self.events.changed(change);
+        }
+        fn boxed(future: impl Future<Output = Vec<u8>> + 'static) -> LocalBoxFuture<'static, Vec<u8>> {
+            future.boxed_local()
+        }
+        match request.kind {
+            Some(PeerKind::Append) => boxed(self.append(from, id, body)),
+            Some(PeerKind::AskVote) => boxed(self.ask_vote(id, body)),
+            Some(PeerKind::AskPreVote) => boxed(self.ask_pre_vote(id, body)),
+            Some(PeerKind::Transfer) => boxed(self.transfer(id, body)),
+            Some(PeerKind::Ping) => boxed(ready(self.ping(from, id, &body))),
+            Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
+            Some(PeerKind::Propose) => boxed(self.propose(id, body)),
+            Some(PeerKind::Manage) => boxed(self.manage(id, body)),
+            Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
+            Some(PeerKind::AskDigest) => boxed(self.ask_digest(id, body)),
+            Some(PeerKind::AskMarks) => boxed(ready(self.ask_marks(id, &body))),
+            Some(PeerKind::BeginSnapshot) => boxed(self.begin_snapshot(from, id, body)),
+            Some(PeerKind::SnapshotChunk) => boxed(self.snapshot_chunk(from, id, body)),
+            Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
+            _ => {
+                let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");
+                boxed(ready(reply::<Pong>(id, Err(refusal))))
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Work that a node does in the background beside consensus.
+//!
+//! Owns: pings, the knowledge about other nodes, promotion of learners, joining, events about members, the
+//! floor of the log that followers need, and the comparison of states. Does not own: the decisions of consensus.
+//!
+//! All tasks end with the runtime of the consensus thread.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::Database;
+use thalweg_raft::{ChangeError, Consensus};
+use thalweg_replica::{Leadership, NodeInfo};
+use thalweg_serving::cluster::{Event, MemberReport, Role};
+use thalweg_types::{ClusterId, Index, NodeId};
+use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind, Ping, Pong};
+use tokio::{task::spawn_local, time::sleep};
+
+use crate::{
+    about::AboutNode,
+    data::Data,
+    events::Events,
+    forwarder::manage,
+    hearing::Ears,
+    link::{Link, MarkList, Owned, UNKNOWN},
+    network::Network,
+    node::Shared,
+    options::NodeOptions,
+    peers::Peers,
+    report::compose,
+    service::Requests,
+    types::Rt,
+};
+
+/// Time between two refreshes of the report and looks at the members.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time between two descriptions of another node.
+const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
+/// Time between two attempts to join, to promote, or to correct this node's address.
+const CHANGE_EVERY: Duration = Duration::from_millis(300);
+/// Maximum time of a change that this node makes by itself.
+const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time of a request for a description or for running hashes.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Parts that the background tasks and the calls work with.
+pub(crate) struct Tasks {
+    pub consensus: Consensus<Rt>,
+    pub network: Network,
+    pub ears: Ears,
+    pub events: Events,
+    pub peers: Peers,
+    pub data: Data,
+    pub db: Database,
+    pub requests: Rc<Requests>,
+    pub shared: Arc<Shared>,
+    pub options: NodeOptions,
+    pub cluster: ClusterId,
+    /// Address at which the other nodes reach this one.
+    pub advertise: String,
+}
+
+impl Tasks {
+    /// Starts all tasks.
+    pub fn spawn(this: &Rc<Self>) {
+        spawn_local(Rc::clone(this).look());
+        spawn_local(Rc::clone(this).ping_all());
+        spawn_local(Rc::clone(this).take_part());
+        spawn_local(Rc::clone(this).promote_learners());
+        if !this.options.compare_every.is_zero() {
+            spawn_local(Rc::clone(this).compare_states());
+        }
+    }
+
+    pub fn here(&self) -> NodeId {
+        self.consensus.member().node()
+    }
+
+    pub fn own_info(&self) -> NodeInfo {
+        NodeInfo { name: self.options.name.clone(), address: self.advertise.clone() }
+    }
+
+    /// Other members with their addresses.
+    fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
+        let status = self.consensus.status();
+        let others = status.members.into_iter().filter(|(node, _)| *node != self.here());
+        others.map(|(node, member)| (node, member.info)).collect()
+    }
+
+    /// Refreshes the report, and notes changes of the members and of the leadership.
+    async fn look(self: Rc<Self>) {
+        let mut known: BTreeMap<NodeId, Role> = BTreeMap::new();
+        let mut leader = None;
+        let mut is_first = true;
+        loop {
+            self.refresh();
+            let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let others: Vec<_> = report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
+            if !report.members.is_empty() {
+                self.ears.watch(&others);
+                self.peers.keep(&others);
+                self.network.keep(&others);
+            }
+            if leader != Some((report.leader, report.term)) {
+                if !is_first || report.leader.is_some() {
+                    tracing::info!(leader = ?report.leader, term = report.term.0, "the leader of the cluster has changed");
+                    self.events.push(Event::Leader { leader: report.leader, term: report.term });
+                }
+                leader = Some((report.leader, report.term));
+            }
+            let now: BTreeMap<_, _> = report.members.iter().map(|member| (member.node, member.role)).collect();
+            if !is_first && !known.is_empty() {
+                self.note_members(&known, &now);
+            }
+            known = now;
+            is_first = false;
+            self.note_lags(&report.members);
+            self.ears.tick().into_iter().for_each(|change| self.events.changed(change));
+            self.keep_for_followers(&report.members);
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Composes the report anew.
+    pub fn refresh(&self) {
+        let own = self.requests.about.borrow().clone();
+        let report =
+            compose(self.cluster, &self.consensus, (&self.ears, &self.peers), &own, self.options.triggers);
+        *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    fn note_members(&self, known: &BTreeMap<NodeId, Role>, now: &BTreeMap<NodeId, Role>) {
+        for (node, role) in now {
+            match (known.get(node), role) {
+                (None, _) => self.events.push(Event::Joined(*node)),
+                (Some(Role::Learner), Role::Voter) => self.events.push(Event::Promoted(*node)),
+                _ => {}
+            }
+        }
+        for node in known.keys().filter(|node| !now.contains_key(node)) {
+            self.events.push(Event::Removed(*node));
+        }
+    }
+
+    /// Notes replicas that have fallen behind or caught up. Only the leader knows how far the others are.
+    fn note_lags(&self, members: &[MemberReport]) {
+        if !self.consensus.member().leads() {
+            return;
+        }
+        for member in members.iter().filter(|member| member.node != self.here()) {
+            let has_all = member.lag.is_some_and(|lag| lag.entries == 0);
+            let (was, is) = self.peers.update(member.node, |facts| {
+                if has_all || facts.up_to_date.is_none() {
+                    facts.up_to_date = Some(Instant::now());
+                }
+                let was = (facts.is_lagging, facts.is_stale);
+                let triggers = &self.options.triggers;
+                (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), member.is_stale(triggers));
+                (was, (facts.is_lagging, facts.is_stale))
+            });
+            if is.0 && !was.0 {
+                self.events.push(Event::Lagging(member.node));
+            }
+            if is.1 && !was.1 {
+                self.events.push(Event::Stale(member.node));
+            }
+            if (was.0 || was.1) && !is.0 && !is.1 {
+                self.events.push(Event::CaughtUp(member.node));
+            }
+        }
+    }
+
+    /// Keeps the log that live followers still need, within the bounds for history.
+    fn keep_for_followers(&self, members: &[MemberReport]) {
+        let needed = members.iter().filter(|member| member.node != self.here() && self.is_heard(member.node));
+        let floor = needed.filter_map(|member| member.log_index).min();
+        self.db.set_follower_floor(floor.map(Index::next));
+    }
+
+    fn is_heard(&self, node: NodeId) -> bool {
+        self.ears.state(node).is_some_and(|(state, _)| state != crate::detector::NodeState::Down)
+    }
+
+    /// Pings every other member in each interval.
+    async fn ping_all(self: Rc<Self>) {
+        let mut described: BTreeMap<NodeId, Instant> = BTreeMap::new();
+        loop {
+            let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);
+            for (node, info) in self.others() {
+                let link = self.network.peer(node, &info.address).control;
+                spawn_local(Rc::clone(&self).ping(node, link.clone()));
+                let is_due = described.get(&node).is_none_or(|at| at.elapsed() >= DESCRIBE_EVERY);
+                if is_due && self.is_heard(node) {
+                    described.insert(node, Instant::now());
+                    spawn_local(Rc::clone(&self).describe(node, link));
+                }
+            }
+            sleep(interval).await;
+        }
+    }
+
+    async fn ping(self: Rc<Self>, node: NodeId, link: Link) {
+        let ping = Ping { number: self.ears.ping(node), heard: self.ears.echo(node) };
+        let deadline = tokio::time::Instant::now() + self.options.detector.suspect_after;
+        let pong: Result<Pong, _> = link.call::<_, Owned, _>(&ping, deadline).await;
+        let Ok(Pong { number: _, last, applied, free_bytes }) = pong else { return };
+        if let Some(change) = self.ears.alive(node) {
+            self.events.changed(change);
+        }
+        self.peers.update(node, |facts| {
+            facts.last = Some((last, applied));
+            facts.lacks_room = free_bytes == 0;
+        });
+    }
+
+    async fn describe(self: Rc<Self>, node: NodeId, link: Link) {
+        let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+        if let Ok(about) = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await {
+            self.peers.update(node, |facts| facts.about = about);
+        }
+    }
+
+    /// Joins the cluster, or corrects this node's name and address in it, until the membership states them.
+    async fn take_part(self: Rc<Self>) {
+        let info = self.own_info();
+        let mut has_complained = false;
+        loop {
+            let status = self.consensus.status();
+            let own = status.members.get(&self.here());
+            if own.is_some_and(|member| member.info == info) {
+                has_complained = false;
+                sleep(DESCRIBE_EVERY).await;
+                continue;
+            }
+            if let Err(reason) = self.ask_to_join(&info).await
+                && !std::mem::replace(&mut has_complained, true)
+            {
+                tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
+            }
+            sleep(CHANGE_EVERY).await;
+        }
+    }
+
+    /// Asks the leader to add this node, or to change its name and address.
+    async fn ask_to_join(&self, info: &NodeInfo) -> Result<(), String> {
+        let here = self.here();
+        if self.consensus.member().leads() {
+            let changed = self.requests.change_members(ManageKind::Join, here, info.clone(), CHANGE_LIMIT).await;
+            return changed.map(drop).map_err(|error| error.to_string());
+        }
+        let mut asked = BTreeSet::new();
+        let mut wanted: Vec<(NodeId, String)> = Vec::new();
+        if let Leadership::Follower { leader: Some((node, leader)), .. } = self.consensus.member().leadership() {
+            wanted.push((node, leader.address));
+        }
+        wanted.extend(self.options.join.iter().map(|address| (UNKNOWN, address.clone())));
+        let mut reason = "no address of a member is known (option `join`)".to_owned();
+        while let Some((node, address)) = wanted.pop() {
+            if address.is_empty() || !asked.insert(address.clone()) || address == self.advertise {
+                continue;
+            }
+            let link = self.network.link_to(node, &address, Channel::Control);
+            match manage(&link, ManageKind::Join, here, info, CHANGE_LIMIT).await {
+                Ok(_) => return Ok(()),
+                Err(ChangeError::NotLeader { leader: Some((node, address)) }) => wanted.push((node, address)),
+                Err(error) => reason = format!("{address}: {error}"),
+            }
+        }
+        Err(reason)
+    }
+
+    /// Makes learners voters once they have caught up, while this node leads.
+    async fn promote_learners(self: Rc<Self>) {
+        loop {
+            sleep(CHANGE_EVERY).await;
+            if !self.consensus.member().leads() {
+                continue;
+            }
+            let status = self.consensus.status();
+            let learners = status.members.iter().filter(|(node, member)| {
+                !member.votes && !self.requests.learners.borrow().contains(node) && member.matched.is_some()
+            });
+            for (node, _) in learners {
+                match self.consensus.promote(*node).await {
+                    Ok(()) => tracing::info!(%node, "a learner has caught up and votes now"),
+                    Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
+                    Err(error) => tracing::debug!(%node, %error, "a learner is not promoted yet"),
+                }
+            }
+        }
+    }
+
+    /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
+    /// stops serving.
+    async fn compare_states(self: Rc<Self>) {
+        loop {
+            sleep(self.options.compare_every).await;
+            if self.db.stopped_serving().is_some() {
+                return;
+            }
+            let own: BTreeMap<Index, u64> = self.data.marks().collect();
+            let others = self.others();
+            let members = others.len() + 1;
+            let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
+            for (node, info) in others {
+                let link = self.network.peer(node, &info.address).control;
+                let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+                let Ok(marks) = link.call::<_, MarkList, Vec<(Index, u64)>>(&AskMarks {}, deadline).await else {
+                    continue;
+                };
+                for (index, hash) in marks {
+                    if own.get(&index).is_some_and(|own| *own != hash) {
+                        *differing.entry(index).or_default() += 1;
+                    }
+                }
+            }
+            if let Some((index, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
+                let reason = format!(
+                    "its state after entry {index} differs from that of a majority of the members: repair it with a \
+                     snapshot of another member (remove it, and let it join with a new directory)"
+                );
+                tracing::error!(%reason, "this node stops serving");
+                self.db.stop_serving(reason);
+            } else if let Some((index, count)) = differing.first_key_value() {
+                tracing::warn!(index = index.0, members = count, "members have another state than this node");
+            }
+        }
+    }
+}

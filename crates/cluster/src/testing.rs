@@ -1,0 +1,84 @@
+//! Nodes of tests: a listener on loopback with a service that a test gives.
+
+use std::{borrow::Cow, cell::RefCell, net::SocketAddr, rc::Rc};
+
+use futures_util::future::LocalBoxFuture;
+use thalweg_types::{ClusterId, NodeId};
+use thalweg_wire::peer::{Channel, PeerKind, Ping, Pong};
+use tokio::{net::TcpListener, sync::watch, task::spawn_local};
+
+use crate::{
+    frames::{Frame, encoded},
+    handshake::{Credentials, Peer},
+    link::{Link, Path},
+    listener::{Service, serve},
+    secret::Secret,
+};
+
+/// Id of the node that serves.
+pub(crate) const SERVER: NodeId = NodeId(2);
+
+pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
+    let (cluster, address) = (ClusterId(9), format!("n{node}:1"));
+    Rc::new(Credentials { cluster, node, address, secret: Secret::new(&[secret; 32]) })
+}
+
+type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;
+
+/// A service that answers as the test says, and notes the requests.
+pub(crate) struct Scripted {
+    answer: Answer,
+    pub seen: RefCell<Vec<(Channel, PeerKind)>>,
+}
+
+impl Service for Scripted {
+    fn admits(&self, _: NodeId) -> Result<(), Cow<'static, str>> {
+        Ok(())
+    }
+
+    fn connected(&self, _: &Peer) {}
+
+    fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {
+        self.seen.borrow_mut().extend(request.kind.map(|kind| (peer.channel, kind)));
+        (self.answer)(peer.channel, request)
+    }
+}
+
+/// A serving node. Its tasks end with the runtime of the test.
+pub(crate) struct Server {
+    pub address: SocketAddr,
+    pub service: Rc<Scripted>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Server {
+    pub async fn start(answer: impl Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>> + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = Rc::new(Scripted { answer: Box::new(answer), seen: RefCell::default() });
+        let (stop, stopped) = watch::channel(false);
+        spawn_local(serve(listener, credentials(SERVER, 5), Rc::clone(&service), stopped));
+        Self { address, service, _stop: stop }
+    }
+
+    /// Returns links to the server from node 1. They share a path.
+    pub fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
+        let path = Path::default();
+        let own = credentials(NodeId(1), 5);
+        channels.map(|channel| Link::new(Rc::clone(&own), SERVER, self.address.to_string(), channel, path.clone()))
+    }
+}
+
+/// Answers a ping; with nothing if it is malformed.
+pub(crate) fn pong(request: &Frame) -> Vec<u8> {
+    use thalweg_types::Index;
+    use thalweg_wire::peer::PeerFrame;
+    let Ok(Ping { number, .. }) = Ping::decode_body(&request.body) else { return Vec::new() };
+    encoded(&Pong { number, last: Index(0), applied: Index(0), free_bytes: 0 }, request.id).unwrap()
+}
+
+/// Runs a test and its tasks on this thread.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}

@@ -1,0 +1,140 @@
+//! A small cluster for tests.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use thalweg_cluster::{Node, NodeOptions, Secret};
+use thalweg_engine::{Database, MemberIdentity, Options};
+use thalweg_serving::cluster::{ClusterHandle, ClusterReport, Role};
+use thalweg_types::{ClusterId, NodeId};
+
+/// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node with its database.
+pub struct TestNode {
+    pub db: Database,
+    pub node: Node,
+    pub path: PathBuf,
+    pub options: NodeOptions,
+}
+
+/// A cluster, and the directory of its nodes.
+pub struct TestCluster {
+    pub dir: TempDir,
+    pub id: ClusterId,
+    pub nodes: Vec<TestNode>,
+}
+
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn database_options() -> Options {
+    Options { segment_bytes: 8 << 20, spare_segments: 2, reserve_bytes: 0, ..Options::default() }
+}
+
+pub fn node_options(name: &str) -> NodeOptions {
+    let options = NodeOptions::new("127.0.0.1:0".parse().unwrap(), Secret::new(&[7; 32]));
+    NodeOptions { name: name.to_owned(), compare_every: Duration::from_millis(200), ..options }
+}
+
+impl TestNode {
+    pub fn start(path: PathBuf, identity: MemberIdentity, options: NodeOptions, id: Option<ClusterId>) -> Self {
+        let db = Database::open_member(&path, database_options(), identity).unwrap();
+        let cluster = id.or(db.report().cluster).unwrap();
+        let node = Node::start(&db, cluster, options.clone()).unwrap();
+        // The next run of this node has the address that the others know.
+        let options = NodeOptions { listen: node.address(), ..options };
+        Self { db, node, path, options }
+    }
+
+    pub fn id(&self) -> NodeId {
+        self.node.report().node
+    }
+
+    pub fn report(&self) -> ClusterReport {
+        self.node.report()
+    }
+
+    pub fn stop(self) -> (PathBuf, NodeOptions) {
+        self.node.shut_down();
+        self.db.close().unwrap();
+        (self.path, self.options)
+    }
+}
+
+impl TestCluster {
+    /// Starts a cluster of `count` voters.
+    pub fn start(count: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let first = TestNode::start(dir.path().join("n1"), MemberIdentity::Found, node_options("n1"), None);
+        let id = first.db.report().cluster.unwrap();
+        let mut cluster = Self { dir, id, nodes: vec![first] };
+        for number in 2..=count {
+            cluster.add(&format!("n{number}"));
+        }
+        cluster.wait_for_voters(count);
+        cluster
+    }
+
+    /// Adds a new node.
+    pub fn add(&mut self, name: &str) {
+        let join = self.nodes.iter().map(|node| node.node.address().to_string()).collect();
+        let options = NodeOptions { join, ..node_options(name) };
+        let identity = MemberIdentity::Join { cluster: self.id };
+        self.nodes.push(TestNode::start(self.dir.path().join(name), identity, options, Some(self.id)));
+    }
+
+    /// Starts a node again that was stopped.
+    pub fn restart(&mut self, path: PathBuf, options: NodeOptions) {
+        self.nodes.push(TestNode::start(path, MemberIdentity::Existing, options, Some(self.id)));
+    }
+
+    pub fn wait_for_voters(&self, count: usize) {
+        wait_until("all nodes vote and know their leader", || {
+            self.nodes.iter().all(|node| {
+                let report = node.report();
+                let voters = report.members.iter().filter(|member| member.role == Role::Voter).count();
+                voters == count && report.leader.is_some()
+            })
+        });
+    }
+
+    /// Returns the place of the leader.
+    pub fn leader(&self) -> usize {
+        let mut found = None;
+        wait_until("a node leads", || {
+            found = self.nodes.iter().position(|node| node.node.leads());
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Returns the place of a node that does not lead.
+    pub fn follower(&self) -> usize {
+        let leader = self.leader();
+        (0..self.nodes.len()).find(|at| *at != leader).unwrap()
+    }
+
+    /// Waits until all nodes have applied the same entries, and checks that their states are equal.
+    pub fn check_equal(&self) {
+        let applied = |node: &TestNode| {
+            let applied = node.db.member_parts().unwrap().machine.applied();
+            (applied.index, applied.running_hash)
+        };
+        wait_until("all nodes have applied the same entries", || {
+            let last = self.nodes.iter().map(|node| applied(node).0).max();
+            self.nodes.iter().all(|node| Some(applied(node).0) == last)
+        });
+        let all: Vec<_> = self.nodes.iter().map(applied).collect();
+        assert!(all.iter().all(|one| one == &all[0]), "{all:?}");
+    }
+}

@@ -1,0 +1,4 @@
+//! Nodes of a cluster with real databases, over loopback, in one process.
+
+mod cluster;
+mod nodes;

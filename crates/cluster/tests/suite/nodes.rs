@@ -1,0 +1,135 @@
+//! Writes, reads, failover and changes of the members.
+
+use std::time::{Duration, Instant};
+
+use thalweg_engine::WriteError;
+use thalweg_serving::cluster::{ClusterError, ClusterHandle, Removal, Role};
+use thalweg_types::{Durability, ReadLevel};
+
+use crate::cluster::{TestCluster, wait_until};
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+fn wait<T>(future: thalweg_serving::cluster::ClusterFuture<T>) -> Result<T, ClusterError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Writes until a write is acknowledged, as a client does that repeats a write which may happen twice.
+fn put_again(cluster: &TestCluster, at: usize, key: &[u8], value: &[u8]) {
+    let deadline = soon();
+    loop {
+        let put = cluster.nodes[at].db.keyspace("k").map_err(|error| error.to_string());
+        match put.and_then(|keyspace| keyspace.put(key, value).map_err(|error| error.to_string())) {
+            Ok(_) => return,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_node_takes_writes_and_all_states_are_equal() {
+    let cluster = TestCluster::start(3);
+    for (at, node) in cluster.nodes.iter().enumerate() {
+        let keyspace = node.db.keyspace("k").unwrap();
+        for number in 0..50 {
+            let ack = keyspace.put(format!("{at}-{number}").as_bytes(), b"value").unwrap();
+            assert_eq!(ack.durability, Durability::Quorum);
+            // A node reads its own writes, also if it has forwarded them.
+            assert!(keyspace.get(format!("{at}-{number}").as_bytes()).unwrap().is_some());
+        }
+    }
+    cluster.check_equal();
+    for node in &cluster.nodes {
+        let keyspace = node.db.keyspace("k").unwrap();
+        for at in 0..3 {
+            assert!(keyspace.get(format!("{at}-49").as_bytes()).unwrap().is_some());
+        }
+    }
+    let comparison = wait(cluster.nodes[0].node.digest(soon())).unwrap();
+    assert!(comparison.is_equal(), "{comparison:?}");
+    assert!(comparison.members.len() == 3 && comparison.members.iter().all(|member| member.digest.is_ok()));
+}
+
+#[test]
+fn a_read_on_a_follower_sees_every_write_that_was_acknowledged_before() {
+    let cluster = TestCluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let written = cluster.nodes[leader].db.keyspace("k").unwrap();
+    let read = &cluster.nodes[follower];
+    for number in 0..30_u32 {
+        let ack = written.put(b"key", &number.to_le_bytes()).unwrap();
+        let shown = wait(read.node.read(ReadLevel::Linearizable, soon())).unwrap();
+        assert!(Some(shown) >= ack.revision);
+        let value = read.db.keyspace("k").unwrap().get(b"key").unwrap().unwrap().value;
+        assert_eq!(value, &number.to_le_bytes()[..]);
+    }
+    let ack = written.put(b"key", b"last").unwrap();
+    let revision = ack.revision.unwrap();
+    assert!(wait(read.node.read(ReadLevel::AtLeast(revision), soon())).unwrap() >= revision);
+}
+
+#[test]
+fn a_stopped_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    let mut cluster = TestCluster::start(3);
+    let leader = cluster.leader();
+    let keyspace = cluster.nodes[leader].db.keyspace("k").unwrap();
+    (0..100_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), b"before").unwrap()));
+    drop(keyspace);
+    let (path, options) = cluster.nodes.remove(leader).stop();
+    put_again(&cluster, 0, b"after", b"value");
+    for node in &cluster.nodes {
+        wait(node.node.read(ReadLevel::Linearizable, soon())).unwrap();
+        let keyspace = node.db.keyspace("k").unwrap();
+        assert!((0..100_u32).all(|number| keyspace.get(&number.to_be_bytes()).unwrap().is_some()));
+        assert!(keyspace.get(b"after").unwrap().is_some());
+    }
+    cluster.restart(path, options);
+    cluster.wait_for_voters(3);
+    cluster.check_equal();
+}
+
+#[test]
+fn without_a_majority_nothing_is_acknowledged_or_read() {
+    let mut cluster = TestCluster::start(3);
+    let keyspace = cluster.nodes[0].db.keyspace("k").unwrap();
+    keyspace.put(b"key", b"value").unwrap();
+    let stopped: Vec<_> = cluster.nodes.drain(1..).map(|node| node.stop()).collect();
+    let alone = &cluster.nodes[0];
+    wait_until("the node has no leader", || alone.report().leader.is_none());
+    assert!(matches!(keyspace.put(b"key", b"other"), Err(WriteError::NoLeader)), "it has no effect");
+    let read = wait(alone.node.read(ReadLevel::Linearizable, Instant::now() + Duration::from_millis(500)));
+    assert!(read.is_err(), "{read:?}");
+    assert!(wait(alone.node.read(ReadLevel::Stale, soon())).is_ok());
+    assert_eq!(keyspace.get(b"key").unwrap().unwrap().value, &b"value"[..]);
+    stopped.into_iter().for_each(|(path, options)| cluster.restart(path, options));
+    put_again(&cluster, 0, b"key", b"other");
+    cluster.check_equal();
+}
+
+#[test]
+fn members_are_added_and_removed_and_leadership_is_transferred() {
+    let mut cluster = TestCluster::start(1);
+    cluster.nodes[0].db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+    cluster.add("n2");
+    cluster.add("n3");
+    cluster.wait_for_voters(3);
+    let leader = cluster.leader();
+    let other = cluster.follower();
+    let target = cluster.nodes[other].id();
+    // Any node passes changes on to the leader.
+    let new = wait(cluster.nodes[other].node.transfer(Some(target), soon())).unwrap();
+    assert_eq!(new, target);
+    wait_until("the node leads", || cluster.nodes[other].node.leads());
+    let gone = cluster.nodes[leader].id();
+    wait(cluster.nodes[leader].node.remove(gone, Removal::Safe, soon())).unwrap();
+    let removed = cluster.nodes.remove(leader);
+    cluster.wait_for_voters(2);
+    removed.stop();
+    put_again(&cluster, 0, b"key", b"other");
+    cluster.check_equal();
+    let report = cluster.nodes[0].report();
+    assert!(report.members.iter().all(|member| member.node != gone && member.role == Role::Voter));
+}

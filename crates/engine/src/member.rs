@@ -1,0 +1,196 @@
+//! A database that is a member of a cluster.
+//!
+//! Owns: the calls between the database and the crate that runs consensus for it. Does not own: consensus, membership,
+//! links between nodes.
+
+use std::{
+    ops::ControlFlow,
+    path::Path,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
+
+use thalweg_disk::Disk;
+use thalweg_log::Log;
+use thalweg_replica::{Member, ReplayProgress, Replica};
+use thalweg_state::machine::Machine;
+use thalweg_types::{Clock, ClusterId, Durability, Index, Lsn};
+
+use crate::{
+    database::Database,
+    error::{OpenError, WriteError},
+    identity::{MemberIdentity, Origin, Part},
+    inner::Inner,
+    open::{self, Mode, Surroundings},
+    options::Options,
+};
+
+/// Parts of a member's database on which consensus works.
+#[derive(Clone, Debug)]
+pub struct MemberParts {
+    /// Log of the node, with the entries of the group.
+    pub log: Log,
+    /// State of the space on this node.
+    pub machine: Arc<Machine>,
+    /// The space's part that belongs to this node: proposals and applying.
+    pub member: Member,
+}
+
+/// Surroundings of a database that is opened in stepped mode, without threads of its own.
+#[derive(Clone, Debug)]
+pub struct SteppedOptions<'a> {
+    /// Disk of the node.
+    pub disk: Arc<dyn Disk>,
+    /// Clock of the node.
+    pub clock: Arc<dyn Clock>,
+    /// Seed of the node's id, and of the cluster's id if the node founds it.
+    pub seed: u64,
+    /// Directory in the operating system for the tables of the LSM backend, which does its own I/O; other backends need
+    /// none.
+    pub os_dir: Option<&'a Path>,
+}
+
+impl Database {
+    /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader until
+    /// consensus runs on its [parts](Self::member_parts).
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or may not take this part in the cluster.
+    pub fn open_member(path: impl AsRef<Path>, options: Options, identity: MemberIdentity) -> Result<Self, OpenError> {
+        Self::open_member_while(path, options, identity, open::random_cluster(), &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Opens a data directory like [`open_member`](Self::open_member). `founded` is the id of the cluster if the directory
+    /// founds one. Calls `progress` after each log record that is replayed; if it returns `Break`, the open ends.
+    ///
+    /// # Errors
+    /// Those of [`open_member`](Self::open_member), and an error if `progress` ends the open.
+    pub fn open_member_while(
+        path: impl AsRef<Path>,
+        options: Options,
+        identity: MemberIdentity,
+        founded: ClusterId,
+        progress: &mut dyn FnMut(&ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<Self, OpenError> {
+        let opened = open::real(path.as_ref(), &options, Some((identity, founded)), progress)?;
+        Ok(Self::start(opened, options))
+    }
+
+    /// Opens a data directory like [`open_member`](Self::open_member), on any disk, with any clock and seed.
+    ///
+    /// # Errors
+    /// Those of [`open_member`](Self::open_member).
+    pub fn open_member_on(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+        options: Options,
+        identity: MemberIdentity,
+    ) -> Result<Self, OpenError> {
+        let surroundings = Surroundings { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
+        let part = Part::Member(identity, drawn_from(seed));
+        let opened = open::on(surroundings, &options, part, &mut |_| ControlFlow::Continue(()))?;
+        Ok(Self::start(opened, options))
+    }
+
+    /// Opens a data directory without any thread of its own, alone or as a member. The caller does the background work
+    /// with [`step`](Self::step) and [`maintain_async`](Self::maintain_async). Calls that block for an fsync perform it
+    /// on the caller's thread. For simulations; snapshots and scrubs still start threads.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`open_member`](Self::open_member).
+    pub fn open_stepped(
+        stepped: &SteppedOptions<'_>,
+        options: Options,
+        identity: Option<MemberIdentity>,
+    ) -> Result<Self, OpenError> {
+        let SteppedOptions { disk, clock, seed, os_dir } = stepped;
+        let mode = Mode::Stepped;
+        let surroundings = Surroundings { disk: Arc::clone(disk), clock, seed: *seed, mode, os_dir: *os_dir };
+        let part = identity.map_or(Part::Alone, |identity| Part::Member(identity, drawn_from(*seed)));
+        let zero = std::time::Duration::ZERO;
+        let options = Options { maintenance_interval: zero, scrub_interval: zero, ..options };
+        let opened = open::on(surroundings, &options, part, &mut |_| ControlFlow::Continue(()))?;
+        Ok(Self::start(opened, options))
+    }
+
+    /// Returns the parts on which consensus works; `None` on a node alone.
+    #[must_use]
+    pub fn member_parts(&self) -> Option<MemberParts> {
+        let open = &self.inner.open;
+        let member = open.replica.member()?.clone();
+        Some(MemberParts { log: open.log.clone(), machine: open.machine.clone(), member })
+    }
+
+    /// Keeps log from an entry on while it is within `history_bytes`, whatever its age, because a live follower still
+    /// needs it. `None` keeps nothing for followers. A node alone has none.
+    pub fn set_follower_floor(&self, floor: Option<Index>) {
+        let floor = floor.unwrap_or(Index(u64::MAX));
+        self.inner.follower_floor.store(floor.0, Ordering::Release);
+    }
+
+    /// Stops serving: writes fail with `StoppedServing` from now on, tails and watches end, and the health shows the
+    /// reason. Callers that serve reads check [`stopped_serving`](Self::stopped_serving) first. Only opening the
+    /// directory again ends this. Later calls have no effect.
+    pub fn stop_serving(&self, reason: impl Into<String>) {
+        if self.inner.stopped.set(reason.into()).is_ok() {
+            self.inner.open.tails.close();
+            self.inner.open.watches.close();
+        }
+    }
+
+    /// Returns the reason why the database has [stopped serving](Self::stop_serving); `None` if it serves.
+    #[must_use]
+    pub fn stopped_serving(&self) -> Option<&str> {
+        self.inner.stopped.get().map(String::as_str)
+    }
+}
+
+/// Draws the id of a cluster from a seed.
+fn drawn_from(seed: u64) -> ClusterId {
+    // SplitMix64 (Steele, Lea, Flood 2014).
+    let mixed = |number: u64| {
+        let first = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let second = (first ^ (first >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        second ^ (second >> 31)
+    };
+    let step = 0x9e37_79b9_7f4a_7c15_u64;
+    let [high, low] = [1, 2].map(|times| mixed(seed.wrapping_add(step.wrapping_mul(times))));
+    ClusterId(u128::from(high) << 64 | u128::from(low))
+}
+
+/// Returns the level that a write reaches which asks for `level`: a member replicates everything that it acknowledges
+/// after the command is committed.
+pub(crate) fn raised(level: Durability, replica: &Replica) -> Durability {
+    match replica.member() {
+        Some(_) if level > Durability::None => Durability::Quorum,
+        _ => level,
+    }
+}
+
+impl Inner {
+    /// Passes to the log from where on a live follower needs it. Marks lie at most some hundred records apart, so a
+    /// little more is kept.
+    pub(crate) fn keep_for_followers(&self) {
+        let floor = Index(self.follower_floor.load(Ordering::Acquire));
+        let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {
+            Ok(Some(mark)) => mark.lsn,
+            // Without a mark the position is unknown: keep as much as there is.
+            Ok(None) | Err(_) => Lsn::ZERO,
+        });
+        self.open.log.keep_from(from);
+    }
+
+    /// Notes in the identity that the directory has received records, as soon as they survive a power loss.
+    pub(crate) fn note_joined(&self) -> Result<(), WriteError> {
+        let mut identity = self.open.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cluster) = identity.cluster.filter(|cluster| cluster.origin == Origin::Joining) else { return Ok(()) };
+        if self.open.log.durable() == Lsn::ZERO {
+            return Ok(());
+        }
+        let joined = identity.with_cluster(cluster.id, Origin::Joined);
+        let failed = |error: std::io::Error| WriteError::StateFailed { reason: format!("IDENTITY: {error}") };
+        joined.write(&self.open.disk).map_err(failed)?;
+        *identity = joined;
+        Ok(())
+    }
+}

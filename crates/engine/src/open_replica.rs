@@ -1,0 +1,224 @@
+//! Opening the space of a directory, whose log is recovered: alone, or as a member of a cluster.
+//!
+//! Owns: replay, the check of the wall clock, and founding a cluster. Does not own: the recovery of the log, or
+//! consensus.
+//!
+//! A node alone replays its whole log. A member applies nothing at open, because it does not know which entries after
+//! its state are committed.
+//!
+//! A directory that founds a cluster, and a member that was in use alone since and showed a later time than its last
+//! entry has, are first opened alone. So the log of a founder is founded before the identity says so, and no key that a
+//! reader of the node alone saw ended appears again.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use thalweg_disk::Disk;
+use thalweg_log::{Log, Purpose};
+use thalweg_replica::{
+    Member, MemberOptions, Membership, NOTE_AHEAD, Replayed, Replica, Solo, SoloOptions, SpaceClock, bridge,
+    replay_while,
+};
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::Backend;
+use thalweg_types::{
+    Clock, ClusterId, Durability, Index, Revision, SpaceId, SpaceTime,
+    command::{CommandError, Framed, HistoryFloor, MoveTarget, encode_expire},
+    limits::MIN_INLINE_VALUE_BYTES,
+};
+
+use crate::{
+    clock_file::{self, ClockFile},
+    error::OpenError,
+    identity::{Identity, MemberIdentity, Origin, Part},
+    open::{LogBlobs, Mode, Progress, io_error},
+    options::{Options, Repair},
+};
+
+/// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
+const HISTORY_ROWS: u32 = 1000;
+/// Number of ended keys that are removed when a directory that was in use alone is opened as a member.
+const EXPIRED_KEYS: u32 = 1;
+
+/// Parts of a directory from which its space is opened.
+pub(crate) struct SpaceParts<'a> {
+    pub(crate) disk: &'a Arc<dyn Disk>,
+    pub(crate) path: PathBuf,
+    pub(crate) log: Log,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) options: &'a Options,
+    pub(crate) identity: Identity,
+    pub(crate) mode: Mode,
+}
+
+/// The space of a directory.
+pub(crate) struct OpenedSpace {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) replica: Replica,
+    pub(crate) clock_file: Arc<ClockFile>,
+    pub(crate) identity: Identity,
+    pub(crate) replayed: Replayed,
+    /// Number of log records that a repair found missing.
+    pub(crate) bridged: u64,
+}
+
+impl SpaceParts<'_> {
+    pub(crate) fn open(self, part: Part, progress: &mut Progress<'_>) -> Result<OpenedSpace, OpenError> {
+        match part {
+            Part::Alone => self.alone(progress),
+            Part::Member(member, drawn) => self.member(member, drawn, progress),
+        }
+    }
+
+    fn machine(&self) -> Result<Arc<Machine>, OpenError> {
+        let inline_value_bytes = self.options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
+        let machine = Machine::open(self.backend.clone(), MachineOptions { inline_value_bytes })?;
+        Ok(Arc::new(machine.with_blobs(Arc::new(LogBlobs(self.log.clone())))))
+    }
+
+    fn clock_file(&self) -> Result<ClockFile, OpenError> {
+        ClockFile::open(self.disk).map_err(|error| io_error(&self.path, "opening the file CLOCK", &error))
+    }
+
+    fn save_clock(&self, file: &ClockFile, time: SpaceTime) -> Result<(), OpenError> {
+        match file.save(self.disk, time) {
+            // A directory on a full disk must open, so that data can be deleted.
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+                Err(io_error(&self.path, "writing the file CLOCK", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn alone(&self, progress: &mut Progress<'_>) -> Result<OpenedSpace, OpenError> {
+        let (machine, options, clock) = (self.machine()?, self.options, self.clock);
+        self.check_sole_voter(&machine)?;
+        let bridged = match (options.repair, self.backend.applied()) {
+            (Repair::CutAtCorruption, Some(applied)) => bridge(&self.log, SpaceId::ZERO, applied)?,
+            _ => 0,
+        };
+        let replayed = replay_while(&self.log, &machine, SpaceId::ZERO, progress)?;
+        let clock_file = self.clock_file()?;
+        let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
+        // A directory of an earlier version, and one that was just created or restored, has no file to compare with.
+        if clock_file.found().is_some()
+            && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
+        {
+            return Err(OpenError::ClockJump { path: self.path.clone(), jump, max: options.max_clock_jump });
+        }
+        let clock_file = Arc::new(clock_file);
+        // Only a wall clock that was set back is behind by more than the notes are ahead.
+        let went_back = clock.wall().plus(NOTE_AHEAD) < last;
+        let anchor = if went_back { last } else { machine.applied().time };
+        let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
+        self.save_clock(&clock_file, space_clock.now())?;
+        let solo_options =
+            SoloOptions { space: SpaceId::ZERO, node: self.identity.node, max_queue_bytes: options.max_queue_bytes };
+        let solo = Solo::open_with(self.log.clone(), machine.clone(), space_clock, &solo_options)?;
+        // Also when the previous open bridged the gap and ended before this step.
+        let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
+        if purged > machine.history_floor()?.index {
+            forget_history(&solo, &self.log)?;
+        }
+        let (replica, identity) = (Replica::Alone(solo), self.identity);
+        Ok(OpenedSpace { machine, replica, clock_file, identity, replayed, bridged })
+    }
+
+    fn member(
+        mut self,
+        member: MemberIdentity,
+        drawn: ClusterId,
+        progress: &mut Progress<'_>,
+    ) -> Result<OpenedSpace, OpenError> {
+        if self.options.repair != Repair::Refuse {
+            return Err(OpenError::CannotRepairMember { path: self.path.clone() });
+        }
+        let founds = self.identity.cluster.is_none();
+        debug_assert!(!founds || member == MemberIdentity::Found, "checked with the identity");
+        let anchor = if founds || self.may_have_been_alone()? { self.begin_alone(progress)? } else { None };
+        if founds {
+            self.identity = self.identity.with_cluster(drawn, Origin::Founded);
+            let written = self.identity.write(self.disk);
+            written.map_err(|error| io_error(&self.path, "writing the identity", &error))?;
+        }
+        // A machine that was used alone reads the time of a clock.
+        let machine = self.machine()?;
+        let clock_file = Arc::new(self.clock_file()?);
+        self.save_clock(&clock_file, machine.applied().time)?;
+        let defaults = MemberOptions::new(SpaceId::ZERO, self.identity.node, self.options.max_queue_bytes);
+        let max_move_wait = match self.mode {
+            Mode::Threaded => defaults.max_move_wait,
+            Mode::Stepped => std::time::Duration::ZERO,
+        };
+        let member_options = MemberOptions { max_move_wait, anchor, ..defaults };
+        let member = Member::open(self.log.clone(), machine.clone(), self.clock.clone(), &member_options)?;
+        let (replica, identity) = (Replica::Member(member), self.identity);
+        Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
+    }
+
+    /// Checks that no other node decided about the entries that this node is about to apply. Of a directory that was
+    /// never in a cluster, or has founded its cluster, the first membership in the log names this node, and replay ends
+    /// at one that names others too.
+    fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
+        let Some(cluster) = self.identity.cluster else { return Ok(()) };
+        let is_sole_voter = match machine.membership()? {
+            None => cluster.origin == Origin::Founded,
+            Some(membership) => {
+                let membership = Membership::decode(&membership.payload);
+                membership.is_some_and(|membership| membership.sole_voter() == Some(self.identity.node))
+            }
+        };
+        let not_alone = || OpenError::NotAlone { path: self.path.clone(), cluster: cluster.id };
+        is_sole_voter.then_some(()).ok_or_else(not_alone)
+    }
+
+    /// Returns true if this node may have been opened alone since its last entry: then readers may have seen a later time
+    /// than that of the entry.
+    fn may_have_been_alone(&self) -> Result<bool, OpenError> {
+        let is_founder = self.identity.cluster.is_some_and(|cluster| cluster.origin == Origin::Founded);
+        let applied = self.machine()?.applied().time;
+        Ok(is_founder && self.clock_file()?.found().is_some_and(|found| found > applied))
+    }
+
+    /// Opens the space alone and closes it again. Appends an entry after the deadlines that have passed. Returns the
+    /// time that the space has reached; `None` if other nodes vote too.
+    fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
+        let opened = match self.alone(progress) {
+            Ok(opened) => opened,
+            Err(OpenError::NotAlone { .. } | OpenError::Replica(thalweg_replica::OpenError::NotAlone { .. })) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let OpenedSpace { machine, replica, .. } = opened;
+        if machine.expiry_due(replica.now())? {
+            let mut command = Framed::new();
+            let encode = |out: &mut Vec<u8>| {
+                encode_expire(out, EXPIRED_KEYS);
+                Ok::<_, CommandError>(())
+            };
+            // The command is constant and short, so it encodes.
+            let encoded = command.encode(encode).map_err(|error| error.to_string());
+            let proposed = encoded.and_then(|()| {
+                let proposed = replica.propose(&command, Durability::Disk, Purpose::Reclaim);
+                proposed.map_err(|error| error.to_string())
+            });
+            proposed.map_err(|reason| OpenError::Founding { reason })?;
+        }
+        let reached = replica.now();
+        replica.close();
+        self.log.sync().map_err(thalweg_replica::OpenError::from)?;
+        Ok(Some(reached))
+    }
+}
+
+/// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
+/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
+/// from there. The floor rises at most to the applied position, which is above the gap.
+fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
+    let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
+    let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
+    let raised = solo.relocate(&raise.encode_alone()).map_err(|error| error.to_string());
+    let synced = raised.and_then(|_| log.sync().map_err(|error| error.to_string()));
+    synced.map(drop).map_err(|reason| OpenError::Repair { reason })
+}

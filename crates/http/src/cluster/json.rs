@@ -1,0 +1,378 @@
+//! JSON of requests and replies of `/v1/cluster`.
+
+use serde::{Deserialize, Serialize};
+use thalweg_serving::{
+    cluster::{ClusterReport, DigestComparison, JoinRequest, MemberReport, NodeHealth, Removal, Since},
+    error::ApiError,
+};
+use thalweg_types::NodeId;
+use utoipa::ToSchema;
+
+/// Longest name, address or zone of a node in bytes.
+const MAX_TEXT_BYTES: usize = 255;
+
+/// Returns the id of a node as clients see it: 16 hexadecimal digits.
+pub(super) fn id_of(node: NodeId) -> String {
+    format!("{:016x}", node.0)
+}
+
+/// The cluster, as the node that answers knows it.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ClusterStatus {
+    /// Id of the cluster: 32 hexadecimal digits.
+    cluster: String,
+    /// Id of the node that answers: 16 hexadecimal digits.
+    node: String,
+    name: String,
+    /// Role of the node: voter or learner. Missing if the node was removed.
+    role: Option<&'static str>,
+    /// True if the node leads.
+    leads: bool,
+    /// Id of the leader, if the node knows one.
+    leader: Option<String>,
+    term: u64,
+    /// Last index that a majority has.
+    commit_index: u64,
+    /// Last index that the node has applied.
+    applied_index: u64,
+    /// Revision of the node's state, for `Thalweg-Read: at-least`.
+    applied_revision: u64,
+    voters: usize,
+    learners: usize,
+    /// True if a majority of the voters is not known to be down.
+    majority: bool,
+    /// True while a change of the members is not complete.
+    changing: bool,
+}
+
+impl ClusterStatus {
+    pub(super) fn of(report: &ClusterReport) -> Self {
+        let own = report.members.iter().find(|member| member.node == report.node);
+        let voters = report.voters().count();
+        Self {
+            cluster: report.cluster.to_string(),
+            node: id_of(report.node),
+            name: own.map_or_else(String::new, |own| own.name.clone()),
+            role: own.map(|own| own.role.name()),
+            leads: report.leader == Some(report.node),
+            leader: report.leader.map(id_of),
+            term: report.term.0,
+            commit_index: report.commit_index.0,
+            applied_index: report.applied_index.0,
+            applied_revision: report.applied_revision.0,
+            voters,
+            learners: report.members.len() - voters,
+            majority: report.has_majority(),
+            changing: report.is_changing,
+        }
+    }
+}
+
+/// A member of the cluster.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterMember)]
+pub(crate) struct MemberShown {
+    /// Id of the node: 16 hexadecimal digits.
+    node: String,
+    name: String,
+    /// Address at which other nodes reach the member.
+    address: String,
+    zone: String,
+    version: String,
+    /// Role of the member: voter or learner.
+    role: &'static str,
+    leads: bool,
+    /// Health as the answering node sees it: alive, suspect or down.
+    health: &'static str,
+    /// Time since the member was heard last; missing if it was never heard.
+    heard_millis: Option<u64>,
+    /// True if the replica lacks many entries or bytes.
+    lagging: bool,
+    /// True if the replica has not been up to date for long.
+    stale: bool,
+}
+
+impl MemberShown {
+    fn of(report: &ClusterReport, member: &MemberReport) -> Self {
+        Self {
+            node: id_of(member.node),
+            name: member.name.clone(),
+            address: member.address.clone(),
+            zone: member.zone.clone(),
+            version: member.version.clone(),
+            role: member.role.name(),
+            leads: report.leader == Some(member.node),
+            health: member.health.name(),
+            heard_millis: member.heard.map(|Since(millis)| millis),
+            lagging: member.is_lagging(&report.triggers),
+            stale: member.is_stale(&report.triggers),
+        }
+    }
+}
+
+/// The members of the cluster.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterMembers)]
+pub(crate) struct MemberList {
+    members: Vec<MemberShown>,
+}
+
+impl MemberList {
+    pub(super) fn of(report: &ClusterReport) -> Self {
+        Self { members: report.members.iter().map(|member| MemberShown::of(report, member)).collect() }
+    }
+}
+
+/// A node that serves clients.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterNode)]
+pub(crate) struct NodeShown {
+    node: String,
+    name: String,
+    zone: String,
+    leads: bool,
+    health: &'static str,
+    /// Address of HTTP; missing if it is unknown.
+    http: Option<String>,
+    /// Address of the native protocol; missing if it is unknown or not served.
+    native: Option<String>,
+    /// Address for Redis clients; missing if it is unknown or not served.
+    resp: Option<String>,
+}
+
+/// The nodes of the cluster, for clients that choose among them.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterNodes)]
+pub(crate) struct NodeList {
+    nodes: Vec<NodeShown>,
+}
+
+impl NodeList {
+    pub(super) fn of(report: &ClusterReport) -> Self {
+        let shown = |member: &MemberReport| NodeShown {
+            node: id_of(member.node),
+            name: member.name.clone(),
+            zone: member.zone.clone(),
+            leads: report.leader == Some(member.node),
+            health: member.health.name(),
+            http: member.serves.http.clone(),
+            native: member.serves.native.clone(),
+            resp: member.serves.resp.clone(),
+        };
+        Self { nodes: report.members.iter().map(shown).collect() }
+    }
+}
+
+/// A replica of the data.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Replica)]
+pub(crate) struct ReplicaShown {
+    node: String,
+    name: String,
+    role: &'static str,
+    leads: bool,
+    /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. A node that is not
+    /// alive has that status.
+    status: &'static str,
+    /// Last index in the log of the replica, as far as it is known.
+    offset: Option<u64>,
+    /// Last index that the replica has applied, as far as it is known.
+    applied_index: Option<u64>,
+    /// Number of entries that the replica lacks.
+    lag_entries: Option<u64>,
+    /// Size in bytes of these entries.
+    lag_bytes: Option<u64>,
+    /// Time since the replica was up to date; missing if it is.
+    behind_millis: Option<u64>,
+}
+
+/// The replicas of the data, and the bounds of the conditions `lagging` and `stale`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Replicas)]
+pub(crate) struct ReplicaList {
+    commit_index: u64,
+    lagging_above_entries: u64,
+    lagging_above_bytes: u64,
+    stale_after_millis: u64,
+    replicas: Vec<ReplicaShown>,
+}
+
+impl ReplicaList {
+    pub(super) fn of(report: &ClusterReport) -> Self {
+        let shown = |member: &MemberReport| ReplicaShown {
+            node: id_of(member.node),
+            name: member.name.clone(),
+            role: member.role.name(),
+            leads: report.leader == Some(member.node),
+            status: status_of(report, member),
+            offset: member.log_index.map(|index| index.0),
+            applied_index: member.applied_index.map(|index| index.0),
+            lag_entries: member.lag.map(|lag| lag.entries),
+            lag_bytes: member.lag.map(|lag| lag.bytes),
+            behind_millis: member.behind.map(|Since(millis)| millis),
+        };
+        Self {
+            commit_index: report.commit_index.0,
+            lagging_above_entries: report.triggers.lag_entries,
+            lagging_above_bytes: report.triggers.lag_bytes,
+            stale_after_millis: report.triggers.stale_after.0,
+            replicas: report.members.iter().map(shown).collect(),
+        }
+    }
+}
+
+fn status_of(report: &ClusterReport, member: &MemberReport) -> &'static str {
+    match (member.health, member.is_lagging(&report.triggers), member.is_stale(&report.triggers)) {
+        (NodeHealth::Alive, true, true) => "lagging and stale",
+        (NodeHealth::Alive, true, false) => "lagging",
+        (NodeHealth::Alive, false, true) => "stale",
+        (health, ..) => health.name(),
+    }
+}
+
+/// Request to add a node.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ClusterJoin)]
+pub(crate) struct JsonJoin {
+    /// Id of the new node: 16 hexadecimal digits.
+    node: String,
+    /// Address at which the members reach the new node.
+    address: String,
+    /// Name of the new node; its id if missing.
+    name: Option<String>,
+    zone: Option<String>,
+    /// True if the node stays a learner until it is promoted by a request.
+    learner: Option<bool>,
+}
+
+impl JsonJoin {
+    /// Checks the request.
+    pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
+        let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
+        let Self { node, address, name, zone, learner } = self;
+        let id =
+            Some(&node).filter(|digits| digits.len() == 16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits"))?;
+        let (name, zone) = (name.unwrap_or(node), zone.unwrap_or_default());
+        if [&address, &name, &zone].iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+            return Err(bad("address, name and zone have 255 bytes at most"));
+        }
+        if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+            return Err(bad("address must be HOST:PORT"));
+        }
+        Ok(JoinRequest { node: NodeId(id), name, address, zone, stays_learner: learner.unwrap_or(false) })
+    }
+}
+
+/// Result of a join.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterJoined)]
+pub(crate) struct Joined {
+    /// Id of the new member.
+    pub(super) node: String,
+}
+
+/// Request that names a member.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ClusterPromote)]
+pub(crate) struct JsonMember {
+    /// Id or name of the member.
+    pub(super) node: String,
+}
+
+/// Request to remove a member.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ClusterRemove)]
+pub(crate) struct JsonRemove {
+    /// Id or name of the member; a leave needs none.
+    pub(super) node: Option<String>,
+    /// True if the member is removed even if the remaining voters that are alive are no majority.
+    force: Option<bool>,
+}
+
+impl JsonRemove {
+    pub(super) fn removal(&self) -> Removal {
+        if self.force.unwrap_or(false) { Removal::Forced } else { Removal::Safe }
+    }
+}
+
+/// Request to transfer leadership.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ClusterTransfer)]
+pub(crate) struct JsonTransfer {
+    /// Id or name of the new leader; the voter with the least lag if missing.
+    pub(super) to: Option<String>,
+}
+
+/// Result of a transfer of leadership.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterLeader)]
+pub(crate) struct Leading {
+    /// Id of the new leader.
+    pub(super) leader: String,
+}
+
+/// The token with which nodes join, and the addresses to join at.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct JoinToken {
+    /// The token. It contains the secret that the nodes share.
+    pub(super) token: String,
+    /// Addresses of the members, for `--join`.
+    pub(super) addresses: Vec<String>,
+}
+
+/// Digest of one member's state.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MemberDigest)]
+pub(crate) struct DigestShown {
+    node: String,
+    name: String,
+    /// XXH3-128 hash of all replicated rows, in hexadecimal.
+    digest: Option<String>,
+    /// Reason why there is no digest.
+    missing: Option<String>,
+}
+
+/// Digests of the members' states at one index.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterDigest)]
+pub(crate) struct DigestsShown {
+    index: u64,
+    /// True if all digests that exist are equal.
+    equal: bool,
+    members: Vec<DigestShown>,
+}
+
+impl DigestsShown {
+    pub(super) fn of(comparison: &DigestComparison, report: &ClusterReport) -> Self {
+        let name = |node| report.members.iter().find(|member| member.node == node).map(|member| member.name.clone());
+        let members = comparison.members.iter().map(|member| DigestShown {
+            node: id_of(member.node),
+            name: name(member.node).unwrap_or_default(),
+            digest: member.digest.as_ref().ok().cloned(),
+            missing: member.digest.as_ref().err().cloned(),
+        });
+        Self { index: comparison.index.0, equal: comparison.is_equal(), members: members.collect() }
+    }
+}
+
+/// An event of the cluster.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterEvent)]
+pub(crate) struct EventShown {
+    /// Number of the event on the node that answers.
+    pub(super) sequence: u64,
+    pub(super) unix_micros: u64,
+    /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale or caught_up.
+    pub(super) event: &'static str,
+    /// Node that the event is about; missing if the cluster has lost its leader.
+    pub(super) node: Option<String>,
+    /// Name of the node, if it is a member.
+    pub(super) name: Option<String>,
+    /// Term of a new leader.
+    pub(super) term: Option<u64>,
+}

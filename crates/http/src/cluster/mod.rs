@@ -1,0 +1,227 @@
+//! Handlers of `/v1/cluster`: the members of the cluster, changes of them, and its events.
+//!
+//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`), the stream of events (`events`), and
+//! the steps before each request of a clustered node (`admission`): the administrators' token and the read barrier.
+//! Does not own: the cluster itself, which the handlers call through [`ClusterHandle`].
+//!
+//! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `admission` has checked the
+//! token of its request. On a node without a cluster each handler answers with `not_clustered`.
+
+pub(crate) mod admission;
+pub(crate) mod events;
+mod json;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::http::StatusCode;
+use serde_json::json;
+use thalweg_serving::{
+    app::App,
+    cluster::{Cluster, ClusterError, ClusterHandle, MemberReport},
+    error::ApiError,
+};
+use thalweg_types::NodeId;
+
+use self::json::{
+    ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonTransfer, Leading,
+    MemberList, NodeList, ReplicaList, id_of,
+};
+use crate::{
+    body,
+    call::{Answer, Call},
+    describe::Timeout,
+    json as bytes_json, reply,
+};
+
+/// Default time for which a change of the members waits, such as for a learner that receives its first entries.
+const CHANGE_WAIT: Duration = Duration::from_secs(20);
+
+/// Pause before a node that leaves looks again for the leader to which it has handed over.
+const LEADER_PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns the cluster of this node. Returns an error if the node runs alone.
+fn cluster(app: &App) -> Result<&Cluster, ApiError> {
+    app.cluster.as_ref().ok_or_else(|| ClusterError::NotClustered.into())
+}
+
+fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
+    Ok(&cluster(app)?.handle)
+}
+
+/// Finds the member that a request names.
+fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
+    let found = handle.report().find(named).cloned();
+    // A client's text in an error has a bounded length.
+    found.ok_or_else(|| ClusterError::NoSuchMember(named.chars().take(64).collect()).into())
+}
+
+/// Reads the JSON body of a request. An empty body is `{}`.
+async fn sent<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+    call.no_query()?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
+    if body.is_empty() {
+        return bytes_json::parse(b"{}");
+    }
+    call.require_json()?;
+    bytes_json::parse(&body)
+}
+
+fn deadline(call: &Call) -> Result<Instant, ApiError> {
+    Ok(Instant::now() + call.timeout()?.unwrap_or(CHANGE_WAIT))
+}
+
+/// Handles `GET /v1/cluster/status`: returns this node's place in the cluster.
+#[utoipa::path(
+    get, path = "/v1/cluster/status", responses((status = 200, description = "The cluster.", body = ClusterStatus))
+)]
+pub(crate) fn status(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    Ok(reply::json_of(StatusCode::OK, &ClusterStatus::of(&handle(app)?.report())))
+}
+
+/// Handles `GET /v1/cluster/members`: lists the members with their roles and health.
+#[utoipa::path(
+    get, path = "/v1/cluster/members", responses((status = 200, description = "The members.", body = MemberList))
+)]
+pub(crate) fn members(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    Ok(reply::json_of(StatusCode::OK, &MemberList::of(&handle(app)?.report())))
+}
+
+/// Handles `GET /v1/cluster/nodes`: lists the addresses at which the nodes serve clients.
+#[utoipa::path(
+    get, path = "/v1/cluster/nodes", responses((status = 200, description = "The nodes.", body = NodeList))
+)]
+pub(crate) fn nodes(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    Ok(reply::json_of(StatusCode::OK, &NodeList::of(&handle(app)?.report())))
+}
+
+/// Handles `GET /v1/cluster/replicas`: lists the positions of the replicas.
+#[utoipa::path(
+    get, path = "/v1/cluster/replicas", responses((status = 200, description = "The replicas.", body = ReplicaList))
+)]
+pub(crate) fn replicas(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    Ok(reply::json_of(StatusCode::OK, &ReplicaList::of(&handle(app)?.report())))
+}
+
+/// Handles `POST /v1/cluster/join`: adds a node as a learner.
+#[utoipa::path(
+    post, path = "/v1/cluster/join", params(Timeout), request_body = JsonJoin, security(("admin_token" = [])),
+    responses((status = 200, description = "The node is a learner.", body = Joined))
+)]
+pub(crate) async fn join(app: &Arc<App>, call: &mut Call) -> Answer {
+    let handle = handle(app)?;
+    let request: JsonJoin = sent(app, call).await?;
+    let node = handle.join(request.request()?, deadline(call)?).await?;
+    Ok(reply::json_of(StatusCode::OK, &Joined { node: id_of(node) }))
+}
+
+/// Handles `POST /v1/cluster/leave`: removes this node from the cluster.
+#[utoipa::path(
+    post, path = "/v1/cluster/leave", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
+    responses((status = 204, description = "The node is no member any more."))
+)]
+pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
+    let handle = handle(app)?;
+    let request: JsonRemove = sent(app, call).await?;
+    let report = handle.report();
+    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
+        let message = format!("this node is not {other:?}: leave out `node`, or use /v1/cluster/remove");
+        return Err(ApiError::bad_request("other_node", message));
+    }
+    let until = deadline(call)?;
+    if handle.leads() {
+        handle.hand_over(until).await?;
+    }
+    loop {
+        match handle.remove(report.node, request.removal(), until).await {
+            // This node does not know the new leader yet.
+            Err(ClusterError::NoLeader | ClusterError::NotLeader { .. }) if Instant::now() < until => {
+                tokio::time::sleep(LEADER_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
+        }
+    }
+}
+
+fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {
+    found.is_some_and(|member| member.node == own)
+}
+
+/// Handles `POST /v1/cluster/promote`: makes a learner a voter.
+#[utoipa::path(
+    post, path = "/v1/cluster/promote", params(Timeout), request_body = JsonMember, security(("admin_token" = [])),
+    responses((status = 204, description = "The node is a voter."))
+)]
+pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
+    let handle = handle(app)?;
+    let request: JsonMember = sent(app, call).await?;
+    let member = member(handle, &request.node)?;
+    handle.promote(member.node, deadline(call)?).await?;
+    Ok(reply::empty(StatusCode::NO_CONTENT))
+}
+
+/// Handles `POST /v1/cluster/remove`: removes a member.
+#[utoipa::path(
+    post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
+    responses((status = 204, description = "The node is no member any more."))
+)]
+pub(crate) async fn remove(app: &Arc<App>, call: &mut Call) -> Answer {
+    let handle = handle(app)?;
+    let request: JsonRemove = sent(app, call).await?;
+    let named = request.node.as_deref().ok_or_else(|| ApiError::bad_request("bad_json", "node is missing"))?;
+    let member = member(handle, named)?;
+    handle.remove(member.node, request.removal(), deadline(call)?).await?;
+    Ok(reply::empty(StatusCode::NO_CONTENT))
+}
+
+/// Handles `POST /v1/cluster/transfer`: transfers leadership.
+#[utoipa::path(
+    post, path = "/v1/cluster/transfer", params(Timeout), request_body = JsonTransfer, security(("admin_token" = [])),
+    responses((status = 200, description = "The new leader.", body = Leading))
+)]
+pub(crate) async fn transfer(app: &Arc<App>, call: &mut Call) -> Answer {
+    let handle = handle(app)?;
+    let request: JsonTransfer = sent(app, call).await?;
+    let to = match &request.to {
+        Some(named) => Some(member(handle, named)?.node),
+        None => None,
+    };
+    let leader = handle.transfer(to, deadline(call)?).await?;
+    Ok(reply::json_of(StatusCode::OK, &Leading { leader: id_of(leader) }))
+}
+
+/// Handles `POST /v1/cluster/digest`: compares the states of the members.
+#[utoipa::path(
+    post, path = "/v1/cluster/digest", params(Timeout),
+    responses((status = 200, description = "The digests.", body = DigestsShown))
+)]
+pub(crate) async fn digest(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let handle = handle(app)?;
+    let comparison = handle.digest(deadline(call)?).await?;
+    Ok(reply::json_of(StatusCode::OK, &DigestsShown::of(&comparison, &handle.report())))
+}
+
+/// Handles `POST /v1/cluster/join-token`: returns the token with which a node joins.
+#[utoipa::path(
+    post, path = "/v1/cluster/join-token", security(("admin_token" = [])),
+    responses((status = 200, description = "The token, which is a secret.", body = JoinToken))
+)]
+pub(crate) fn join_token(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let cluster = cluster(app)?;
+    let report = cluster.handle.report();
+    let addresses: Vec<_> = report.members.iter().map(|member| member.address.clone()).collect();
+    let token = JoinToken { token: cluster.credentials.join_token(), addresses };
+    let mut response = reply::json(StatusCode::OK, &json!(token));
+    let headers = response.headers_mut();
+    headers.insert(axum::http::header::CACHE_CONTROL, axum::http::HeaderValue::from_static("no-store"));
+    Ok(response)
+}

@@ -1,0 +1,147 @@
+//! openraft's state machine on top of a member of the space.
+//!
+//! Owns: the order in which committed entries and snapshots reach the member. Does not own: applying (`replica::Member`).
+//!
+//! Entries are applied on the consensus thread. An entry is in this node's log before openraft passes it here.
+
+use std::{fmt, io, rc::Rc};
+
+use futures_util::{Stream, StreamExt};
+use openraft::{
+    OptionalSend, RaftSnapshotBuilder,
+    async_runtime::AsyncRuntime,
+    storage::{EntryResponder, RaftStateMachine},
+};
+use thalweg_replica::{Member, Membership};
+use thalweg_state::membership::LogId;
+use thalweg_types::Index;
+
+use crate::{
+    applied::AppliedWatch,
+    convert::{raft_log_id, raft_membership},
+    reader::LogReader,
+    snapshots::{SnapshotHandle, Snapshots},
+    types::{RaftLogId, RaftSnapshot, Response, SnapshotMeta, StoredMembership, Types},
+};
+
+/// openraft's handle of a group.
+pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
+
+/// Applies the committed entries of a group.
+pub struct Applier<Rt: AsyncRuntime> {
+    member: Member,
+    reader: LogReader,
+    applied: AppliedWatch<Rt>,
+    snapshots: Option<Rc<dyn Snapshots>>,
+}
+
+impl<Rt: AsyncRuntime> fmt::Debug for Applier<Rt> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applier").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+impl<Rt: AsyncRuntime> Applier<Rt> {
+    pub(crate) fn new(
+        member: Member,
+        reader: LogReader,
+        applied: AppliedWatch<Rt>,
+        snapshots: Option<Rc<dyn Snapshots>>,
+    ) -> Self {
+        Self { member, reader, applied, snapshots }
+    }
+
+    fn position(&self) -> io::Result<(Option<RaftLogId>, StoredMembership)> {
+        let machine = self.member.machine();
+        // Every group begins with a membership, so a state without one has applied no entry.
+        let Some(stored) = machine.membership().map_err(io::Error::other)? else {
+            return Ok((None, StoredMembership::default()));
+        };
+        let applied = machine.applied();
+        let membership = Membership::decode(&stored.payload).and_then(|membership| raft_membership(&membership));
+        let membership = StoredMembership::new(
+            Some(raft_log_id(stored.id)),
+            membership.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the membership is malformed"))?,
+        );
+        Ok((Some(raft_log_id(LogId { term: applied.term, index: applied.index })), membership))
+    }
+
+    fn snapshot(&self) -> io::Result<Option<RaftSnapshot>> {
+        let (last_log_id, last_membership) = self.position()?;
+        Ok(last_log_id.is_some().then(|| RaftSnapshot {
+            meta: SnapshotMeta { last_log_id, last_membership },
+            snapshot: SnapshotHandle::Send(self.snapshots.clone()),
+        }))
+    }
+
+    fn apply_entry(&self, index: Index) -> io::Result<Response> {
+        let cached = self.reader.cached(index);
+        let mut outcomes = Vec::new();
+        let applied = self.member.apply(index, cached.as_ref(), &mut outcomes).map_err(io::Error::other)?;
+        let response = Response { outcomes, steps: applied.steps };
+        self.applied.note_outcomes(index, &response);
+        self.applied.raise(index);
+        Ok(response)
+    }
+}
+
+impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
+    type SnapshotData = SnapshotHandle;
+    type SnapshotBuilder = SnapshotPoint;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<RaftLogId>, StoredMembership)> {
+        self.position()
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types<Rt>>>> + Unpin + OptionalSend,
+    {
+        while let Some(entry) = entries.next().await {
+            let (entry, responder) = entry?;
+            let response = self.apply_entry(Index(entry.log_id.index))?;
+            if let Some(responder) = responder {
+                responder.send(response);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotPoint {
+        SnapshotPoint(self.snapshot())
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, handle: SnapshotHandle) -> io::Result<()> {
+        let SnapshotHandle::Received(writer) = handle else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the snapshot was not received"));
+        };
+        let writer = writer.borrow_mut().take();
+        let writer = writer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the snapshot was installed"))?;
+        writer.install().await?;
+        let (found, _) = self.position()?;
+        if found != meta.last_log_id {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot has another position than it said"));
+        }
+        if let Some(last) = found {
+            self.applied.raise(Index(last.index));
+        }
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
+        self.snapshot()
+    }
+}
+
+/// A position of the state as a snapshot: up to there, entries may be purged.
+#[derive(Debug)]
+pub struct SnapshotPoint(io::Result<Option<RaftSnapshot>>);
+
+impl<Rt: AsyncRuntime> RaftSnapshotBuilder<Types<Rt>> for SnapshotPoint {
+    type SnapshotData = SnapshotHandle;
+
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
+        let taken = std::mem::replace(&mut self.0, Ok(None))?;
+        taken.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the state has applied no entry"))
+    }
+}

@@ -1,0 +1,26 @@
+//! Reads that wait for a round of heartbeats.
+//!
+//! Owns: their list. Does not own: the rounds (`reads`).
+
+use std::cell::{Cell, RefCell};
+
+use openraft::{async_runtime::AsyncRuntime, type_config::alias::OneshotSenderOf};
+use thalweg_types::Index;
+
+use crate::{error::BarrierError, types::Types};
+
+/// Recipient of the entry up to which a read must wait.
+type Reader<Rt> = OneshotSenderOf<Types<Rt>, Result<Index, BarrierError>>;
+
+/// Reads that wait for the next round.
+pub(crate) struct Barriers<Rt: AsyncRuntime> {
+    pub waiting: RefCell<Vec<Reader<Rt>>>,
+    /// True while a round runs.
+    pub is_running: Cell<bool>,
+}
+
+impl<Rt: AsyncRuntime> Default for Barriers<Rt> {
+    fn default() -> Self {
+        Self { waiting: RefCell::default(), is_running: Cell::new(false) }
+    }
+}

@@ -1,0 +1,51 @@
+//! The bell that wakes the task of proposals from any thread.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    task::Poll,
+};
+
+use futures_util::task::AtomicWaker;
+use thalweg_replica::ProposalDriver;
+
+/// A bell with one listener. It stays rung until the listener has heard it.
+#[derive(Default)]
+pub(crate) struct Bell {
+    is_rung: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").field("is_rung", &self.is_rung).finish_non_exhaustive()
+    }
+}
+
+impl Bell {
+    pub fn ring(&self) {
+        if !self.is_rung.swap(true, SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// Waits until the bell rings.
+    pub async fn heard(&self) {
+        poll_fn(|context| {
+            if self.is_rung.swap(false, SeqCst) {
+                return Poll::Ready(());
+            }
+            self.waker.register(context.waker());
+            // It may have rung before the waker was there.
+            if self.is_rung.swap(false, SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl ProposalDriver for Bell {
+    fn notify(&self) {
+        self.ring();
+    }
+}

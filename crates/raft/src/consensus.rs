@@ -1,0 +1,339 @@
+//! Consensus of one space on one node.
+//!
+//! Owns: openraft's handle, the tasks around it, and the requests of other nodes. Does not own: the network that carries
+//! them, the member's queue and state (`replica`).
+//!
+//! ```text
+//!  member ── batches ──> proposals ──> openraft ──> log store ──> log, followers
+//!    ^                                    │ committed
+//!    └────────── applier <────────────────┘
+//! ```
+//! All methods are called on the consensus thread.
+//!
+//! A node that restarts may have acknowledged a leader just before, whose lease counts on that. Therefore it neither votes nor
+//! stands for election for one lease, unless it is the only voter or has never voted.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    rc::Rc,
+    sync::Arc,
+};
+
+use openraft::{
+    RaftNetworkFactory,
+    async_runtime::{AsyncRuntime, WatchReceiver},
+    errors::{Fatal, RaftError},
+    raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
+    storage::RaftLogStorage,
+    type_config::{TypeConfigExt, alias::InstantOf},
+};
+use thalweg_replica::{Leadership, Member, NodeInfo, ProposeError};
+use thalweg_types::{Index, NodeId, Term};
+
+use crate::{
+    applied::AppliedWatch,
+    applier::{Applier, Raft},
+    barriers::Barriers,
+    bell::Bell,
+    convert::snapshot_meta,
+    error::StartError,
+    forward::Forwarder,
+    options::ConsensusOptions,
+    reader::LogReader,
+    recovery::Base,
+    snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
+    store::LogStore,
+    sync_queue::{SyncDriver, SyncQueue},
+    types::{RaftSnapshot, RaftVote, Types, detach},
+};
+
+/// Parts of a node that consensus works with.
+pub struct ConsensusParts<Rt: AsyncRuntime, N> {
+    /// The member of the space.
+    pub member: Member,
+    /// Syncs of the node's log.
+    pub queue: Arc<SyncQueue<Rt>>,
+    /// Performs the queue's steps.
+    pub driver: Arc<dyn SyncDriver>,
+    /// Connections to the other members.
+    pub network: N,
+    /// Snapshots of the state; without them, a follower that lacks purged entries stays behind.
+    pub snapshots: Option<Rc<dyn Snapshots>>,
+    /// Forwards requests to the leader; without it they are refused on a follower.
+    pub forwarder: Option<Rc<dyn Forwarder>>,
+}
+
+impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsensusParts").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct Inner<Rt: AsyncRuntime> {
+    pub raft: Raft<Rt>,
+    pub member: Member,
+    pub queue: Arc<SyncQueue<Rt>>,
+    pub reader: LogReader,
+    pub applied: AppliedWatch<Rt>,
+    pub forwarder: Option<Rc<dyn Forwarder>>,
+    pub options: ConsensusOptions,
+    pub bell: Arc<Bell>,
+    pub barriers: Barriers<Rt>,
+    /// Bytes of proposals whose outcome is not known.
+    pub in_flight_bytes: Cell<u64>,
+    /// Instant from which this node knows all promises that it has made.
+    pub trusts_itself_at: InstantOf<Types<Rt>>,
+    /// Term in which this node has begun to transfer its leadership. It reads by lease no more in that term.
+    pub transferred: Cell<Option<Term>>,
+    /// True while a change of the membership runs.
+    pub is_changing: Cell<bool>,
+    /// Ids of the members that this node has seen while it ran, also of those that were removed.
+    pub seen: RefCell<BTreeSet<NodeId>>,
+    pub is_stopped: Cell<bool>,
+}
+
+/// Consensus of one space on one node. A clone refers to the same one.
+pub struct Consensus<Rt: AsyncRuntime>(pub(crate) Rc<Inner<Rt>>);
+
+impl<Rt: AsyncRuntime> Clone for Consensus<Rt> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<Rt: AsyncRuntime> fmt::Debug for Consensus<Rt> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consensus").field("member", &self.0.member).finish_non_exhaustive()
+    }
+}
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    /// Starts consensus of a member. It takes part in its group at once, as its log says.
+    pub async fn start<N>(parts: ConsensusParts<Rt, N>, options: ConsensusOptions) -> Result<Self, StartError>
+    where
+        N: RaftNetworkFactory<Types<Rt>>,
+        N::Network: openraft::network::NetSnapshot<Types<Rt>, SnapshotData = SnapshotHandle>,
+    {
+        Self::start_with(parts, options, |store| store).await
+    }
+
+    /// Starts consensus like [`start`](Self::start), with another view of the group's log, for tests.
+    pub async fn start_with<N, S>(
+        parts: ConsensusParts<Rt, N>,
+        options: ConsensusOptions,
+        view: impl FnOnce(LogStore<Rt>) -> S,
+    ) -> Result<Self, StartError>
+    where
+        N: RaftNetworkFactory<Types<Rt>>,
+        N::Network: openraft::network::NetSnapshot<Types<Rt>, SnapshotData = SnapshotHandle>,
+        S: RaftLogStorage<Types<Rt>>,
+    {
+        let ConsensusParts { member, queue, driver, network, snapshots, forwarder } = parts;
+        let base = Base::of(member.machine())?;
+        let store =
+            LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
+        let store = store.with_member(member.clone());
+        let reader = store.reader();
+        let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
+        let may_vote = !has_promised(&member, &reader);
+        let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
+        let node = member.node().0;
+        let raft = Raft::new(node, options.config(may_vote)?, network, view(store), applier);
+        let raft = raft.await.map_err(|error| StartError::Raft(error.to_string()))?;
+        let bell = Arc::new(Bell::default());
+        member.set_driver(Arc::clone(&bell) as _);
+        let now = Types::<Rt>::now();
+        let inner = Inner {
+            raft,
+            member,
+            queue,
+            reader,
+            applied,
+            forwarder,
+            options,
+            bell,
+            barriers: Barriers::default(),
+            in_flight_bytes: Cell::new(0),
+            trusts_itself_at: if may_vote { now } else { now + options.lease() },
+            transferred: Cell::new(None),
+            is_changing: Cell::new(false),
+            seen: RefCell::default(),
+            is_stopped: Cell::new(false),
+        };
+        let consensus = Self(Rc::new(inner));
+        detach::<Rt>(consensus.clone().follow_leadership());
+        detach::<Rt>(consensus.clone().run_proposals());
+        detach::<Rt>(consensus.clone().run_ticks());
+        if !may_vote {
+            detach::<Rt>(consensus.clone().elect_after_lease());
+        }
+        Ok(consensus)
+    }
+
+    /// Founds the group with its first members. Only a node whose directory is empty founds a group, and only one of them.
+    pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
+        let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
+        self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome.
+    pub async fn stop(&self) {
+        self.0.is_stopped.set(true);
+        self.0.bell.ring();
+        // The tasks of openraft have panicked if this fails; there is nothing left to stop.
+        let _ = self.0.raft.shutdown().await;
+        self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
+    }
+
+    /// Returns the reason why consensus has ended on this node; `None` while it runs.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let metrics = self.0.raft.metrics();
+        let running = metrics.borrow_watched().running_state.clone();
+        running.err().map(|error| error.to_string())
+    }
+
+    /// Returns the member.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.0.member
+    }
+
+    /// Returns a reader of the group's log.
+    #[must_use]
+    pub fn reader(&self) -> &LogReader {
+        &self.0.reader
+    }
+
+    /// Returns openraft's handle, for tests and tools.
+    #[must_use]
+    pub fn raft(&self) -> &Raft<Rt> {
+        &self.0.raft
+    }
+
+    /// Returns the index of the last applied entry; `None` before the first one.
+    #[must_use]
+    pub fn applied(&self) -> Option<Index> {
+        self.0.applied.get()
+    }
+
+    /// Lets this node purge entries up to `index`, which it has applied and persisted.
+    pub fn purge_through(&self, index: Index) {
+        self.0.member.want_purge(index);
+    }
+
+    /// Serves a leader's append.
+    pub async fn append_entries(
+        &self,
+        request: AppendEntriesRequest<Types<Rt>>,
+    ) -> Result<AppendEntriesResponse<Types<Rt>>, RaftError<Types<Rt>>> {
+        self.0.raft.append_entries(request).await
+    }
+
+    /// Serves a candidate's request for this node's vote.
+    pub async fn vote(&self, request: VoteRequest<Types<Rt>>) -> Result<VoteResponse<Types<Rt>>, RaftError<Types<Rt>>> {
+        if self.must_not_vote(&request) {
+            return Ok(self.refused_vote());
+        }
+        self.0.raft.vote(request).await
+    }
+
+    /// Serves a candidate's question whether this node would vote for it.
+    pub async fn pre_vote(
+        &self,
+        request: VoteRequest<Types<Rt>>,
+    ) -> Result<VoteResponse<Types<Rt>>, RaftError<Types<Rt>>> {
+        if self.must_not_vote(&request) {
+            return Ok(self.refused_vote());
+        }
+        self.0.raft.pre_vote(request).await
+    }
+
+    /// Serves a leader's request to take over.
+    pub async fn take_over(
+        &self,
+        request: openraft::raft::TransferLeaderRequest<Types<Rt>>,
+    ) -> Result<openraft::raft::TransferLeaderResponse<Types<Rt>>, Fatal<Types<Rt>>> {
+        self.0.raft.handle_transfer_leader(request).await
+    }
+
+    /// Installs a snapshot that has been received completely, if its sender still leads.
+    pub async fn install_snapshot(
+        &self,
+        leader: RaftVote,
+        writer: Box<dyn SnapshotWriter>,
+    ) -> io::Result<SnapshotResponse<Types<Rt>>> {
+        let meta = snapshot_meta(&writer.id().position);
+        let meta = meta.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the membership is malformed"))?;
+        let snapshot = RaftSnapshot { meta, snapshot: SnapshotHandle::received(writer) };
+        self.0.raft.install_full_snapshot(leader, snapshot).await.map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    /// A leader that transfers its leadership has stopped to rely on its lease.
+    fn must_not_vote(&self, request: &VoteRequest<Types<Rt>>) -> bool {
+        Types::<Rt>::now() < self.0.trusts_itself_at && !request.leadership_transfer
+    }
+
+    fn refused_vote(&self) -> VoteResponse<Types<Rt>> {
+        let vote = self.0.raft.server_metrics().borrow_watched().vote;
+        let last = self.0.raft.data_metrics().borrow_watched().last_log;
+        VoteResponse::new(vote, last, false)
+    }
+
+    async fn elect_after_lease(self) {
+        Types::<Rt>::sleep_until(self.0.trusts_itself_at).await;
+        self.0.raft.runtime_config().elect(true);
+    }
+
+    /// Tells the member which node leads, and notes the members of the group, until consensus ends.
+    async fn follow_leadership(self) {
+        let mut metrics = self.0.raft.server_metrics();
+        loop {
+            let leadership = {
+                let seen = metrics.borrow_watched();
+                let members = seen.committed_membership_config.membership().nodes();
+                self.0.seen.borrow_mut().extend(members.map(|(node, _)| NodeId(*node)));
+                let term = Term(seen.vote.leader_id.term);
+                if seen.state.is_leader() {
+                    Leadership::Leader { term }
+                } else {
+                    let leader = seen.current_leader.filter(|leader| *leader != seen.id).map(|leader| {
+                        let info = seen.membership_config.membership().get_node(&leader).cloned();
+                        (NodeId(leader), info.unwrap_or_default())
+                    });
+                    Leadership::Follower { leader, term }
+                }
+            };
+            if self.0.member.leadership() != leadership {
+                self.0.member.set_leadership(leadership);
+            }
+            if metrics.changed().await.is_err() {
+                break;
+            }
+        }
+        let term = self.0.member.leadership().term();
+        self.0.member.set_leadership(Leadership::Follower { leader: None, term });
+    }
+
+    /// Returns the error of consensus that has ended.
+    pub(crate) fn stopped_reason(&self) -> String {
+        self.failure().unwrap_or_else(|| "the node stops".to_owned())
+    }
+
+    pub(crate) fn propose_stopped(&self) -> ProposeError {
+        ProposeError::OutcomeUnknown { reason: format!("consensus has ended on this node: {}", self.stopped_reason()) }
+    }
+}
+
+/// Returns true if this node may have acknowledged a leader before it was started.
+fn has_promised(member: &Member, reader: &LogReader) -> bool {
+    let has_voted = reader.has_voted();
+    let membership = reader.membership().map(|(_, membership)| membership).or_else(|| {
+        let stored = member.machine().membership().ok().flatten()?;
+        thalweg_replica::Membership::decode(&stored.payload)
+    });
+    let is_alone = membership.is_some_and(|membership| membership.sole_voter() == Some(member.node()));
+    has_voted && !is_alone
+}

@@ -1,0 +1,34 @@
+//! Requests that a follower passes to its leader.
+//!
+//! Owns: the trait. Does not own: how requests travel (the network), or how the leader serves them (`consensus`).
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use thalweg_log::Purpose;
+use thalweg_replica::{NodeInfo, ProposeError};
+use thalweg_types::{Index, NodeId};
+
+use crate::error::BarrierError;
+
+/// Carries requests from this node to the leader.
+pub trait Forwarder: fmt::Debug + 'static {
+    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds the
+    /// outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the connection fails
+    /// after the commands were sent, the error is [`ProposeError::OutcomeUnknown`].
+    fn propose(
+        &self,
+        leader: (NodeId, NodeInfo),
+        payload: Bytes,
+        purpose: Purpose,
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Index, ProposeError>>;
+
+    /// Asks the leader for the entry that a linearizable read must wait for.
+    fn read_index(
+        &self,
+        leader: (NodeId, NodeInfo),
+        within: Duration,
+    ) -> LocalBoxFuture<'static, Result<Index, BarrierError>>;
+}

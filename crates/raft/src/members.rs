@@ -1,0 +1,333 @@
+//! Members of a group: who they are, how far they are, and changes.
+//!
+//! Owns: the conditions under which a change is made. Does not own: the protocol of the change (openraft, by joint
+//! consensus).
+//!
+//! * A new member is a learner: it receives entries and does not count in any majority.
+//! * A learner becomes a voter when it lacks few entries, and the voters that answer remain a majority.
+//! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
+//! * Node ids are never used again: an id is a random number that a directory gets when it is created. The leader also
+//!   refuses ids of former members that it has seen since it was started.
+//! * One change is made at a time, also if a change is interrupted half-way: a new one first completes it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use openraft::{
+    ChangeMembers, Instant,
+    async_runtime::{AsyncRuntime, WatchReceiver},
+    errors::{ChangeMembershipError, ClientWriteError, RaftError},
+    type_config::TypeConfigExt,
+};
+use thalweg_replica::{Leadership, Membership, NodeInfo, ProposeError};
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, NodeId};
+
+use crate::{
+    consensus::Consensus,
+    convert::{log_id, membership},
+    error::ChangeError,
+    proposals::leader_in,
+    types::Types,
+};
+
+/// Maximum time of a change.
+const MAX_CHANGE: Duration = Duration::from_secs(10);
+/// Time after an answer for which a member counts as alive, in leases.
+const ALIVE_LEASES: u32 = 3;
+
+/// A member as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Name and address.
+    pub info: NodeInfo,
+    /// True if it votes.
+    pub votes: bool,
+    /// Last entry that it has; known to the leader only.
+    pub matched: Option<Index>,
+    /// Time since its last answer; known to the leader only, and `None` before the first one.
+    pub last_answer: Option<Duration>,
+}
+
+/// Condition under which a member is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The voters that have answered recently are a majority afterwards.
+    Safe,
+    /// The check of the voters is left out.
+    Forced,
+}
+
+/// State of a group, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsensusStatus {
+    /// Leadership of the group.
+    pub leadership: Leadership,
+    /// Last entry of this node's log.
+    pub last: Option<LogId>,
+    /// Last entry that this node knows to be committed.
+    pub committed: Option<LogId>,
+    /// Last entry that this node has applied.
+    pub applied: Option<LogId>,
+    /// Last entry that this node has purged.
+    pub purged: Option<LogId>,
+    /// Entry of the membership.
+    pub membership: Option<LogId>,
+    /// True while the membership changes from one set of voters to another.
+    pub is_changing: bool,
+    /// All members.
+    pub members: BTreeMap<NodeId, MemberStatus>,
+    /// Time since a majority has answered the leader; known to the leader only.
+    pub last_quorum: Option<Duration>,
+    /// Bytes of proposals whose outcome is not known.
+    pub in_flight_bytes: u64,
+}
+
+/// Marks a change as running until it is dropped.
+struct Changing<'a>(&'a std::cell::Cell<bool>);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    /// Returns the state of the group, as this node sees it.
+    #[must_use]
+    pub fn status(&self) -> ConsensusStatus {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        let now = Types::<Rt>::now();
+        let stored = &metrics.membership_config;
+        let voters: BTreeSet<u64> = stored.membership().voter_ids().collect();
+        let id = |id: &Option<crate::types::RaftLogId>| id.as_ref().map(log_id);
+        let last = self.0.reader.last();
+        let member = |(node, info): (&u64, &NodeInfo)| {
+            let is_here = *node == metrics.id;
+            let matched = metrics.replication.as_ref().and_then(|all| all.get(node).copied().flatten());
+            let answered = metrics.heartbeat.as_ref().and_then(|all| all.get(node).copied().flatten());
+            let status = MemberStatus {
+                info: info.clone(),
+                votes: voters.contains(node),
+                matched: if is_here { last.map(|last| last.index) } else { matched.map(|id| Index(id.index)) },
+                last_answer: if is_here {
+                    Some(Duration::ZERO)
+                } else {
+                    answered.map(|at| now.saturating_duration_since(*at))
+                },
+            };
+            (NodeId(*node), status)
+        };
+        ConsensusStatus {
+            leadership: self.0.member.leadership(),
+            last,
+            committed: id(&metrics.cluster_committed),
+            applied: id(&metrics.last_applied),
+            purged: id(&metrics.purged),
+            membership: id(stored.log_id()),
+            is_changing: stored.membership().get_joint_config().len() > 1,
+            members: stored.membership().nodes().map(member).collect(),
+            last_quorum: metrics.last_quorum_acked.map(|at| now.saturating_duration_since(*at)),
+            in_flight_bytes: self.0.in_flight_bytes.get(),
+        }
+    }
+
+    /// Returns the membership of the group, as this node knows it.
+    pub fn membership(&self) -> Result<Membership, ChangeError> {
+        let stored = self.0.raft.server_metrics().borrow_watched().membership_config.clone();
+        membership(stored.membership()).map_err(|error| match error {
+            crate::StoreError::Membership(error) => error.into(),
+            other => ChangeError::Stopped(other.to_string()),
+        })
+    }
+
+    /// Adds a learner, or confirms that it is one.
+    pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        match status.members.get(&node) {
+            Some(known) if known.info == info => return Ok(()),
+            Some(_) => return Err(ChangeError::AlreadyMember(node)),
+            None if self.0.seen.borrow().contains(&node) => return Err(ChangeError::Removed(node)),
+            None => {}
+        }
+        let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
+        let nodes = nodes.chain([(node, info.clone())]).collect();
+        Membership::new(vec![voters(&status)], nodes)?;
+        self.change(ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
+    }
+
+    /// Changes the name and address of a member.
+    pub async fn set_info(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        match status.members.get(&node) {
+            None => return Err(ChangeError::NotAMember(node)),
+            Some(known) if known.info == info => return Ok(()),
+            Some(_) => {}
+        }
+        let mut nodes: BTreeMap<_, _> =
+            status.members.iter().map(|(node, member)| (*node, member.info.clone())).collect();
+        nodes.insert(node, info.clone());
+        Membership::new(vec![voters(&status)], nodes)?;
+        self.change(ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
+    }
+
+    /// Makes a learner a voter, if it lacks few entries.
+    pub async fn promote(&self, node: NodeId) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        let learner = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+        if learner.votes {
+            return Err(ChangeError::AlreadyVotes(node));
+        }
+        let end = status.last.map_or(0, |last| last.index.next().0);
+        let entries = end.saturating_sub(learner.matched.map_or(0, |matched| matched.next().0));
+        let max = self.0.options.max_promotion_lag;
+        if learner.matched.is_none() || entries > max {
+            return Err(ChangeError::Lags { node, entries, max });
+        }
+        let mut after = voters(&status);
+        after.insert(node);
+        self.check_majority(&status, &after)?;
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+    }
+
+    /// Removes a member for good.
+    pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+        if member.votes {
+            let mut after = voters(&status);
+            after.remove(&node);
+            if after.is_empty() {
+                return Err(ChangeError::LastVoter(node));
+            }
+            if node == self.0.member.node() {
+                return Err(ChangeError::Leads(node));
+            }
+            if removal == Removal::Safe {
+                self.check_majority(&status, &after)?;
+            }
+            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
+        } else {
+            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
+        }
+    }
+
+    /// Returns true if this node knows that a node was removed, so that its id is never used again.
+    #[must_use]
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.0.seen.borrow().contains(&node) && self.membership().is_ok_and(|now| !now.members().contains_key(&node))
+    }
+
+    /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after
+    /// two leases.
+    pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
+        let to = self.begin_transfer(to).await?;
+        let gives_up = Types::<Rt>::now() + 4 * self.0.options.lease();
+        let mut metrics = self.0.raft.server_metrics();
+        let waited = Types::<Rt>::timeout_at(gives_up, async {
+            loop {
+                let leader = metrics.borrow_watched().current_leader;
+                if let Some(leader) = leader.filter(|leader| *leader != self.0.member.node().0) {
+                    return Some(NodeId(leader));
+                }
+                if metrics.changed().await.is_err() {
+                    return None;
+                }
+            }
+        });
+        match waited.await {
+            Ok(Some(leader)) => Ok(leader),
+            Ok(None) => Err(ChangeError::Stopped(self.stopped_reason())),
+            Err(_) => Err(ChangeError::OutcomeUnknown { reason: format!("node {to} has not taken over in time") }),
+        }
+    }
+
+    /// Begins to transfer the leadership. Reads by lease end first.
+    pub(crate) async fn begin_transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
+        let status = self.led()?;
+        let here = self.0.member.node();
+        let is_fit = |node: &NodeId, member: &MemberStatus| {
+            *node != here && member.votes && member.matched.is_some() && self.is_alive(member)
+        };
+        let to = match to {
+            Some(node) => {
+                let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+                if !is_fit(&node, member) {
+                    return Err(ChangeError::NoSuccessor);
+                }
+                node
+            }
+            None => {
+                let fit = status.members.iter().filter(|(node, member)| is_fit(node, member));
+                let best = fit.max_by_key(|(_, member)| member.matched);
+                *best.ok_or(ChangeError::NoSuccessor)?.0
+            }
+        };
+        self.0.transferred.set(Some(status.leadership.term()));
+        let begun = self.0.raft.trigger().transfer_leader(to.0).await;
+        begun.map_err(|error| ChangeError::Stopped(error.to_string()))?;
+        Ok(to)
+    }
+
+    /// Returns the status of the group, if this node leads it.
+    fn led(&self) -> Result<ConsensusStatus, ChangeError> {
+        match self.0.member.leadership() {
+            Leadership::Leader { .. } => Ok(self.status()),
+            other => Err(not_leader(&other)),
+        }
+    }
+
+    fn is_alive(&self, member: &MemberStatus) -> bool {
+        member.last_answer.is_some_and(|age| age <= ALIVE_LEASES * self.0.options.lease())
+    }
+
+    /// Checks that the voters that have answered recently are a majority of `after`.
+    fn check_majority(&self, status: &ConsensusStatus, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let is_alive = |node: &&NodeId| status.members.get(node).is_some_and(|member| self.is_alive(member));
+        let (alive, voters) = (after.iter().filter(is_alive).count(), after.len());
+        if 2 * alive > voters { Ok(()) } else { Err(ChangeError::NoMajority { alive, voters }) }
+    }
+
+    async fn change(&self, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
+        if self.0.is_changing.replace(true) {
+            return Err(ChangeError::InProgress);
+        }
+        let _changing = Changing(&self.0.is_changing);
+        let changed = self.0.raft.change_membership(change, false);
+        let changed = match Types::<Rt>::timeout(MAX_CHANGE, changed).await {
+            Ok(changed) => changed,
+            Err(_) => {
+                return Err(ChangeError::OutcomeUnknown { reason: "no majority had the change in time".to_owned() });
+            }
+        };
+        match changed {
+            Ok(_) => Ok(()),
+            Err(RaftError::Fatal(error)) => Err(ChangeError::Stopped(error.to_string())),
+            Err(RaftError::APIError(error)) => Err(match error {
+                ClientWriteError::ForwardToLeader(forward) => {
+                    ChangeError::NotLeader { leader: leader_in(&forward).map(|(node, info)| (node, info.address)) }
+                }
+                ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_)) => {
+                    ChangeError::InProgress
+                }
+                ClientWriteError::ChangeMembershipError(ChangeMembershipError::LearnerNotFound(missing)) => {
+                    ChangeError::NotAMember(NodeId(missing.node_id))
+                }
+                other => ChangeError::OutcomeUnknown { reason: other.to_string() },
+            }),
+        }
+    }
+}
+
+fn voters(status: &ConsensusStatus) -> BTreeSet<NodeId> {
+    status.members.iter().filter(|(_, member)| member.votes).map(|(node, _)| *node).collect()
+}
+
+fn not_leader(leadership: &Leadership) -> ChangeError {
+    match leadership.refusal() {
+        ProposeError::NotLeader { leader } => ChangeError::NotLeader { leader },
+        _ => ChangeError::NotLeader { leader: None },
+    }
+}

@@ -1,0 +1,77 @@
+//! Options of a group.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::{Config, SnapshotPolicy};
+
+use crate::{error::StartError, store::StoreOptions};
+
+/// Timing and bounds of a group. The times are those of `DESIGN.md`, "Failover".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConsensusOptions {
+    /// Time between two heartbeats of a leader.
+    pub heartbeat: Duration,
+    /// Shortest time without a leader after which a follower stands for election.
+    pub min_election: Duration,
+    /// Longest such time, which is also the lease of a leader.
+    pub max_election: Duration,
+    /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
+    /// commands wait in the queue. One entry may exceed it.
+    pub max_in_flight_bytes: u64,
+    /// Age of the oldest write without an fsync at which a leader gives up.
+    pub max_sync_age: Duration,
+    /// Bytes of entries without an fsync at which a leader gives up.
+    pub max_unsynced_bytes: u64,
+    /// Number of entries that a learner may lack when it becomes a voter.
+    pub max_promotion_lag: u64,
+    /// Bounds of the group's memory.
+    pub store: StoreOptions,
+}
+
+impl ConsensusOptions {
+    /// Default value of every option.
+    pub const DEFAULTS: Self = Self {
+        heartbeat: Duration::from_millis(80),
+        min_election: Duration::from_millis(250),
+        max_election: Duration::from_millis(400),
+        max_in_flight_bytes: 64 * 1024 * 1024,
+        max_sync_age: Duration::from_secs(1),
+        max_unsynced_bytes: 64 * 1024 * 1024,
+        max_promotion_lag: 1000,
+        store: StoreOptions::DEFAULTS,
+    };
+
+    /// Time after a follower's acknowledgement in which it elects no other leader.
+    #[must_use]
+    pub const fn lease(&self) -> Duration {
+        self.max_election
+    }
+
+    /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader and
+    /// does not know until when.
+    pub(crate) fn config(&self, may_elect: bool) -> Result<Arc<Config>, StartError> {
+        let millis = |time: Duration| time.as_millis() as u64;
+        let config = Config {
+            cluster_name: "thalweg".to_owned(),
+            heartbeat_interval: millis(self.heartbeat),
+            election_timeout_min: millis(self.min_election),
+            election_timeout_max: millis(self.max_election),
+            enable_elect: may_elect,
+            enable_pre_vote: Some(true),
+            broadcast_submitted_on_append: Some(true),
+            backoff: "50ms 100ms ..200ms".to_owned(),
+            // Maintenance decides what is purged; the state is a snapshot at any time.
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            enable_leader_restore: Some(false),
+            ..Config::default()
+        };
+        Ok(Arc::new(config.validate().map_err(|error| StartError::Options(error.to_string()))?))
+    }
+}
+
+impl Default for ConsensusOptions {
+    fn default() -> Self {
+        Self::DEFAULTS
+    }
+}

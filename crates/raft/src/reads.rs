@@ -1,0 +1,168 @@
+//! Reads that are as recent as their level says.
+//!
+//! Owns: when a read may look at this node's state. Does not own: the read itself.
+//!
+//! | level | waits for |
+//! |---|---|
+//! | linearizable | a round of heartbeats that a majority answers, which all reads share that have come before it |
+//! | lease | nothing, if a majority has answered the leader within three quarters of the lease; else as linearizable |
+//! | stale | nothing |
+//!
+//! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader names.
+//!
+//! A leader reads by lease no more in a term in which it has begun to transfer its leadership, because a transfer makes
+//! followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
+
+use std::time::Duration;
+
+use openraft::{
+    Instant,
+    async_runtime::{AsyncRuntime, OneshotSender},
+    errors::{LinearizableReadError, RaftError},
+    raft::linearizable_read::LinearizerOption,
+    type_config::TypeConfigExt,
+};
+use thalweg_replica::{Leadership, ProposeError};
+use thalweg_types::{Index, Revision};
+
+use crate::{
+    applied::deadline,
+    consensus::Consensus,
+    error::BarrierError,
+    proposals::leader_in,
+    types::{Types, detach},
+};
+
+/// Maximum time of one round.
+const MAX_ROUND: Duration = Duration::from_secs(1);
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    /// Returns once this node's state contains everything that was committed before the call. Returns the index of the
+    /// entry up to which it was waited for.
+    pub async fn read_linearizable(&self, within: Duration) -> Result<Index, BarrierError> {
+        let gives_up = deadline::<Rt>(within);
+        let index = match Types::<Rt>::timeout_at(gives_up, self.barrier()).await {
+            Ok(index) => index?,
+            Err(_) => return Err(BarrierError::NoQuorum),
+        };
+        if self.0.applied.reached(index, gives_up).await { Ok(index) } else { Err(BarrierError::Behind) }
+    }
+
+    /// Like [`read_linearizable`](Self::read_linearizable), but a leader relies on its lease. Correct if the monotonic
+    /// clocks of the nodes run equally fast within a quarter.
+    pub async fn read_lease(&self, within: Duration) -> Result<Index, BarrierError> {
+        let gives_up = deadline::<Rt>(within);
+        match Types::<Rt>::timeout_at(gives_up, self.leased_index()).await {
+            Ok(Some(index)) if self.0.applied.reached(index, gives_up).await => Ok(index),
+            Ok(Some(_)) => Err(BarrierError::Behind),
+            Ok(None) => self.read_linearizable(gives_up.saturating_duration_since(Types::<Rt>::now())).await,
+            Err(_) => Err(BarrierError::NoQuorum),
+        }
+    }
+
+    /// Waits until this node's state has reached a revision, as a client saw it in an earlier answer.
+    pub async fn read_at_least(&self, revision: Revision, within: Duration) -> Result<(), BarrierError> {
+        let gives_up = deadline::<Rt>(within);
+        loop {
+            let next = self.0.applied.get().map_or(Index::ZERO, Index::next);
+            if self.0.member.machine().applied().revision >= revision {
+                return Ok(());
+            }
+            if !self.0.applied.reached(next, gives_up).await {
+                return Err(BarrierError::Behind);
+            }
+        }
+    }
+
+    /// Waits until this node has applied an entry.
+    pub async fn wait_applied(&self, index: Index, within: Duration) -> Result<(), BarrierError> {
+        let reached = self.0.applied.reached(index, deadline::<Rt>(within)).await;
+        if reached { Ok(()) } else { Err(BarrierError::Behind) }
+    }
+
+    /// Serves a follower that asks up to which entry it must wait for a linearizable read.
+    pub async fn serve_read_index(&self, within: Duration) -> Result<Index, BarrierError> {
+        if !self.0.member.leads() {
+            return Err(refusal(&self.0.member.leadership()));
+        }
+        match Types::<Rt>::timeout_at(deadline::<Rt>(within), self.barrier()).await {
+            Ok(index) => index,
+            Err(_) => Err(BarrierError::NoQuorum),
+        }
+    }
+
+    /// Waits for a round that begins after the call.
+    async fn barrier(&self) -> Result<Index, BarrierError> {
+        let (sender, receiver) = Types::<Rt>::oneshot();
+        self.0.barriers.waiting.borrow_mut().push(sender);
+        if !self.0.barriers.is_running.replace(true) {
+            detach::<Rt>(self.clone().run_rounds());
+        }
+        receiver.await.unwrap_or_else(|_| Err(BarrierError::Stopped(self.stopped_reason())))
+    }
+
+    async fn run_rounds(self) {
+        loop {
+            let waiting = self.0.barriers.waiting.take();
+            if waiting.is_empty() {
+                self.0.barriers.is_running.set(false);
+                return;
+            }
+            let index = self.round().await;
+            for reader in waiting {
+                // The reader may have given up.
+                let _ = reader.send(index.clone());
+            }
+        }
+    }
+
+    /// Asks a majority if the leader still leads.
+    async fn round(&self) -> Result<Index, BarrierError> {
+        match (self.0.member.leadership(), &self.0.forwarder) {
+            (Leadership::Leader { .. }, _) => {
+                let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(MAX_ROUND);
+                self.linearizer(option).await
+            }
+            (Leadership::Follower { leader: Some(leader), .. }, Some(forwarder)) => {
+                match Types::<Rt>::timeout(MAX_ROUND, forwarder.read_index(leader, MAX_ROUND)).await {
+                    Ok(index) => index,
+                    Err(_) => Err(BarrierError::NoLeader),
+                }
+            }
+            (other, _) => Err(refusal(&other)),
+        }
+    }
+
+    async fn linearizer(&self, option: LinearizerOption) -> Result<Index, BarrierError> {
+        match self.0.raft.get_read_linearizer(option).await {
+            Ok(linearizer) => Ok(Index(linearizer.read_log_id().log_id().index)),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(match leader_in(&forward) {
+                    Some((node, info)) => BarrierError::NotLeader { leader: Some((node, info.address)) },
+                    None => BarrierError::NoLeader,
+                })
+            }
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(BarrierError::NoQuorum),
+            Err(RaftError::Fatal(error)) => Err(BarrierError::Stopped(error.to_string())),
+        }
+    }
+
+    /// Returns the entry up to which a read by lease must wait; `None` if this node has no lease to rely on.
+    async fn leased_index(&self) -> Option<Index> {
+        let Leadership::Leader { term } = self.0.member.leadership() else { return None };
+        if self.0.transferred.get() == Some(term) {
+            return None;
+        }
+        let age = self.0.options.lease() * 3 / 4;
+        let option = LinearizerOption::new(Some(age), false).with_wait_timeout(Duration::ZERO);
+        self.linearizer(option).await.ok()
+    }
+}
+
+/// Returns the error of a read on a node that cannot ask the leader.
+fn refusal(leadership: &Leadership) -> BarrierError {
+    match leadership.refusal() {
+        ProposeError::NotLeader { leader } => BarrierError::NotLeader { leader },
+        _ => BarrierError::NoLeader,
+    }
+}

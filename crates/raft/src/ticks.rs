@@ -1,0 +1,94 @@
+//! Work that consensus does several times a second.
+//!
+//! Owns: the deadlines of queued commands, purges, and the watchdog over the fsyncs. Does not own: the deadlines of
+//! batches (`proposals`).
+//!
+//! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced entries
+//! grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its leadership to a
+//! voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats, so that the followers
+//! elect another. It sends them again when its fsyncs return.
+
+use std::time::Duration;
+
+use openraft::{
+    async_runtime::{AsyncRuntime, WatchReceiver},
+    type_config::TypeConfigExt,
+};
+use thalweg_types::Index;
+
+use crate::{consensus::Consensus, types::Types};
+
+/// Time between two ticks.
+const TICK: Duration = Duration::from_millis(100);
+/// Time that a transfer of leadership may take.
+const MAX_TRANSFER: Duration = Duration::from_millis(600);
+
+/// State of the watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    Healthy,
+    /// The fsyncs hang; the leadership has been transferred for so many ticks.
+    Transferring(u32),
+    /// Heartbeats are off.
+    Silent,
+}
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    pub(crate) async fn run_ticks(self) {
+        let mut watch = Watch::Healthy;
+        while !self.0.is_stopped.get() {
+            Types::<Rt>::sleep(TICK).await;
+            self.0.member.expire_queued();
+            self.purge().await;
+            watch = self.watch(watch).await;
+        }
+    }
+
+    /// Purges what the node's maintenance has released, in two steps: openraft purges only what a snapshot contains, and
+    /// the state itself is one.
+    async fn purge(&self) {
+        let wanted = self.0.member.purge_wanted();
+        if wanted == Index::ZERO {
+            return;
+        }
+        let (purged, snapshot, applied) = {
+            let metrics = self.0.raft.data_metrics();
+            let metrics = metrics.borrow_watched();
+            let index = |id: &Option<crate::types::RaftLogId>| id.as_ref().map(|id| Index(id.index));
+            (index(&metrics.purged), index(&metrics.snapshot), index(&metrics.last_applied))
+        };
+        if purged >= Some(wanted) {
+            // The record of the purge may be the last one of the log. A failure shows in the member.
+            let _ = self.0.member.apply_local();
+        } else if applied >= Some(wanted) {
+            let trigger = self.0.raft.trigger();
+            // An error means that consensus has ended.
+            let _ = if snapshot >= Some(wanted) { trigger.purge_log(wanted.0).await } else { trigger.snapshot().await };
+        }
+    }
+
+    async fn watch(&self, watch: Watch) -> Watch {
+        let unsynced = self.0.queue.unsynced();
+        let options = &self.0.options;
+        let hangs = unsynced.age > options.max_sync_age || unsynced.bytes > options.max_unsynced_bytes;
+        match watch {
+            Watch::Silent if !hangs => {
+                self.0.raft.runtime_config().heartbeat(true);
+                Watch::Healthy
+            }
+            _ if !hangs => Watch::Healthy,
+            Watch::Silent => Watch::Silent,
+            _ if !self.0.member.leads() => Watch::Healthy,
+            Watch::Healthy => {
+                // Without a successor, silence follows.
+                let _ = self.begin_transfer(None).await;
+                Watch::Transferring(0)
+            }
+            Watch::Transferring(ticks) if TICK * ticks < MAX_TRANSFER => Watch::Transferring(ticks + 1),
+            Watch::Transferring(_) => {
+                self.0.raft.runtime_config().heartbeat(false);
+                Watch::Silent
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Loss of the leader, with proposals in flight.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use thalweg_replica::{Leadership, ProposeError};
+use thalweg_types::{Index, command::Outcome};
+
+use crate::{
+    commands::{put, run},
+    node::Cluster,
+};
+
+#[test]
+fn proposals_in_flight_end_typed_when_the_leader_is_isolated() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_secs(3)).await;
+        let old = cluster.leader().await;
+        cluster.network.isolate(old.id);
+        let lost = (0..10).map(|number| {
+            let old = old.clone();
+            async move { old.propose(put(&format!("lost {number}"), b"v")).await }
+        });
+        let lost = tokio::task::spawn_local(join_all(lost));
+        let new = cluster.leader_except(&[old.id]).await;
+        cluster.write_except(&[old.id], &put("new", b"v")).await;
+        cluster.network.heal();
+        for outcome in lost.await.unwrap() {
+            match outcome {
+                Err(ProposeError::OutcomeUnknown { .. } | ProposeError::NotLeader { .. } | ProposeError::NoLeader) => {}
+                // Rejected before it was written, and then forwarded to the new leader.
+                Ok(written) => assert!(matches!(written.outcome, Some(Outcome::Committed { .. }))),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        cluster.wait_equal(new.machine.applied().index).await;
+        let leadership = cluster.node(old.id).member.leadership();
+        assert!(matches!(leadership, Leadership::Follower { leader: Some((id, _)), .. } if id.0 == new.id));
+    });
+}
+
+#[test]
+fn the_cluster_goes_on_after_each_leader_is_lost() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let mut time = cluster.leader().await.machine.applied().time;
+        for round in 0..4_u64 {
+            let leader = cluster.leader().await;
+            cluster.write(&put("k", &round.to_le_bytes())).await;
+            cluster.lose_power(leader.id, round).await;
+            cluster.write(&put("k2", &round.to_le_bytes())).await;
+            let new = cluster.leader().await;
+            assert_eq!(new.get("k"), Some(round.to_le_bytes().to_vec()), "acknowledged writes are kept");
+            let now = new.machine.applied().time;
+            assert!(now > time, "space time goes on");
+            time = now;
+            cluster.start(leader.id).await;
+            cluster.wait_equal(Index(1)).await;
+        }
+    });
+}
+
+#[test]
+fn leadership_is_transferred_without_a_loss() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.follower().await;
+        for round in 0..3 {
+            let leader = cluster.leader().await;
+            cluster.write(&put("k", &[round])).await;
+            let to = cluster.wait("a follower that is up to date", || {
+                let status = leader.consensus.status();
+                let here = thalweg_types::NodeId(leader.id);
+                let is_fit = |member: &thalweg_raft::MemberStatus| {
+                    member.matched == status.last.map(|last| last.index) && member.last_answer.is_some()
+                };
+                status.members.iter().find(|(node, member)| **node != here && is_fit(member)).map(|(node, _)| *node)
+            });
+            let to = to.await;
+            assert_eq!(leader.consensus.transfer(Some(to)).await.unwrap(), to);
+            let new = cluster.leader_except(&[leader.id]).await;
+            assert_eq!(new.id, to.0);
+            new.propose(put("k", &[round, round])).await.unwrap();
+            leader.propose(put("k", &[round, round, round])).await.unwrap();
+            assert_eq!(leader.get("k"), Some(vec![round; 3]), "the old leader forwards");
+        }
+    });
+}
+
+#[test]
+fn a_majority_is_needed() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_millis(500)).await;
+        let leader = cluster.leader().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader.id).collect();
+        for id in &others {
+            cluster.lose_power(*id, *id).await;
+        }
+        let written = leader.propose(put("k", b"v")).await;
+        assert!(written.is_err());
+        assert_eq!(leader.get("k"), None, "nothing is shown that is not committed");
+        cluster.start(others[0]).await;
+        cluster.write(&put("k2", b"v")).await;
+    });
+}
+
+#[test]
+fn a_leader_whose_fsyncs_hang_gives_up() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("before", b"v")).await;
+        let old = cluster.leader().await;
+        old.syncs.hold();
+        // Its followers are a majority.
+        let written = old.propose(put("meanwhile", b"v")).await;
+        assert!(written.is_ok(), "{written:?}");
+        let new = cluster.leader_except(&[old.id]).await;
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+        assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));
+        old.syncs.release();
+        cluster.wait_equal(new.machine.applied().index).await;
+        assert_eq!(old.get("after"), Some(b"v".to_vec()));
+    });
+}
+
+#[test]
+fn a_node_that_restarts_votes_for_nobody_for_one_lease() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("k", b"v")).await;
+        cluster.wait_equal(Index(1)).await;
+        for id in 1..=3 {
+            cluster.lose_power(id, id).await;
+        }
+        let begun = std::time::Instant::now();
+        let node = cluster.start(2).await;
+        let request = || {
+            let last = node.consensus.reader().last().map(|id| thalweg_raft::RaftLogId {
+                leader_id: openraft::vote::leader_id_std::CommittedLeaderId::new(id.term.0),
+                index: id.index.0,
+            });
+            let leader_id = openraft::vote::RaftLeaderId::new(100, 3);
+            let vote = thalweg_raft::RaftVote { leader_id, committed: false };
+            openraft::raft::VoteRequest { vote, last_log_id: last, leadership_transfer: false }
+        };
+        let lease = crate::node::options().lease();
+        let mut refusals = 0;
+        loop {
+            let granted = node.consensus.vote(request()).await.unwrap().vote_granted;
+            let elapsed = begun.elapsed();
+            if granted {
+                assert!(elapsed >= lease, "{elapsed:?}");
+                break;
+            }
+            refusals += 1;
+            assert!(elapsed < crate::node::PATIENCE);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(refusals > 0);
+    });
+}

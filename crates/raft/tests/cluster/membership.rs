@@ -1,0 +1,115 @@
+//! Learners, promotion, removal.
+
+use std::collections::BTreeSet;
+
+use thalweg_raft::ChangeError;
+use thalweg_replica::NodeInfo;
+use thalweg_types::{Index, NodeId};
+
+use crate::{
+    commands::{put, run},
+    node::{Cluster, Node},
+};
+
+fn voters(node: &Node) -> BTreeSet<u64> {
+    node.consensus.membership().unwrap().voters().into_iter().map(|voter| voter.0).collect()
+}
+
+#[test]
+fn a_learner_is_promoted_when_it_has_caught_up() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        for number in 0..100 {
+            cluster.write(&put(&format!("{number}"), &[7; 1_000])).await;
+        }
+        let info = NodeInfo::at("node4:1");
+        leader.consensus.add_learner(NodeId(4), info.clone()).await.unwrap();
+        leader.consensus.add_learner(NodeId(4), info).await.unwrap();
+        let other = leader.consensus.add_learner(NodeId(4), NodeInfo::at("elsewhere:1")).await;
+        assert_eq!(other, Err(ChangeError::AlreadyMember(NodeId(4))));
+        let early = leader.consensus.promote(NodeId(4)).await;
+        assert!(matches!(early, Err(ChangeError::Lags { .. } | ChangeError::NoMajority { .. })), "{early:?}");
+        assert_eq!(leader.consensus.promote(NodeId(9)).await, Err(ChangeError::NotAMember(NodeId(9))));
+        let learner = cluster.start(4).await;
+        cluster.wait_equal(leader.machine.applied().index).await;
+        assert_eq!(learner.get("99"), Some(vec![7; 1_000]));
+        assert_eq!(voters(&leader), BTreeSet::from([1, 2, 3]));
+        cluster
+            .wait("the learner's last answer", || {
+                let status = leader.consensus.status();
+                let learner = &status.members[&NodeId(4)];
+                (learner.matched == status.last.map(|last| last.index) && learner.last_answer.is_some()).then_some(())
+            })
+            .await;
+        leader.consensus.promote(NodeId(4)).await.unwrap();
+        assert_eq!(voters(&leader), BTreeSet::from([1, 2, 3, 4]));
+        assert_eq!(leader.consensus.promote(NodeId(4)).await, Err(ChangeError::AlreadyVotes(NodeId(4))));
+        leader.propose(put("by four", b"v")).await.unwrap();
+        cluster.wait_equal(leader.machine.applied().index).await;
+    });
+}
+
+#[test]
+fn a_removed_voter_does_not_come_back() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let gone = (1..=3).find(|id| *id != leader.id).unwrap();
+        assert_eq!(leader.consensus.remove(NodeId(leader.id), Removal::Safe).await, Err(ChangeError::Leads(NodeId(leader.id))));
+        cluster.lose_power(gone, 5).await;
+        leader.consensus.remove(NodeId(gone), Removal::Safe).await.unwrap();
+        assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
+        let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
+        // The other nodes know it as well.
+        let to = (1..=3).find(|id| *id != leader.id && *id != gone).map(NodeId);
+        let begun = std::time::Instant::now();
+        while leader.consensus.transfer(to).await.is_err() && begun.elapsed() < crate::node::PATIENCE {}
+        let leader = cluster.leader_except(&[leader.id]).await;
+        let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
+        cluster.write(&put("without it", b"v")).await;
+        cluster.wait_equal(Index(1)).await;
+        let other = (1..=3).find(|id| *id != leader.id && *id != gone).unwrap();
+        cluster.lose_power(other, 6).await;
+        cluster
+            .wait("silence", || {
+                let answer = leader.consensus.status().members[&NodeId(other)].last_answer;
+                answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
+            })
+            .await;
+        let info = NodeInfo::at("node5:1");
+        let added = leader.consensus.add_learner(NodeId(5), info).await;
+        assert!(added.is_err(), "a change needs a majority: {added:?}");
+    });
+}
+
+#[test]
+fn a_group_of_one_grows_and_its_address_changes() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        let leader = cluster.leader().await;
+        cluster.write(&put("k", b"v")).await;
+        assert_eq!(leader.consensus.remove(NodeId(1), Removal::Safe).await, Err(ChangeError::LastVoter(NodeId(1))));
+        let info = NodeInfo { name: "first".to_owned(), address: "elsewhere:1".to_owned() };
+        leader.consensus.set_info(NodeId(1), info.clone()).await.unwrap();
+        assert_eq!(leader.consensus.membership().unwrap().members()[&NodeId(1)], info);
+        for id in 2..=3 {
+            cluster.start(id).await;
+            leader.consensus.add_learner(NodeId(id), NodeInfo::at(format!("node{id}:1"))).await.unwrap();
+            let caught_up = || {
+                let status = leader.consensus.status();
+                let learner = &status.members[&NodeId(id)];
+                (learner.matched == status.last.map(|last| last.index) && learner.last_answer.is_some()).then_some(())
+            };
+            cluster.wait("the learner", caught_up).await;
+            leader.consensus.promote(NodeId(id)).await.unwrap();
+        }
+        cluster.wait_equal(leader.machine.applied().index).await;
+        cluster.lose_power(1, 3).await;
+        let new = cluster.leader_except(&[1]).await;
+        cluster.write(&put("k2", b"v")).await;
+        assert_eq!(new.get("k"), Some(b"v".to_vec()));
+    });
+}

@@ -1,0 +1,241 @@
+//! Writes on any node, restarts, and records of nodes alone.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use thalweg_log::Purpose;
+use thalweg_replica::ProposeError;
+use thalweg_state::machine::LocalOutcome;
+use thalweg_types::{
+    Classified, Durability, Index, StreamId,
+    command::{MoveTarget, Outcome},
+};
+
+use crate::{
+    commands::{put, run},
+    node::{Cluster, Settings, options},
+};
+
+/// A value length that keeps the value in the log.
+const LARGE: usize = 10_000;
+
+#[test]
+fn writes_on_all_nodes_reach_all_nodes_in_one_order() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.follower().await;
+        let nodes = cluster.nodes();
+        for round in 0..20_usize {
+            let value = if round % 5 == 0 { vec![round as u8; LARGE] } else { vec![round as u8; 10] };
+            let writes = nodes.iter().flat_map(|node| {
+                (0..5).map(|number| node.propose(put(&format!("{} {round} {number}", node.id), &value)))
+            });
+            for written in join_all(writes).await {
+                let written = written.unwrap();
+                assert_eq!(written.durability, Durability::Quorum);
+                assert!(matches!(written.outcome, Some(Outcome::Committed { .. })));
+            }
+            for node in &nodes {
+                assert_eq!(
+                    node.get(&format!("{} {round} 4", node.id)),
+                    Some(value.clone()),
+                    "a node reads its own writes"
+                );
+            }
+        }
+        cluster.wait_equal(Index(1)).await;
+        for node in &nodes {
+            assert_eq!(node.get("2 10 3"), Some(vec![10; LARGE]));
+        }
+        let stats = cluster.leader().await.member.stats();
+        assert!(stats.commands >= 300 && stats.entries < 300, "commands that wait together share an entry: {stats:?}");
+    });
+}
+
+#[test]
+fn a_write_at_level_none_is_acknowledged_when_it_is_queued() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let written =
+            leader.member.propose_async(put("k", b"v"), Durability::None, Purpose::Data).unwrap().await.unwrap();
+        assert_eq!((written.durability, written.outcome), (Durability::None, None));
+        cluster.wait("the write", || leader.get("k")).await;
+    });
+}
+
+#[test]
+fn every_node_restarts_from_its_directory_after_a_loss_of_power() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        for round in 0..6_u64 {
+            let victim = round % 3 + 1;
+            cluster.write(&put(&format!("before {round}"), &[1; LARGE])).await;
+            cluster.lose_power(victim, round).await;
+            cluster.write(&put(&format!("without {round}"), b"v")).await;
+            cluster.start(victim).await;
+            cluster.wait_equal(Index(1)).await;
+        }
+        for round in 0..6 {
+            for node in cluster.nodes() {
+                assert_eq!(node.get(&format!("before {round}")), Some(vec![1; LARGE]));
+                assert_eq!(node.get(&format!("without {round}")), Some(b"v".to_vec()));
+            }
+        }
+    });
+}
+
+#[test]
+fn all_nodes_restart_together() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        for number in 0..50 {
+            cluster.write(&put(&format!("{number}"), &[2; 100])).await;
+        }
+        let applied = cluster.leader().await.machine.applied();
+        for id in 1..=3 {
+            cluster.lose_power(id, id).await;
+        }
+        for id in 1..=3 {
+            let node = cluster.start(id).await;
+            assert_eq!(node.machine.applied().index, Index::ZERO, "the memory backend has no checkpoint");
+        }
+        cluster.wait_equal(applied.index).await;
+        cluster.write(&put("after", b"v")).await;
+        let time = cluster.leader().await.machine.applied().time;
+        assert!(time >= applied.time, "space time never goes back");
+        assert_eq!(cluster.node(1).get("49"), Some(vec![2; 100]));
+    });
+}
+
+/// A move that changes nothing: it reclaims the space of a stream that does not exist.
+fn idle_move() -> Vec<u8> {
+    MoveTarget::Reclaimed { stream: StreamId(1_000), max: 1 }.encode_alone()
+}
+
+#[test]
+fn moves_are_applied_in_log_order_and_wait_for_the_entries_before_them() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_secs(1)).await;
+        let node = cluster.follower().await;
+        relocate_on(&node).await.unwrap();
+        let leader = cluster.leader().await;
+        for number in 0..20 {
+            let (written, moved) = join(leader.propose(put(&format!("{number}"), b"v")), relocate_on(&leader)).await;
+            moved.unwrap();
+            written.unwrap();
+        }
+        // Alone, the leader appends an entry that nobody acknowledges. A move behind it waits for nothing.
+        cluster.network.isolate(leader.id);
+        let (written, moved) = join(leader.propose(put("alone", b"v")), async {
+            let end = leader.log.end();
+            cluster.wait("the entry", || (leader.log.end() > end).then_some(())).await;
+            relocate_on(&leader).await
+        })
+        .await;
+        assert!(matches!(moved, Err(ProposeError::Behind)), "{moved:?}");
+        assert!(matches!(written, Err(ProposeError::OutcomeUnknown { .. })), "{written:?}");
+        let next = cluster.leader_except(&[leader.id]).await;
+        cluster.write_except(&[leader.id], &put("together", b"v")).await;
+        cluster.network.heal();
+        cluster.wait_equal(next.machine.applied().index).await;
+        assert_eq!(leader.get("alone"), None, "the entry was truncated and never shown");
+        relocate_on(&leader).await.unwrap();
+        cluster.lose_power(leader.id, 1).await;
+        cluster.start(leader.id).await;
+        cluster.wait_equal(next.machine.applied().index).await;
+    });
+}
+
+async fn relocate_on(node: &crate::node::Node) -> Result<LocalOutcome, ProposeError> {
+    let member = node.member.clone();
+    tokio::task::spawn_blocking(move || member.relocate(&idle_move())).await.unwrap()
+}
+
+#[test]
+fn a_purge_is_noted_in_the_log_and_in_the_state() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        for number in 0..30 {
+            cluster.write(&put(&format!("{number}"), b"v")).await;
+        }
+        cluster.wait_equal(Index(30)).await;
+        leader.machine.backend().flush().unwrap();
+        let applied = leader.machine.applied();
+        let member = leader.member.clone();
+        let noted = tokio::task::spawn_blocking(move || member.note_purged(applied.term, Index(20))).await.unwrap();
+        noted.unwrap();
+        assert_eq!(leader.machine.purged().unwrap().map(|id| id.index), Some(Index(20)));
+        assert_eq!(leader.consensus.reader().purged().map(|id| id.index), Some(Index(20)));
+        cluster.write(&put("after", b"v")).await;
+        cluster.lose_power(leader.id, 9).await;
+        cluster.start(leader.id).await;
+        cluster.wait_equal(applied.index).await;
+    });
+}
+
+#[test]
+fn an_unknown_outcome_says_so_and_can_be_retried() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_millis(300)).await;
+        let leader = cluster.leader().await;
+        cluster.network.isolate(leader.id);
+        let written = leader.propose(put("k", b"v")).await;
+        let error = written.unwrap_err();
+        assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
+        assert_eq!(error.code(), "outcome_unknown");
+        assert_eq!(leader.get("k"), None);
+    });
+}
+
+#[test]
+fn a_follower_that_cannot_forward_names_the_leader() {
+    run(async {
+        let cluster = Cluster::founded_with(3, Settings { forwards: false, ..Settings::default() }).await;
+        let follower = cluster.follower().await;
+        let refused = follower.propose(put("k", b"v")).await;
+        let Err(ProposeError::NotLeader { leader: Some((leader, address)) }) = refused else { panic!("{refused:?}") };
+        assert_eq!(address, format!("node{}:1", leader.0));
+        assert!(cluster.node(leader.0).propose(put("k", b"v")).await.is_ok());
+    });
+}
+
+#[test]
+fn uncommitted_bytes_are_bounded_and_the_queue_rejects_the_rest() {
+    run(async {
+        const EACH: usize = 10_000;
+        const MOST: u64 = 50_000;
+        let consensus = thalweg_raft::ConsensusOptions { max_in_flight_bytes: MOST, ..options() };
+        let cluster = Cluster::founded_with(3, Settings { consensus, ..Settings::default() }).await;
+        let leader = cluster.leader().await;
+        cluster.network.isolate(leader.id);
+        let mut waiting = Vec::new();
+        let (mut refused, mut most) = (0, 0);
+        for number in 0..300 {
+            let command = put(&format!("{number}"), &[1; EACH]);
+            match leader.member.propose_async(command, Durability::Disk, Purpose::Data) {
+                Ok(proposal) => waiting.push(proposal),
+                Err(error) => {
+                    assert!(matches!(error, ProposeError::Overloaded { .. }), "{error}");
+                    refused += 1;
+                }
+            }
+            // Lets consensus take a command before the next one comes.
+            tokio::task::yield_now().await;
+            most = most.max(leader.consensus.status().in_flight_bytes);
+        }
+        assert!(refused > 100, "the queue has room for about 100 commands: {refused}");
+        assert!((MOST..MOST + (4 << 20)).contains(&most), "{most}");
+        assert!(leader.consensus.status().in_flight_bytes >= MOST);
+        cluster.network.heal();
+        for outcome in join_all(waiting).await {
+            match outcome {
+                Ok(_) | Err(ProposeError::OutcomeUnknown { .. } | ProposeError::NoLeader) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        cluster.write(&put("after", b"v")).await;
+        cluster.wait("nothing in flight", || (leader.consensus.status().in_flight_bytes == 0).then_some(())).await;
+    });
+}

@@ -1,0 +1,97 @@
+//! Applying records of the log to the state, as replay and a member of a group do.
+//!
+//! Owns: the effect of each kind of record, and the checks that a record follows those before it. Does not own: which
+//! records are valid (`valid`), and when an entry may be applied.
+
+use thalweg_log::{Log, LogRecord, RecordKind};
+use thalweg_state::{
+    machine::{Entry, LocalOutcome, Machine},
+    membership::LogId,
+};
+use thalweg_types::{Index, Lsn, command::Outcome};
+
+use crate::{error::OpenError, membership::Vote};
+
+/// Checks that the log contains all records that the state has not applied, and all that it has applied.
+pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError> {
+    let (start, end) = (log.start(), log.end());
+    if applied > end {
+        return Err(OpenError::StateAhead { applied, end });
+    }
+    if applied < start {
+        return Err(OpenError::LogTooShort { needed: applied, start });
+    }
+    Ok(())
+}
+
+/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry. Returns the
+/// outcome of a move.
+pub(crate) fn apply_record(
+    machine: &Machine,
+    record: &LogRecord,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<Option<LocalOutcome>, OpenError> {
+    let next_lsn = record.lsn.next();
+    match record.kind {
+        RecordKind::Entry => {
+            check_follows(machine, record)?;
+            let entry = Entry {
+                term: record.term,
+                index: record.index,
+                time: record.time,
+                payload: &record.payload,
+                at: record.payload_at,
+                next_lsn,
+            };
+            machine.apply(&entry, outcomes)?;
+        }
+        RecordKind::Membership => {
+            if record.index > Index::ZERO {
+                check_follows(machine, record)?;
+            }
+            let id = LogId { term: record.term, index: record.index };
+            machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
+        }
+        RecordKind::Blank => {
+            check_follows(machine, record)?;
+            machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
+        }
+        RecordKind::Move => {
+            return Ok(Some(machine.apply_move(&record.payload, record.payload_at, next_lsn)?));
+        }
+        RecordKind::Vote => {
+            Vote::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "vote" })?;
+            machine.apply_vote(&record.payload, next_lsn)?;
+        }
+        RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn)?,
+        RecordKind::Truncate => {
+            check_truncation(machine, record)?;
+            machine.skip(next_lsn, None)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Checks that the index and term of an entry follow those of the previous entry. The membership at index 0 has no
+/// previous entry, so it must not be checked.
+fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+    let applied = machine.applied();
+    if record.index != applied.index.next() {
+        return Err(OpenError::Gap { last: applied.index, found: record.index });
+    }
+    if record.term < applied.term {
+        return Err(OpenError::TermWentBack { last: applied.term, found: record.term });
+    }
+    Ok(())
+}
+
+/// Checks that a truncation record declares void only entries that the state has not applied.
+fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+    let (applied, index) = (machine.applied().index, record.index);
+    // Index 0 belongs to the first membership, if there is one.
+    let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
+    if has_entries && index <= applied {
+        return Err(OpenError::Truncated { lsn: record.lsn, index, applied });
+    }
+    Ok(())
+}

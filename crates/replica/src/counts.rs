@@ -1,0 +1,66 @@
+//! Statistics of a space since it was opened.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use thalweg_types::{Log2Histogram, histogram::LOG2_BUCKETS};
+
+use crate::queue::Queue;
+
+/// Statistics of a space since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaStats {
+    /// Number of committed commands since the space was opened.
+    pub commands: u64,
+    /// Number of log entries that contain these commands.
+    pub entries: u64,
+    /// Histogram of the number of commands in each log entry.
+    pub entry_commands: Log2Histogram,
+    /// Total size in bytes of the commands that are queued now.
+    pub queue_bytes: u64,
+    /// Number of commands that are queued now.
+    pub queue_commands: u64,
+}
+
+/// Counters of applied entries.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    commands: AtomicU64,
+    entries: AtomicU64,
+    /// Number of log entries, counted in buckets by the number of their commands; the buckets are those of
+    /// [`Log2Histogram::bucket_of`].
+    entry_sizes: [AtomicU64; LOG2_BUCKETS],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            commands: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            entry_sizes: [const { AtomicU64::new(0) }; LOG2_BUCKETS],
+        }
+    }
+}
+
+impl Counts {
+    /// Counts an applied entry with this number of commands.
+    #[inline]
+    pub(crate) fn count(&self, commands: u64) {
+        self.entries.fetch_add(1, Relaxed);
+        self.commands.fetch_add(commands, Relaxed);
+        self.entry_sizes[Log2Histogram::bucket_of(commands)].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stats(&self, queue: &Queue) -> ReplicaStats {
+        let (bytes, len) = queue.bytes_and_len();
+        ReplicaStats {
+            commands: self.commands.load(Relaxed),
+            entries: self.entries.load(Relaxed),
+            entry_commands: Log2Histogram {
+                sum: self.commands.load(Relaxed),
+                buckets: std::array::from_fn(|at| self.entry_sizes[at].load(Relaxed)),
+            },
+            queue_bytes: bytes as u64,
+            queue_commands: len as u64,
+        }
+    }
+}

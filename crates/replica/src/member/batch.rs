@@ -1,0 +1,84 @@
+//! Proposals that become one entry of a group, on their way through consensus.
+//!
+//! Owns: the promise that each proposal of the batch is answered. Does not own: consensus, which completes or fails the
+//! batch.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use thalweg_log::Purpose;
+use thalweg_types::{Durability, command::Outcome};
+
+use crate::{
+    error::ProposeError,
+    pending::{Pending, payload_of, purpose_of},
+    queue::learn,
+    slot::Committed,
+};
+
+/// Proposals that become one entry of a group. A batch that is dropped answers all of them with
+/// [`ProposeError::OutcomeUnknown`].
+#[derive(Debug)]
+#[must_use = "dropping a batch tells its proposers that the outcome is unknown"]
+pub struct Batch {
+    proposals: Vec<Pending>,
+    payload: Bytes,
+}
+
+impl Batch {
+    pub(crate) fn new(proposals: Vec<Pending>) -> Self {
+        let payload = payload_of(&proposals).into_owned().into();
+        Self { proposals, payload }
+    }
+
+    /// Payload of the entry.
+    #[must_use]
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// Purpose of the entry.
+    #[must_use]
+    pub fn purpose(&self) -> Purpose {
+        purpose_of(&self.proposals)
+    }
+
+    /// Monotonic time of the node at which the first proposer gives up.
+    #[must_use]
+    pub fn expires(&self) -> Duration {
+        let first = self.proposals.iter().map(|pending| pending.expires_micros).min();
+        Duration::from_micros(first.unwrap_or(0))
+    }
+
+    /// Answers all proposals: the entry was committed and applied, its commands have these outcomes, and applying them
+    /// took `steps`, if that is known.
+    pub fn complete(mut self, outcomes: Vec<Outcome>, steps: Option<u64>) {
+        if outcomes.len() != self.proposals.len() {
+            let (found, expected) = (outcomes.len(), self.proposals.len());
+            return self.fail(&ProposeError::State(format!("{found} outcomes for {expected} commands")));
+        }
+        if let Some(steps) = steps {
+            learn(&self.proposals, steps);
+        }
+        for (mut pending, outcome) in self.proposals.drain(..).zip(outcomes) {
+            pending.answer(Ok(Committed { durability: Durability::Quorum, outcome: Some(outcome) }));
+        }
+    }
+
+    /// Answers all proposals with an error.
+    pub fn fail(mut self, error: &ProposeError) {
+        fail_all(self.proposals.drain(..), error);
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let reason = "consensus has ended before the command was committed".to_owned();
+        fail_all(self.proposals.drain(..), &ProposeError::OutcomeUnknown { reason });
+    }
+}
+
+/// Answers proposals with an error.
+pub(crate) fn fail_all(proposals: impl IntoIterator<Item = Pending>, error: &ProposeError) {
+    proposals.into_iter().for_each(|mut pending| pending.answer(Err(error.clone())));
+}

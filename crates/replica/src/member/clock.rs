@@ -1,0 +1,128 @@
+//! Space time of a member: the time of the last entry from the leader, plus the monotonic time since it arrived.
+//!
+//! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide values,
+//! which on a member is that of the last applied entry.
+//!
+//! A member continues the leader's time from each entry that it receives, so a new leader's first timestamp follows the old
+//! leader's. Blank entries and memberships carry the time of the entry before them, and say nothing about the present.
+//!
+//! Invariant: timestamps never decrease, nor does the time that [`MemberClock::now`] returns.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use thalweg_types::{Clock, SpaceTime};
+
+/// The clock of one space on a member.
+#[derive(Debug)]
+pub struct MemberClock {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Space time at `anchored_at`.
+    anchor: SpaceTime,
+    anchored_at: Duration,
+    /// Last timestamp that this node gave to an entry.
+    stamped: SpaceTime,
+    /// Latest time that a caller was shown.
+    shown: SpaceTime,
+}
+
+impl MemberClock {
+    /// Creates a clock that begins at `anchor`.
+    pub(crate) fn new(clock: Arc<dyn Clock>, anchor: SpaceTime) -> Self {
+        let anchored_at = clock.monotonic();
+        let state = State { anchor, anchored_at, stamped: SpaceTime::default(), shown: SpaceTime::default() };
+        Self { clock, state: Mutex::new(state) }
+    }
+
+    /// Returns the current time of the space.
+    #[must_use]
+    pub fn now(&self) -> SpaceTime {
+        let mut state = self.state();
+        let ticked = self.ticked(&state);
+        state.shown = state.shown.max(ticked);
+        state.shown
+    }
+
+    /// Returns the timestamp for the next entry of this node, which leads.
+    #[must_use]
+    pub fn stamp(&self) -> SpaceTime {
+        let mut state = self.state();
+        let ticked = self.ticked(&state);
+        state.stamped = state.stamped.max(ticked);
+        state.stamped
+    }
+
+    /// Raises the time to that of an entry that was found in the log when it was opened.
+    pub fn raise_to(&self, time: SpaceTime) {
+        let mut state = self.state();
+        if time > self.ticked(&state) {
+            (state.anchor, state.anchored_at) = (time, self.clock.monotonic());
+        }
+    }
+
+    /// Continues from the time of an entry with commands that has just been written to this node's log. Entries that this
+    /// node has stamped itself change nothing.
+    pub fn received(&self, time: SpaceTime) {
+        let mut state = self.state();
+        if time > state.stamped {
+            (state.anchor, state.anchored_at) = (time, self.clock.monotonic());
+        }
+    }
+
+    /// Returns the monotonic time of the node.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    fn ticked(&self, state: &State) -> SpaceTime {
+        state.anchor.plus(self.clock.monotonic().saturating_sub(state.anchored_at))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::ManualClock;
+
+    use super::*;
+
+    fn at(anchor: u64) -> (Arc<ManualClock>, MemberClock) {
+        let clock = Arc::new(ManualClock::at(SpaceTime(9_000_000)));
+        (clock.clone(), MemberClock::new(clock, SpaceTime(anchor)))
+    }
+
+    #[test]
+    fn a_new_leader_continues_from_the_last_entry_and_not_from_its_wall_clock() {
+        let (clock, space) = at(0);
+        space.received(SpaceTime(500));
+        clock.advance(Duration::from_micros(30));
+        clock.step_wall(SpaceTime(7));
+        assert_eq!(space.stamp(), SpaceTime(530));
+        space.received(SpaceTime(530));
+        clock.advance(Duration::from_micros(5));
+        assert_eq!(space.stamp(), SpaceTime(535), "its own entries do not set it back");
+    }
+
+    #[test]
+    fn a_follower_takes_the_leaders_time_but_shows_none_twice() {
+        let (clock, space) = at(1_000);
+        clock.advance(Duration::from_micros(100));
+        assert_eq!(space.now(), SpaceTime(1_100));
+        space.received(SpaceTime(1_040));
+        assert_eq!(space.now(), SpaceTime(1_100));
+        assert_eq!(space.stamp(), SpaceTime(1_040));
+        space.raise_to(SpaceTime(2_000));
+        space.raise_to(SpaceTime(1_500));
+        assert_eq!((space.now(), space.stamp()), (SpaceTime(2_000), SpaceTime(2_000)));
+    }
+}

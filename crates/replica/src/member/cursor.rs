@@ -1,0 +1,199 @@
+//! Applying the records of a member's log in log order, as far as they are committed.
+//!
+//! Owns: the position up to which the log is applied, and the outcomes of moves whose callers wait. Does not own: which
+//! entries are committed (consensus).
+//!
+//! The cursor is the state's own applied LSN. To apply an entry, the cursor passes all valid records of the space before
+//! it, as replay does, so that the state is the same function of the log as after a restart.
+//!
+//! ```text
+//! LSN    10   11    12        13    14        15
+//!        e5   move  e6 void   vote  truncate  e6    apply(e6): applies 11, 13, 14 and 15
+//! ```
+//! The usual entry follows the applied position directly and is in memory, so it is applied without reading the log.
+//! Otherwise the log is read from the applied position on. The reader is kept until an entry needs no reading again.
+//!
+//! Invariant: no record is applied before an entry of a lower LSN is applied, or void.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Condvar, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use thalweg_log::{Log, LogRecord, Records};
+use thalweg_state::machine::{LocalOutcome, Machine};
+use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
+
+use crate::{apply::apply_record, error::OpenError, valid::Valid};
+
+/// Result of applying one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedEntry {
+    /// Steps that the entry's commands took.
+    pub steps: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    /// Index up to which entries may be applied.
+    committed: Index,
+    /// True once an entry was found to be committed. Index 0 is an entry too.
+    has_committed: bool,
+    /// Number of callers that wait for a move of theirs.
+    pub(crate) waiting: usize,
+    /// Outcomes of the moves that were applied while callers waited.
+    moved: BTreeMap<Lsn, LocalOutcome>,
+    ahead: Ahead,
+}
+
+/// Callers that wait until the cursor has moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Condvar);
+
+impl Moves {
+    pub(crate) fn wake_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits until the cursor has moved, at most for `limit`.
+    pub(crate) fn wait<'a>(&self, cursor: MutexGuard<'a, Cursor>, limit: Duration) -> MutexGuard<'a, Cursor> {
+        self.0.wait_timeout(cursor, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Log and state on which the cursor works.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) log: &'a Log,
+    pub(crate) machine: &'a Machine,
+    pub(crate) space: SpaceId,
+}
+
+impl Cursor {
+    /// Applies the committed entry `index`, after all records before it. `cached` is its record, if that is in memory.
+    /// Appends the outcomes of the entry's commands to `outcomes`, and calls `each` for every entry with commands that
+    /// was applied.
+    pub(crate) fn apply(
+        &mut self,
+        parts: Parts<'_>,
+        index: Index,
+        cached: Option<&LogRecord>,
+        outcomes: &mut Vec<Outcome>,
+        each: &mut dyn FnMut(&[Outcome]),
+    ) -> Result<AppliedEntry, OpenError> {
+        self.committed = self.committed.max(index);
+        self.has_committed = true;
+        let machine = parts.machine;
+        let (from, mut steps) = (outcomes.len(), 0);
+        while !has_applied(machine, index)? {
+            outcomes.truncate(from);
+            let before = machine.steps()?;
+            match cached.filter(|record| record.lsn == machine.applied().lsn) {
+                Some(record) => {
+                    self.ahead = Ahead::default();
+                    apply_record(machine, record, outcomes)?;
+                }
+                None if self.advance(parts, outcomes)? => {}
+                None => return Err(OpenError::Gap { last: machine.applied().index, found: index }),
+            }
+            steps = machine.steps()? - before;
+            if outcomes.len() > from {
+                each(&outcomes[from..]);
+            }
+        }
+        Ok(AppliedEntry { steps })
+    }
+
+    /// Applies the records after the applied position that need no further commit.
+    pub(crate) fn apply_local(&mut self, parts: Parts<'_>, each: &mut dyn FnMut(&[Outcome])) -> Result<(), OpenError> {
+        let mut outcomes = Vec::new();
+        while self.advance(parts, &mut outcomes)? {
+            if !outcomes.is_empty() {
+                each(&outcomes);
+                outcomes.clear();
+            }
+        }
+        self.ahead = Ahead::default();
+        Ok(())
+    }
+
+    /// Takes the outcome of the move at an LSN, if it has been applied since the caller registered in `waiting`.
+    pub(crate) fn take_moved(&mut self, lsn: Lsn) -> Option<LocalOutcome> {
+        self.moved.remove(&lsn)
+    }
+
+    /// Removes a caller from the number of those that wait.
+    pub(crate) fn end_wait(&mut self) {
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            self.moved.clear();
+        }
+    }
+
+    /// Applies the next record of the log. Returns false if there is none, or if it is an entry that is not known to be
+    /// committed.
+    fn advance(&mut self, parts: Parts<'_>, outcomes: &mut Vec<Outcome>) -> Result<bool, OpenError> {
+        let Some(next) = self.ahead.peek(parts)? else { return Ok(false) };
+        let is_committed = self.has_committed && next.index <= self.committed;
+        if next.kind.has_index() && !is_committed {
+            return Ok(false);
+        }
+        let moved = apply_record(parts.machine, next, outcomes)?;
+        if let Some(moved) = moved
+            && self.waiting > 0
+        {
+            self.moved.insert(next.lsn, moved);
+        }
+        Ok(true)
+    }
+}
+
+/// Returns true if the state has applied an entry.
+fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
+    let applied = machine.applied().index;
+    // A state without entries counts as if it had applied index 0, which is that of the first membership.
+    Ok(if index == Index::ZERO && applied == index { machine.membership()?.is_some() } else { applied >= index })
+}
+
+/// Reads the records after the applied position. While it exists, it keeps the segments that it will read.
+#[derive(Debug, Default)]
+struct Ahead {
+    records: Option<Records>,
+    next: Option<LogRecord>,
+}
+
+impl Ahead {
+    /// Returns the next valid record of the space that is not applied; `None` at the end of the log.
+    fn peek(&mut self, parts: Parts<'_>) -> Result<Option<&LogRecord>, OpenError> {
+        let Parts { log, machine, space } = parts;
+        let (applied, valid) = (machine.applied().lsn, Valid::of(log, space));
+        #[cfg(feature = "plant")]
+        let is_void = |record: &LogRecord| valid.is_void(record) && !crate::plant::applies_void_entries();
+        #[cfg(not(feature = "plant"))]
+        let is_void = |record: &LogRecord| valid.is_void(record);
+        let is_next = |record: &LogRecord| record.lsn >= applied && record.space == space && !is_void(record);
+        if self.next.as_ref().is_some_and(is_next) {
+            return Ok(self.next.as_ref());
+        }
+        self.next = None;
+        let records = match &mut self.records {
+            Some(records) => records,
+            none => none.insert(log.records_from(applied)?),
+        };
+        // What the reader knows of the log may end before the log does.
+        for extends in [false, true] {
+            if extends {
+                log.extend_records(records)?;
+            }
+            for record in records.by_ref() {
+                let record = record?;
+                if is_next(&record) {
+                    return Ok(Some(self.next.insert(record)));
+                }
+            }
+        }
+        self.records = None;
+        Ok(None)
+    }
+}

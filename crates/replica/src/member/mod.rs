@@ -1,0 +1,498 @@
+//! A space whose entries a group of nodes agrees on: the part of it that belongs to this node.
+//!
+//! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves. Does
+//! not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and leadership.
+//!
+//! ```text
+//! propose ──> queue ── take_batch ──> consensus ──> entry in this node's log, and on a majority
+//!    ^                                                          │ committed
+//!    └──── Batch::complete <── outcomes <── apply ── cursor <───┘
+//! relocate ──> move in this node's log ──> waits until the cursor has passed it
+//! ```
+//!
+//! Proposals of a follower wait in the same queue; consensus forwards their batches to the leader.
+//!
+//! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a known
+//! leader queues none.
+
+mod batch;
+mod clock;
+mod cursor;
+mod moves;
+mod open;
+mod options;
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use thalweg_log::{Log, LogRecord, Purpose};
+use thalweg_state::machine::Machine;
+use thalweg_types::{
+    Durability, Index, NodeId, SpaceId, SpaceTime, Term,
+    command::{Framed, Outcome},
+};
+
+pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, options::MemberOptions};
+use self::{
+    batch::fail_all,
+    cursor::{Cursor, Moves, Parts},
+};
+use crate::{
+    client::Client,
+    counts::{Counts, ReplicaStats},
+    error::{OpenError, ProposeError},
+    membership::NodeInfo,
+    pending::Pending,
+    queue::{Lanes, Queue, Taken, WhenFull},
+    slot::{Committed, Proposal, Slot},
+    solo::{Observer, Wake},
+};
+
+/// Time after a proposal's deadline at which its blocked thread stops to wait, should consensus not have answered.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Leadership of a space, as this node knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leadership {
+    /// This node leads.
+    Leader {
+        /// Term in which it leads.
+        term: Term,
+    },
+    /// Another node leads, or none does.
+    Follower {
+        /// The leader; `None` if there is none, or this node does not know it.
+        leader: Option<(NodeId, NodeInfo)>,
+        /// Term that this node has reached.
+        term: Term,
+    },
+}
+
+impl Leadership {
+    /// Returns true if this node leads.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        matches!(self, Self::Leader { .. })
+    }
+
+    /// Term that this node has reached.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        match self {
+            Self::Leader { term } | Self::Follower { term, .. } => *term,
+        }
+    }
+
+    /// Returns the error of a proposal on this node, if it does not forward it.
+    #[must_use]
+    pub fn refusal(&self) -> ProposeError {
+        match self {
+            Self::Follower { leader: Some((node, info)), .. } => {
+                ProposeError::NotLeader { leader: Some((*node, info.address.clone())) }
+            }
+            _ => ProposeError::NoLeader,
+        }
+    }
+}
+
+/// Wakes the consensus of a space when its member has work: batches to take, or entries to purge.
+pub trait ProposalDriver: Send + Sync + fmt::Debug {
+    /// Notifies consensus. Called from any thread, often; must be fast.
+    fn notify(&self);
+}
+
+/// A space on a node that is a member of a group. A clone is cheap and refers to the same space.
+#[derive(Clone, Debug)]
+pub struct Member {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    log: Log,
+    machine: Arc<Machine>,
+    clock: Arc<MemberClock>,
+    options: MemberOptions,
+    queue: Queue,
+    /// Proposals that were taken from the queue, cut into entries.
+    cut: Mutex<VecDeque<Vec<Pending>>>,
+    leadership: RwLock<Leadership>,
+    /// Copy of the leadership for fast checks.
+    leads: AtomicBool,
+    /// True while a leader is known, which may be this node.
+    is_led: AtomicBool,
+    driver: OnceLock<Arc<dyn ProposalDriver>>,
+    observer: OnceLock<Arc<dyn Observer>>,
+    cursor: Mutex<Cursor>,
+    moves: Moves,
+    /// Index through which entries may be purged.
+    purge: AtomicU64,
+    failure: OnceLock<String>,
+    is_closed: AtomicBool,
+    counts: Counts,
+}
+
+impl Member {
+    /// Sets the driver that is notified of work. Only the first call has an effect.
+    pub fn set_driver(&self, driver: Arc<dyn ProposalDriver>) {
+        let _ = self.shared.driver.set(driver);
+        self.shared.notify();
+    }
+
+    /// Sets the observer that is called for applied entries, on the thread that applies them. Only the first call has an
+    /// effect.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.shared.observer.set(observer);
+    }
+
+    /// Proposes an encoded command and blocks until a majority has it on disk and this node has applied it. For level
+    /// `none` the call returns when the command is queued.
+    ///
+    /// Must not be called on the thread that runs consensus.
+    pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        let shared = &*self.shared;
+        if level == Durability::None {
+            let pending = Pending::new(command.clone(), level, purpose, None, None);
+            return self.propose_unseen(pending, WhenFull::Wait, Wake::Now);
+        }
+        let slot = Slot::for_this_thread();
+        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
+        let gives_up = shared.clock.monotonic() + shared.options.max_wait + LATE;
+        shared.push(pending, WhenFull::Wait)?;
+        shared.notify();
+        loop {
+            if let Some(answer) = slot.take() {
+                return answer;
+            }
+            let left = gives_up.saturating_sub(shared.clock.monotonic());
+            if left.is_zero() {
+                return Err(ProposeError::OutcomeUnknown { reason: "consensus does not answer".to_owned() });
+            }
+            thread::park_timeout(left);
+        }
+    }
+
+    /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
+    pub fn propose_then<T>(
+        &self,
+        command: &Framed,
+        level: Durability,
+        purpose: Purpose,
+        then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
+    ) -> Result<T, ProposeError> {
+        let mut committed = self.propose(command, level, purpose)?;
+        Ok(then(committed.durability, committed.outcome.as_mut()))
+    }
+
+    /// Proposes an encoded command without blocking. See [`propose_async_for`](Self::propose_async_for).
+    pub fn propose_async(
+        &self,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<Proposal, ProposeError> {
+        self.propose_async_for(None, command, level, purpose, Wake::Now)
+    }
+
+    /// Proposes a command of a client without blocking. The returned future resolves when a majority has the command on
+    /// disk and this node has applied it; for level `none` it resolves immediately.
+    pub fn propose_async_for(
+        &self,
+        client: Option<Arc<Client>>,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
+        let slot = Slot::for_task();
+        let mut pending = Pending::new(command, level, purpose, None, client);
+        if level == Durability::None {
+            slot.complete(self.propose_unseen(pending, WhenFull::Refuse, wake));
+            return Ok(Proposal(slot));
+        }
+        pending.slot = Some(slot.clone());
+        self.shared.push(pending, WhenFull::Refuse)?;
+        if wake == Wake::Now {
+            self.shared.notify();
+        }
+        Ok(Proposal(slot))
+    }
+
+    fn propose_unseen(&self, pending: Pending, when_full: WhenFull, wake: Wake) -> Result<Committed, ProposeError> {
+        self.shared.push(pending, when_full)?;
+        if wake == Wake::Now {
+            self.shared.notify();
+        }
+        Ok(Committed { durability: Durability::None, outcome: None })
+    }
+
+    /// Notifies consensus of commands that were proposed with [`Wake::Later`].
+    pub fn commit_queued(&self) {
+        if !self.shared.queue.is_empty() {
+            self.shared.notify();
+        }
+    }
+
+    /// Returns the current time of the space.
+    #[must_use]
+    pub fn now(&self) -> SpaceTime {
+        self.shared.clock.now()
+    }
+
+    /// Returns the clock of the space, which the group's log sets by the entries that it receives.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<MemberClock> {
+        &self.shared.clock
+    }
+
+    /// Returns the node's log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.shared.log
+    }
+
+    /// Returns the state of the space on this node.
+    #[must_use]
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.shared.machine
+    }
+
+    /// Returns the id of this node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.shared.options.node
+    }
+
+    /// Returns the id of the space.
+    #[must_use]
+    pub fn space(&self) -> SpaceId {
+        self.shared.options.space
+    }
+
+    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failure.get().cloned()
+    }
+
+    /// Returns the statistics of the space.
+    #[must_use]
+    pub fn stats(&self) -> ReplicaStats {
+        self.shared.counts.stats(&self.shared.queue)
+    }
+
+    /// Closes the space: rejects new proposals and those that wait in the queue. Batches that consensus has taken are its
+    /// own to answer.
+    pub fn close(&self) {
+        let shared = &*self.shared;
+        shared.is_closed.store(true, Ordering::SeqCst);
+        shared.queue.close();
+        shared.fail_queued(&ProposeError::Closed);
+        shared.moves.wake_all();
+        shared.notify();
+    }
+
+    /// Returns true if this node leads.
+    #[must_use]
+    #[inline]
+    pub fn leads(&self) -> bool {
+        self.shared.leads.load(Ordering::Acquire)
+    }
+
+    /// Returns the leadership of the space, as this node knows it.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        self.shared.leadership().clone()
+    }
+
+    /// Sets the leadership, as consensus has found it. Without a known leader, queued proposals fail.
+    pub fn set_leadership(&self, leadership: Leadership) {
+        let shared = &*self.shared;
+        let leads = leadership.leads();
+        let is_led = leads || matches!(leadership, Leadership::Follower { leader: Some(_), .. });
+        *shared.leadership.write().unwrap_or_else(PoisonError::into_inner) = leadership;
+        shared.leads.store(leads, Ordering::SeqCst);
+        shared.is_led.store(is_led, Ordering::SeqCst);
+        if !is_led {
+            shared.fail_queued(&ProposeError::NoLeader);
+        }
+        shared.notify();
+    }
+
+    /// Takes the commands of the next entry out of the queue. New data is refused while this node's disk is nearly full
+    /// and it leads.
+    pub fn take_batch(&self) -> Option<Batch> {
+        let shared = &*self.shared;
+        loop {
+            let proposals = shared.next_cut()?;
+            let now = micros(shared.clock.monotonic());
+            let (late, mut proposals): (Vec<_>, Vec<_>) =
+                proposals.into_iter().partition(|pending| pending.expires_micros <= now);
+            fail_all(late, &ProposeError::NoLeader);
+            if self.leads()
+                && let Err(error) = shared.log.check_room()
+            {
+                let is_data = |pending: &Pending| pending.purpose == Purpose::Data;
+                let (refused, kept): (Vec<_>, Vec<_>) = proposals.into_iter().partition(is_data);
+                fail_all(refused, &error.into());
+                proposals = kept;
+            }
+            if !proposals.is_empty() {
+                return Some(Batch::new(proposals));
+            }
+        }
+    }
+
+    /// Returns the time until the first proposer of a batch gives up.
+    #[must_use]
+    pub fn time_left(&self, batch: &Batch) -> Duration {
+        batch.expires().saturating_sub(self.shared.clock.monotonic())
+    }
+
+    /// Returns the maximum time that a proposer waits for its answer.
+    #[must_use]
+    pub fn max_wait(&self) -> Duration {
+        self.shared.options.max_wait
+    }
+
+    /// Returns true if commands wait to be taken.
+    #[must_use]
+    pub fn has_queued(&self) -> bool {
+        !self.shared.queue.is_empty() || !self.shared.cut().is_empty()
+    }
+
+    /// Fails proposals that have waited in the queue until their deadline. Consensus calls this several times a second.
+    pub fn expire_queued(&self) {
+        let shared = &*self.shared;
+        if !self.has_queued() {
+            return;
+        }
+        let now = micros(shared.clock.monotonic());
+        let late = shared.queue.remove(|pending| pending.expires_micros <= now);
+        // Nothing of them was written, so they can be repeated.
+        fail_all(late, &ProposeError::Overloaded { queued_bytes: shared.queue.bytes_and_len().0 });
+    }
+
+    /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record, if
+    /// that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied changes
+    /// nothing.
+    ///
+    /// An error is final: the space accepts no further proposals.
+    pub fn apply(
+        &self,
+        index: Index,
+        cached: Option<&LogRecord>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<AppliedEntry, OpenError> {
+        let shared = &*self.shared;
+        let mut cursor = shared.cursor();
+        let applied = cursor.apply(shared.parts(), index, cached, outcomes, &mut |outcomes| shared.count(outcomes));
+        let is_awaited = cursor.waiting > 0;
+        drop(cursor);
+        if let Err(error) = &applied {
+            shared.fail(&error.to_string());
+        }
+        if is_awaited {
+            shared.moves.wake_all();
+        }
+        applied
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Shared {
+    /// Queues a proposal, if a leader is known.
+    fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+        self.check()?;
+        if !self.is_led.load(Ordering::SeqCst) {
+            return Err(ProposeError::NoLeader);
+        }
+        pending.expires_micros = micros(self.clock.monotonic() + self.options.max_wait);
+        self.queue.push(pending, when_full)?;
+        // The leader may have been lost between the check and the push.
+        if !self.is_led.load(Ordering::SeqCst) {
+            self.fail_queued(&ProposeError::NoLeader);
+        }
+        Ok(())
+    }
+
+    fn notify(&self) {
+        if let Some(driver) = self.driver.get() {
+            driver.notify();
+        }
+    }
+
+    fn check(&self) -> Result<(), ProposeError> {
+        if let Some(reason) = self.failure.get() {
+            return Err(ProposeError::State(reason.clone()));
+        }
+        if self.is_closed.load(Ordering::Relaxed) { Err(ProposeError::Closed) } else { Ok(()) }
+    }
+
+    fn fail(&self, reason: &str) -> ProposeError {
+        let _ = self.failure.set(reason.to_owned());
+        let error = ProposeError::State(reason.to_owned());
+        self.fail_queued(&error);
+        error
+    }
+
+    fn fail_queued(&self, error: &ProposeError) {
+        let cut = std::mem::take(&mut *self.cut());
+        fail_all(cut.into_iter().flatten(), error);
+        fail_all(self.queue.remove(|_| true), error);
+    }
+
+    /// Returns the proposals of the next entry.
+    fn next_cut(&self) -> Option<Vec<Pending>> {
+        let mut cut = self.cut();
+        if cut.is_empty() {
+            if self.queue.is_empty() {
+                return None;
+            }
+            let mut taken = Taken::default();
+            self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All);
+            let mut proposals = taken.proposals.into_iter();
+            let mut begin = 0;
+            for end in taken.ends {
+                cut.push_back(proposals.by_ref().take(end - begin).collect());
+                begin = end;
+            }
+        }
+        cut.pop_front()
+    }
+
+    fn count(&self, outcomes: &[Outcome]) {
+        self.counts.count(outcomes.len() as u64);
+        if let Some(observer) = self.observer.get() {
+            observer.applied(outcomes);
+        }
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        Parts { log: &self.log, machine: &self.machine, space: self.options.space }
+    }
+
+    fn cut(&self) -> MutexGuard<'_, VecDeque<Vec<Pending>>> {
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leadership(&self) -> std::sync::RwLockReadGuard<'_, Leadership> {
+        self.leadership.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cursor(&self) -> MutexGuard<'_, Cursor> {
+        // After a panic the machine itself is stopped.
+        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

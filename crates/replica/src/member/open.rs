@@ -1,0 +1,72 @@
+//! Opening a space as a member of its group.
+//!
+//! Owns: the checks, and the initial parts. Does not own: replay. A member applies nothing at open, because it does not
+//! know which entries after its state are committed; consensus tells it soon.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, OnceLock, RwLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use thalweg_log::Log;
+use thalweg_state::machine::Machine;
+use thalweg_types::{Clock, SpaceTime, Term};
+
+use super::{
+    Leadership, Member, MemberClock, MemberOptions, Shared,
+    cursor::{Cursor, Moves},
+};
+use crate::{
+    apply::check_log_covers,
+    counts::Counts,
+    error::OpenError,
+    membership::{Membership, Vote},
+    queue::Queue,
+};
+
+impl Member {
+    /// Opens a space whose state may be behind its log. The entries that it has not applied are applied once consensus
+    /// finds them committed. Without consensus the member has no leader.
+    pub fn open(
+        log: Log,
+        machine: Arc<Machine>,
+        clock: Arc<dyn Clock>,
+        options: &MemberOptions,
+    ) -> Result<Self, OpenError> {
+        let applied = machine.applied();
+        check_log_covers(&log, applied.lsn)?;
+        let malformed = |what| OpenError::Malformed { lsn: applied.lsn, what };
+        if let Some(membership) = machine.membership()? {
+            Membership::decode(&membership.payload).ok_or_else(|| malformed("membership"))?;
+        }
+        if let Some(vote) = machine.vote()? {
+            Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
+        }
+        let begins_at = if applied.time == SpaceTime::default() { clock.wall() } else { applied.time };
+        let anchor = options.anchor.unwrap_or(begins_at).max(applied.time);
+        // Reads hide ended values by the time of the last applied entry, which the machine does without a clock.
+        let shared = Shared {
+            clock: Arc::new(MemberClock::new(clock, anchor)),
+            log,
+            machine,
+            options: *options,
+            queue: Queue::new(options.max_queue_bytes),
+            cut: Mutex::new(VecDeque::new()),
+            leadership: RwLock::new(Leadership::Follower { leader: None, term: Term::ZERO }),
+            leads: AtomicBool::new(false),
+            is_led: AtomicBool::new(false),
+            driver: OnceLock::new(),
+            observer: OnceLock::new(),
+            cursor: Mutex::new(Cursor::default()),
+            moves: Moves::default(),
+            purge: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+            counts: Counts::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}

@@ -1,0 +1,44 @@
+//! Options of a member.
+
+use std::time::Duration;
+
+use thalweg_types::{NodeId, SpaceId, SpaceTime};
+
+/// Options of a space on a member of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberOptions {
+    /// Id of the space.
+    pub space: SpaceId,
+    /// Id of this node.
+    pub node: NodeId,
+    /// Maximum total size of queued commands in bytes. At the limit, blocking proposers wait and async proposers get an
+    /// error.
+    pub max_queue_bytes: usize,
+    /// Maximum time that a proposer waits for its answer.
+    pub max_wait: Duration,
+    /// Maximum time that a caller waits for a move. Zero never blocks: then a move behind uncommitted entries is refused.
+    pub max_move_wait: Duration,
+    /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry, and
+    /// takes the wall clock for a space without entries.
+    pub anchor: Option<SpaceTime>,
+}
+
+impl MemberOptions {
+    /// Default time that a proposer waits for its answer.
+    pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
+    /// Default time that a caller waits for a move.
+    pub const DEFAULT_MAX_MOVE_WAIT: Duration = Duration::from_secs(2);
+
+    /// Returns the default options of a member.
+    #[must_use]
+    pub const fn new(space: SpaceId, node: NodeId, max_queue_bytes: usize) -> Self {
+        Self {
+            space,
+            node,
+            max_queue_bytes,
+            max_wait: Self::DEFAULT_MAX_WAIT,
+            max_move_wait: Self::DEFAULT_MAX_MOVE_WAIT,
+            anchor: None,
+        }
+    }
+}

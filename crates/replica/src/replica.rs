@@ -1,0 +1,166 @@
+//! A space on this node: alone, or as a member of a group.
+//!
+//! Owns: the choice between the two. Does not own: what either does (`solo`, `member`).
+
+use std::sync::Arc;
+
+use thalweg_log::Purpose;
+use thalweg_state::machine::LocalOutcome;
+use thalweg_types::{
+    Durability, Index, SpaceTime, Term,
+    command::{Framed, Outcome},
+};
+
+use crate::{
+    client::Client,
+    counts::ReplicaStats,
+    error::ProposeError,
+    member::{Leadership, Member},
+    slot::{Committed, Proposal},
+    solo::{Observer, Solo, Wake},
+};
+
+/// A space on this node. A clone is cheap and refers to the same space.
+#[derive(Clone, Debug)]
+pub enum Replica {
+    /// This node is the space's only voter, and decides without messages.
+    Alone(Solo),
+    /// This node is a member of the space's group.
+    Member(Member),
+}
+
+/// Calls a method of both variants.
+macro_rules! both {
+    ($self:ident, $replica:ident => $call:expr) => {
+        match $self {
+            Self::Alone($replica) => $call,
+            Self::Member($replica) => $call,
+        }
+    };
+}
+
+impl Replica {
+    /// Returns true if this node may propose on behalf of the space. A node alone always leads.
+    #[must_use]
+    #[inline]
+    pub fn leads(&self) -> bool {
+        match self {
+            Self::Alone(_) => true,
+            Self::Member(member) => member.leads(),
+        }
+    }
+
+    /// Returns the leadership of the space, as this node knows it.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        match self {
+            Self::Alone(solo) => Leadership::Leader { term: solo.term() },
+            Self::Member(member) => member.leadership(),
+        }
+    }
+
+    /// Returns the member; `None` on a node alone.
+    #[must_use]
+    pub fn member(&self) -> Option<&Member> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Member(member) => Some(member),
+        }
+    }
+
+    /// Sets the observer that is called for applied entries. Only the first call has an effect.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        both!(self, replica => replica.observe(observer));
+    }
+
+    /// Proposes an encoded command and blocks until it has reached durability `level`; on a member, until a majority has
+    /// it on disk.
+    pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        both!(self, replica => replica.propose(command, level, purpose))
+    }
+
+    /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
+    #[inline]
+    pub fn propose_then<T>(
+        &self,
+        command: &Framed,
+        level: Durability,
+        purpose: Purpose,
+        then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
+    ) -> Result<T, ProposeError> {
+        both!(self, replica => replica.propose_then(command, level, purpose, then))
+    }
+
+    /// Proposes an encoded command without blocking for it.
+    #[inline]
+    pub fn propose_async(
+        &self,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<Proposal, ProposeError> {
+        both!(self, replica => replica.propose_async(command, level, purpose))
+    }
+
+    /// Proposes a command of a client without blocking for it. If the command must wait for another thread, `wake`
+    /// determines when this thread is woken.
+    #[inline]
+    pub fn propose_async_for(
+        &self,
+        client: Option<Arc<Client>>,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
+        both!(self, replica => replica.propose_async_for(client, command, level, purpose, wake))
+    }
+
+    /// Wakes the thread that commits queued commands.
+    #[inline]
+    pub fn commit_queued(&self) {
+        both!(self, replica => replica.commit_queued());
+    }
+
+    /// Commits ready commands of the queue on the calling thread, if that is possible. A member only wakes its consensus.
+    #[inline]
+    pub fn commit_queued_here(&self) {
+        match self {
+            Self::Alone(solo) => solo.commit_queued_here(),
+            Self::Member(member) => member.commit_queued(),
+        }
+    }
+
+    /// Logs and applies a move of bytes within this node's log. On a member it waits for the entries before it.
+    pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
+        both!(self, replica => replica.relocate(payload))
+    }
+
+    /// Notes in the log that entries up to `index`, which has Raft term `term`, may be missing.
+    pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
+        both!(self, replica => replica.note_purged(term, index))
+    }
+
+    /// Returns the current time of the space.
+    #[must_use]
+    pub fn now(&self) -> SpaceTime {
+        both!(self, replica => replica.now())
+    }
+
+    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        both!(self, replica => replica.failure())
+    }
+
+    /// Returns the statistics of the space.
+    #[must_use]
+    pub fn stats(&self) -> ReplicaStats {
+        both!(self, replica => replica.stats())
+    }
+
+    /// Closes the space: it accepts no further proposals.
+    pub fn close(&self) {
+        both!(self, replica => replica.close());
+    }
+}

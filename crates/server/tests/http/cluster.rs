@@ -1,0 +1,249 @@
+//! The cluster over HTTP: reads by level, the administrators' token, changes of members, events, and a stop.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use thalweg_server::cluster::{AdminToken, ClusterError, Event, NodeHealth, Role};
+use thalweg_types::{Index, NodeId, Revision};
+
+use crate::support::{
+    Client, Node, Reply,
+    cluster::{Barriers, FakeCluster, member},
+    holds,
+};
+
+const CHANGES: [&str; 6] = ["join", "leave", "promote", "remove", "transfer", "join-token"];
+
+struct Member {
+    node: Node,
+    cluster: Arc<FakeCluster>,
+    admin: AdminToken,
+}
+
+impl Member {
+    async fn start() -> Self {
+        let (fake, cluster, admin) = FakeCluster::new();
+        Self { node: Node::in_cluster(cluster, |_| ()).await, cluster: fake, admin }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Reply {
+        let token = format!("Bearer {}", self.admin.reveal());
+        let headers = [("content-type", "application/json"), ("authorization", token.as_str())];
+        self.node.call("POST", &format!("/v1/cluster/{path}"), &headers, body.to_string().as_bytes()).await
+    }
+
+    async fn read(&self, level: &str) -> Reply {
+        self.node.call("GET", "/v1/kv/k/a", &[("thalweg-read", level), ("thalweg-timeout", "0")], b"").await
+    }
+}
+
+#[tokio::test]
+async fn a_node_alone_says_that_it_is_not_clustered() {
+    let node = Node::start().await;
+    for path in ["status", "members", "nodes", "replicas", "events"] {
+        node.get(&format!("/v1/cluster/{path}")).await.refused(409, "not_clustered", "fix");
+    }
+    for path in CHANGES.into_iter().chain(["digest"]) {
+        node.call("POST", &format!("/v1/cluster/{path}"), &[], b"").await.refused(409, "not_clustered", "fix");
+    }
+    node.put("/v1/kv/k/a", b"1").await.is(204);
+    let reply = node.call("GET", "/v1/kv/k/a", &[("thalweg-read", "stale")], b"").await.is(200);
+    assert!(!reply.headers.contains_key("thalweg-shown"), "{reply:?}");
+}
+
+#[tokio::test]
+async fn changes_need_the_admin_token_on_loopback_too() {
+    let member = Member::start().await;
+    let json = ("content-type", "application/json");
+    let wrong = format!("Bearer {}x", member.admin.reveal());
+    let basic = format!("Basic {}", member.admin.reveal());
+    for path in CHANGES {
+        let target = format!("/v1/cluster/{path}");
+        let body = br#"{"node":"n2"}"#;
+        member.node.call("POST", &target, &[json], body).await.refused(401, "token_missing", "fix");
+        for (given, code) in [(wrong.as_str(), "token_wrong"), ("Bearer ", "token_missing"), (&basic, "token_missing")]
+        {
+            member.node.call("POST", &target, &[json, ("authorization", given)], body).await.refused(401, code, "fix");
+        }
+    }
+    assert_eq!(member.node.get("/v1/cluster/members").await.is(200).json()["members"].as_array().unwrap().len(), 3);
+    let token = member.post("join-token", &json!({})).await.is(200).json();
+    assert!(token["token"].as_str().unwrap().starts_with("thalweg-join-"), "{token}");
+    assert_eq!(token["addresses"], json!(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]));
+}
+
+#[tokio::test]
+async fn reads_wait_for_their_level_and_show_a_revision() {
+    let member = Member::start().await;
+    member.node.put("/v1/kv/k/a", b"1").await.is(204);
+    let before = member.cluster.begun();
+    assert_eq!(member.node.get("/v1/kv/k/a").await.is(200).header("thalweg-shown"), "7");
+    assert_eq!(member.cluster.begun(), before + 1, "reads are linearizable by default");
+    member.cluster.set(Barriers::Closed);
+    assert_eq!(member.read("stale").await.is(200).header("thalweg-shown"), "7");
+    member.read("at-least=7").await.is(200);
+    let error = member.read("at-least=8").await.refused(503, "revision_not_reached", "retry");
+    assert_eq!(error["applied"], 7);
+    for level in ["linearizable", "lease"] {
+        let reply = member.read(level).await;
+        assert_eq!(reply.header("retry-after"), "1");
+        reply.refused(503, "read_timeout", "retry");
+    }
+    for wrong in ["", "fresh", "at-least", "at-least=x"] {
+        member.read(wrong).await.refused(400, "bad_header", "fix");
+    }
+    let bad = [("thalweg-timeout", "soon")];
+    member.node.call("GET", "/v1/kv/k/a", &bad, b"").await.refused(400, "bad_header", "fix");
+    member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    for target in ["/v1/kv/k/a", "/v1/kv/k", "/v1/streams/s/records", "/keys/a", "/v0/entity?id=a", "/v1/watch/k"] {
+        member.node.get(target).await.refused(503, "no_leader", "retry");
+    }
+    member.node.call("HEAD", "/v1/kv/k/a", &[], b"").await.is(503);
+}
+
+#[tokio::test]
+async fn a_follower_looks_up_names_behind_a_barrier_and_a_leader_without() {
+    let member = Member::start().await;
+    member.node.put("/v1/streams/s", b"").await;
+    member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    let fetch = json!({ "member": "m" });
+    member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.refused(404, "no_such_group", "fix");
+    member.cluster.change(|report| report.leader = Some(NodeId(2)));
+    member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.refused(503, "no_leader", "retry");
+    member.node.put("/v1/kv/k/a", b"1").await.is(204);
+}
+
+#[tokio::test]
+async fn the_members_and_their_lag_are_shown() {
+    let member_ = Member::start().await;
+    member_.cluster.change(|report| {
+        report.members[1].lag = Some(thalweg_server::cluster::Lag { entries: 11, bytes: 1 });
+        report.members[1].behind = Some(thalweg_server::cluster::Since(6000));
+        report.members.push(member(4, Role::Voter, NodeHealth::Down));
+    });
+    let status = member_.node.get("/v1/cluster/status").await.is(200).json();
+    for (name, wanted) in [
+        ("node", json!("0000000000000001")),
+        ("name", json!("n1")),
+        ("role", json!("voter")),
+        ("leads", json!(true)),
+        ("leader", json!("0000000000000001")),
+        ("term", json!(5)),
+        ("commit_index", json!(41)),
+        ("applied_revision", json!(7)),
+        ("voters", json!(3)),
+        ("learners", json!(1)),
+        ("majority", json!(true)),
+    ] {
+        assert_eq!(status[name], wanted, "{name}: {status}");
+    }
+    let replicas = member_.node.get("/v1/cluster/replicas").await.is(200).json();
+    let statuses: Vec<_> = replicas["replicas"].as_array().unwrap().iter().map(|one| &one["status"]).collect();
+    assert_eq!(statuses, ["alive", "lagging and stale", "suspect", "down"]);
+    assert_eq!((&replicas["stale_after_millis"], &replicas["replicas"][1]["lag_entries"]), (&json!(5000), &json!(11)));
+    let nodes = member_.node.get("/v1/cluster/nodes").await.is(200).json();
+    assert_eq!(nodes["nodes"][0]["http"], json!(member_.node.address.to_string()), "the node announced its address");
+    let shown = member_.node.get("/v1/status").await.is(200).json();
+    assert_eq!((&shown["cluster"]["leads"], &shown["cluster"]["voters"]), (&json!(true), &json!(3)));
+    let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+    for line in [
+        "thalweg_cluster_leads 1",
+        "thalweg_cluster_members{role=\"voter\",health=\"down\"} 1",
+        "thalweg_cluster_lag_entries{node=\"n2\"} 11",
+        "thalweg_cluster_behind_millis{node=\"n2\"} 6000",
+    ] {
+        holds(&metrics, line);
+    }
+    member_.node.get("/ready").await.is(200);
+    member_.cluster.change(|report| report.leader = None);
+    member_.node.get("/ready").await.refused(503, "no_leader", "retry");
+    member_.node.get("/health").await.is(200);
+}
+
+#[tokio::test]
+async fn members_are_added_promoted_and_removed() {
+    let member = Member::start().await;
+    let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new", "zone": "b" });
+    assert_eq!(member.post("join", &joining).await.is(200).json(), json!({ "node": "00000000000000ff" }));
+    member.post("join", &joining).await.refused(409, "already_member", "fix");
+    for wrong in [
+        json!({ "node": "ff", "address": "h:1" }),
+        json!({ "node": "00000000000000fe", "address": "h" }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(256) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "other": 1 }),
+    ] {
+        member.post("join", &wrong).await.refused(400, "bad_json", "fix");
+    }
+    member.post("promote", &json!({ "node": "new" })).await.is(204);
+    member.post("promote", &json!({ "node": "n9" })).await.refused(404, "no_such_member", "fix");
+    let leader = member.post("transfer", &json!({ "to": "0000000000000002" })).await.is(200).json();
+    assert_eq!(leader, json!({ "leader": "0000000000000002" }));
+    member.post("transfer", &json!({ "to": "n3" })).await.refused(409, "not_voter", "fix");
+    member.cluster.change(|report| report.members[1].health = NodeHealth::Down);
+    let error = member.post("remove", &json!({ "node": "n1" })).await.refused(409, "quorum_at_risk", "fix");
+    holds(error["message"].as_str().unwrap(), "0 of 2 voters");
+    member.post("remove", &json!({ "node": "n3", "force": true })).await.is(204);
+    member.post("remove", &json!({})).await.refused(400, "bad_json", "fix");
+    let names: Vec<_> = member.cluster_members().await;
+    assert_eq!(names, ["n1", "n2", "new"]);
+    let compared = member.node.call("POST", "/v1/cluster/digest", &[], b"").await.is(200).json();
+    assert_eq!((&compared["equal"], &compared["members"][1]["missing"]), (&json!(true), &json!("down")));
+}
+
+impl Member {
+    async fn cluster_members(&self) -> Vec<String> {
+        let members = self.node.get("/v1/cluster/members").await.is(200).json();
+        let name = |member: &Value| member["name"].as_str().unwrap().to_owned();
+        members["members"].as_array().unwrap().iter().map(name).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_leaves_hands_leadership_over_first() {
+    let member = Member::start().await;
+    member.post("leave", &json!({ "node": "n2" })).await.refused(400, "other_node", "fix");
+    member.post("leave", &json!({ "node": "n1" })).await.is(204);
+    assert_eq!(*member.cluster.stopped.lock().unwrap(), ["hand over"]);
+    assert_eq!(member.cluster_members().await, ["n2", "n3"]);
+    let status = member.node.get("/v1/cluster/status").await.is(200).json();
+    assert_eq!((&status["role"], &status["leader"]), (&Value::Null, &json!("0000000000000002")));
+}
+
+async fn event(client: &mut Client) -> String {
+    String::from_utf8(client.chunk().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn events_are_streamed_and_resumed() {
+    let member = Member::start().await;
+    let mut client = member.node.connect().await;
+    client.send("GET", "/v1/cluster/events", &[], b"").await;
+    client.head().await.is(200);
+    assert_eq!(event(&mut client).await, ": following\n\n");
+    member.post("promote", &json!({ "node": "n3" })).await.is(204);
+    let promoted = event(&mut client).await;
+    holds(&promoted, "id: 1\nevent: promoted\n");
+    holds(&promoted, "\"name\":\"n3\"");
+    member.post("transfer", &json!({})).await.is(200);
+    holds(&event(&mut client).await, "id: 2\nevent: leader\n");
+    let lines = [("accept", "application/x-ndjson"), ("last-event-id", "1")];
+    let resumed = member.node.call("GET", "/v1/cluster/events?limit=1", &lines, b"").await.is(200).lines();
+    assert_eq!((resumed[1]["sequence"].as_u64(), resumed[1]["term"].as_u64()), (Some(2), Some(6)), "{resumed:?}");
+    let all = member.node.call("GET", "/v1/cluster/events?after=0&limit=2", &lines[..1], b"").await.is(200).lines();
+    assert_eq!(all.len(), 3);
+    for sequence in 3..2000 {
+        member.cluster.push(sequence, Event::Suspect(NodeId(2)));
+    }
+    let gap = member.node.call("GET", "/v1/cluster/events?after=0&limit=1", &lines[..1], b"").await.is(200).lines();
+    assert_eq!((&gap[1]["gap"], &gap[2]["sequence"]), (&json!(975), &json!(976)), "{gap:?}");
+    member.node.get("/v1/cluster/events?x=1").await.refused(400, "unknown_parameter", "fix");
+}
+
+#[tokio::test]
+async fn a_stop_hands_leadership_over_while_the_server_still_serves() {
+    let member = Member::start().await;
+    member.cluster.change(|report| (report.commit_index, report.applied_revision) = (Index(50), Revision(9)));
+    let Member { node, cluster, .. } = member;
+    node.stop().await;
+    assert_eq!(*cluster.stopped.lock().unwrap(), ["hand over", "stop"]);
+}

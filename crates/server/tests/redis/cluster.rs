@@ -1,0 +1,116 @@
+//! Redis clients of a node of a cluster: barriers of their reads, and the error words that they know.
+
+use std::sync::Arc;
+
+use thalweg_server::cluster::ClusterError;
+use thalweg_types::ReadLevel;
+
+use crate::support::{
+    Node,
+    cluster::{Barriers, FakeCluster},
+    resp::{Resp, encode, serving},
+};
+
+async fn member(level: ReadLevel) -> (Node, Arc<FakeCluster>) {
+    let (fake, cluster, _) = FakeCluster::new();
+    let node = Node::in_cluster(cluster, |config| {
+        serving(config);
+        config.resp_read_level = level;
+    });
+    (node.await, fake)
+}
+
+#[tokio::test]
+async fn a_burst_of_reads_waits_for_one_barrier() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.pipeline(&["SET a 1", "SET b 2"]).await, ["+OK", "+OK"]);
+    let before = cluster.begun();
+    cluster.set(Barriers::Closed);
+    let burst: Vec<u8> = ["GET a", "GET b", "PING", "EXISTS a"].iter().flat_map(|command| encode(command)).collect();
+    client.send(&burst).await;
+    cluster.until_begun(before + 1).await;
+    // These arrive after the barrier began, so they need another one.
+    client.send(&encode("GET b")).await;
+    cluster.set(Barriers::Open);
+    for wanted in ["$1 1", "$1 2", "+PONG", ":1", "$1 2"] {
+        assert_eq!(client.reply().await, wanted);
+    }
+    let begun = cluster.begun() - before;
+    assert!((1..=2).contains(&begun), "{begun} barriers");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn reads_behind_a_write_and_reads_of_a_cache_need_no_barrier() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    assert_eq!(client.pipeline(&["SET a 1", "GET a"]).await, ["+OK", "$1 1"]);
+    let replies = client.pipeline(&["MULTI", "SET a 2", "GET a", "EXEC"]).await;
+    assert_eq!(replies[3], "*2 +OK $1 2");
+    assert_eq!(client.pipeline(&["SELECT 1", "SET c 3", "GET c"]).await, ["+OK", "+OK", "$1 3"]);
+    assert_eq!(cluster.begun(), 0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn stale_reads_need_no_barrier() {
+    let (node, cluster) = member(ReadLevel::Stale).await;
+    let mut client = Resp::connect(&node).await;
+    cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    assert_eq!(client.call("SET a 1").await, "+OK");
+    assert_eq!(client.call("GET a").await, "$1 1");
+    assert_eq!(cluster.begun(), 0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn errors_have_the_words_that_redis_clients_retry_after() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    for (error, word) in [
+        (ClusterError::NoLeader, "-CLUSTERDOWN "),
+        (ClusterError::NotLeader { leader: None }, "-TRYAGAIN "),
+        (ClusterError::ReadTimeout, "-TRYAGAIN "),
+        (ClusterError::Recovering, "-LOADING "),
+        (ClusterError::Stopping, "-BUSY "),
+        (ClusterError::Failed { reason: "x".to_owned() }, "-MISCONF "),
+    ] {
+        cluster.set(Barriers::Failing(error.clone()));
+        for command in ["GET a", "KEYS *", "DBSIZE", "WATCH a", "SCAN 0", "XREAD STREAMS s 0"] {
+            let reply = client.call(command).await;
+            assert!(reply.starts_with(word), "{error:?}, {command}: {reply}");
+        }
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_only_reads_ends_with_the_error_of_its_barrier() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET a 1").await, "+OK");
+    cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    let replies = client.pipeline(&["MULTI", "GET a", "EXEC", "EXEC"]).await;
+    assert!(replies[2].starts_with("-CLUSTERDOWN "), "{replies:?}");
+    assert_eq!(replies[3], "-ERR EXEC without MULTI", "the transaction is over");
+    cluster.set(Barriers::Open);
+    assert_eq!(client.pipeline(&["MULTI", "GET a", "EXEC"]).await[2], "*1 $1 1");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_the_replies_that_wait_for_a_barrier() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET a 1").await, "+OK");
+    cluster.set(Barriers::Closed);
+    let before = cluster.begun();
+    client.send(&encode("GET a")).await;
+    cluster.until_begun(before + 1).await;
+    tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.unwrap();
+    cluster.set(Barriers::Open);
+    assert_eq!(client.rest().await, "$1 1");
+    node.stop().await;
+}

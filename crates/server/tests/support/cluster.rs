@@ -1,0 +1,244 @@
+//! A cluster in memory, for tests of the protocols: its members and its barriers are as the test says.
+
+use std::{
+    future::ready,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Instant,
+};
+
+use thalweg_server::cluster::{
+    AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
+    Event, EventLog, JoinRequest, Lag, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal, Role, Since,
+    Triggers,
+};
+use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
+use tokio::sync::watch;
+
+use super::PATIENCE;
+
+/// Behaviour of the barriers of reads that are not `stale`.
+#[derive(Clone, Debug)]
+pub enum Barriers {
+    /// They end immediately.
+    Open,
+    /// They end when the test opens them, or with an error at their deadline.
+    Closed,
+    /// They fail.
+    Failing(ClusterError),
+}
+
+/// A cluster that the test controls.
+#[derive(Debug)]
+pub struct FakeCluster {
+    report: Mutex<ClusterReport>,
+    events: Arc<EventLog>,
+    barriers: watch::Sender<Barriers>,
+    /// Number of barriers that have begun.
+    begun: watch::Sender<u64>,
+    /// Names of the calls that stop the node, in order.
+    pub stopped: Mutex<Vec<&'static str>>,
+}
+
+/// Id of the node that serves.
+pub const OWN: NodeId = NodeId(1);
+
+pub fn member(node: u64, role: Role, health: NodeHealth) -> MemberReport {
+    MemberReport {
+        node: NodeId(node),
+        name: format!("n{node}"),
+        address: format!("127.0.0.1:{node}"),
+        serves: NodeAddresses { http: Some(format!("127.0.0.1:{}", 7000 + node)), ..NodeAddresses::default() },
+        zone: "z".to_owned(),
+        version: "0.1.0".to_owned(),
+        role,
+        health,
+        heard: Some(Since(80)),
+        log_index: Some(Index(40)),
+        applied_index: Some(Index(39)),
+        lag: Some(Lag { entries: 2, bytes: 200 }),
+        behind: None,
+    }
+}
+
+impl FakeCluster {
+    /// Creates a cluster of two voters and a learner, of which this node leads. Returns the admin token as well.
+    pub fn new() -> (Arc<Self>, Cluster, AdminToken) {
+        let (credentials, admin) = Credentials::random().unwrap();
+        let members = vec![
+            member(1, Role::Voter, NodeHealth::Alive),
+            member(2, Role::Voter, NodeHealth::Alive),
+            member(3, Role::Learner, NodeHealth::Suspect),
+        ];
+        let report = ClusterReport {
+            cluster: credentials.cluster,
+            node: OWN,
+            leader: Some(OWN),
+            term: Term(5),
+            commit_index: Index(41),
+            applied_index: Index(41),
+            applied_revision: Revision(7),
+            is_changing: false,
+            triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: Since(5000) },
+            members,
+        };
+        let fake = Arc::new(Self {
+            report: Mutex::new(report),
+            events: Arc::default(),
+            barriers: watch::Sender::new(Barriers::Open),
+            begun: watch::Sender::new(0),
+            stopped: Mutex::default(),
+        });
+        let cluster = Cluster { handle: fake.clone(), credentials: Arc::new(credentials) };
+        (fake, cluster, admin)
+    }
+
+    /// Changes the knowledge of the node.
+    pub fn change(&self, change: impl FnOnce(&mut ClusterReport)) {
+        change(&mut self.lock());
+    }
+
+    /// Adds an event.
+    pub fn push(&self, unix_micros: u64, event: Event) {
+        self.events.push(unix_micros, event);
+    }
+
+    /// Sets the behaviour of pending and later barriers.
+    pub fn set(&self, barriers: Barriers) {
+        self.barriers.send_replace(barriers);
+    }
+
+    /// Number of barriers that have begun.
+    pub fn begun(&self) -> u64 {
+        *self.begun.borrow()
+    }
+
+    /// Waits until this number of barriers have begun.
+    pub async fn until_begun(&self, count: u64) {
+        let mut begun = self.begun.subscribe();
+        let waited = tokio::time::timeout(PATIENCE, begun.wait_for(|begun| *begun >= count)).await;
+        waited.expect("a barrier begins in time").unwrap();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClusterReport> {
+        self.report.lock().unwrap()
+    }
+
+    fn note(&self, call: &'static str) {
+        self.stopped.lock().unwrap().push(call);
+    }
+}
+
+fn done<T: Send + 'static>(outcome: Result<T, ClusterError>) -> ClusterFuture<T> {
+    Box::pin(ready(outcome))
+}
+
+impl ClusterHandle for FakeCluster {
+    fn leads(&self) -> bool {
+        self.lock().leader == Some(OWN)
+    }
+
+    fn try_read(&self, level: ReadLevel) -> Option<Revision> {
+        let applied = self.lock().applied_revision;
+        match level {
+            ReadLevel::Stale => Some(applied),
+            ReadLevel::AtLeast(revision) => (applied >= revision).then_some(applied),
+            ReadLevel::Linearizable | ReadLevel::Lease => None,
+        }
+    }
+
+    fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision> {
+        self.begun.send_modify(|begun| *begun += 1);
+        let (mut barriers, applied) = (self.barriers.subscribe(), self.lock().applied_revision);
+        Box::pin(async move {
+            let opened = barriers.wait_for(|barriers| !matches!(barriers, Barriers::Closed));
+            match tokio::time::timeout_at(deadline.into(), opened).await {
+                Err(_) => Err(match level {
+                    ReadLevel::AtLeast(wanted) => ClusterError::RevisionNotReached { wanted, applied },
+                    _ => ClusterError::ReadTimeout,
+                }),
+                Ok(Err(_)) => Err(ClusterError::Stopping),
+                Ok(Ok(barriers)) => match &*barriers {
+                    Barriers::Failing(error) => Err(error.clone()),
+                    _ => Ok(applied),
+                },
+            }
+        })
+    }
+
+    fn announce(&self, serves: NodeAddresses) {
+        self.lock().members.iter_mut().filter(|member| member.node == OWN).for_each(|own| own.serves = serves.clone());
+    }
+
+    fn report(&self) -> ClusterReport {
+        self.lock().clone()
+    }
+
+    fn join(&self, request: JoinRequest, _: Instant) -> ClusterFuture<NodeId> {
+        let mut report = self.lock();
+        if report.members.iter().any(|member| member.node == request.node) {
+            return done(Err(ClusterError::AlreadyMember(request.node)));
+        }
+        let JoinRequest { node, name, address, zone, .. } = request;
+        report.members.push(MemberReport { name, address, zone, ..member(node.0, Role::Learner, NodeHealth::Suspect) });
+        self.events.push(1, Event::Joined(node));
+        done(Ok(node))
+    }
+
+    fn promote(&self, node: NodeId, _: Instant) -> ClusterFuture<()> {
+        let mut report = self.lock();
+        let member = report.members.iter_mut().find(|member| member.node == node).unwrap();
+        member.role = Role::Voter;
+        self.events.push(2, Event::Promoted(node));
+        done(Ok(()))
+    }
+
+    fn remove(&self, node: NodeId, removal: Removal, _: Instant) -> ClusterFuture<()> {
+        let mut report = self.lock();
+        let left: Vec<_> = report.voters().filter(|voter| voter.node != node).collect();
+        let alive = left.iter().filter(|voter| voter.health == NodeHealth::Alive).count();
+        let voters = left.len();
+        if removal == Removal::Safe && 2 * alive <= voters {
+            return done(Err(ClusterError::QuorumAtRisk { alive, voters }));
+        }
+        report.members.retain(|member| member.node != node);
+        self.events.push(3, Event::Removed(node));
+        done(Ok(()))
+    }
+
+    fn transfer(&self, to: Option<NodeId>, _: Instant) -> ClusterFuture<NodeId> {
+        let mut report = self.lock();
+        let to = to.or_else(|| report.voters().map(|voter| voter.node).find(|node| *node != OWN)).unwrap();
+        if !report.voters().any(|voter| voter.node == to) {
+            return done(Err(ClusterError::NotVoter(to)));
+        }
+        report.leader = Some(to);
+        self.events.push(4, Event::Leader { leader: Some(to), term: Term(6) });
+        done(Ok(to))
+    }
+
+    fn digest(&self, _: Instant) -> ClusterFuture<DigestComparison> {
+        let digest = |member: &MemberReport| MemberDigest {
+            node: member.node,
+            digest: match member.health {
+                NodeHealth::Alive => Ok("ab".repeat(16)),
+                health => Err(health.name().to_owned()),
+            },
+        };
+        done(Ok(DigestComparison { index: Index(42), members: self.lock().members.iter().map(digest).collect() }))
+    }
+
+    fn events(&self) -> &Arc<EventLog> {
+        &self.events
+    }
+
+    fn hand_over(&self, _: Instant) -> ClusterFuture<()> {
+        self.note("hand over");
+        self.lock().leader = Some(NodeId(2));
+        done(Ok(()))
+    }
+
+    fn stop(&self) -> ClusterFuture<()> {
+        self.note("stop");
+        done(Ok(()))
+    }
+}

@@ -1,0 +1,283 @@
+//! Credentials of a cluster: its id, the secret that its nodes share, and the hash of the administrators' token.
+//!
+//! ```text
+//! "thalweg-join-" | base64url( version u8 = 1 | cluster id 16 bytes | secret 32 bytes | SHA-256 of the admin token | check 4 bytes )
+//! ```
+//! Owns: their text form, which is also the join token that a new node gets; their file in the data directory; the check of
+//! an administrator's token. Does not own: the handshake between nodes, which proves the knowledge of the secret.
+//!
+//! Invariants: the admin token itself is stored nowhere. It has 256 random bits, so its hash needs no salt and no slow hash
+//! function. Only the file's owner can read the file. Comparisons take the same time for every wrong token of one length.
+
+use std::{
+    fmt, fs,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use aws_lc_rs::{
+    constant_time::verify_slices_are_equal,
+    digest::{SHA256, digest},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use thalweg_types::{ClusterId, classified};
+
+/// File of the credentials in the data directory of a member.
+pub const CREDENTIALS_FILE: &str = "CLUSTER";
+
+const JOIN_PREFIX: &str = "thalweg-join-";
+const ADMIN_PREFIX: &str = "thalweg-admin-";
+const VERSION: u8 = 1;
+const SECRET_BYTES: usize = 32;
+const ENCODED_BYTES: usize = 1 + 16 + SECRET_BYTES + 32 + CHECK_BYTES;
+/// Length in bytes of the checksum at the end, which finds copies that lack characters.
+const CHECK_BYTES: usize = 4;
+/// Longest text that is read from a file of credentials.
+const MAX_FILE_BYTES: u64 = 4096;
+
+/// Error in the credentials of a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// The text is not a join token, or was not copied completely.
+    #[error("this is not a join token, or not all of it: `thalweg cluster join-token` prints one")]
+    Malformed,
+    /// The join token is of a newer version.
+    #[error("the join token has version {version}, and this program knows version 1: upgrade it")]
+    Version {
+        /// Version of the token.
+        version: u8,
+    },
+    /// The file of the credentials cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The file does not hold credentials.
+    #[error("{path} does not hold the credentials of a cluster: restore it from another member's directory")]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The system has no randomness.
+    #[error("the system returned no random bytes")]
+    Random,
+}
+
+classified! {
+    CredentialsError {
+        Self::Malformed => "bad_join_token", Fix;
+        Self::Version { .. } => "bad_join_token", Fix;
+        Self::Io { .. } => "credentials_file", Stop;
+        Self::File { .. } => "credentials_file", Stop;
+        Self::Random => "no_randomness", Stop;
+    }
+}
+
+/// Token with which administrators change a cluster. It is shown once, when the cluster is created.
+#[derive(Clone)]
+pub struct AdminToken(String);
+
+impl AdminToken {
+    /// Creates a random token.
+    pub fn random() -> Result<Self, CredentialsError> {
+        Ok(Self(format!("{ADMIN_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?))))
+    }
+
+    /// Returns the token, to show it to the person who creates the cluster.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+/// Credentials of a cluster, which each of its members stores.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Id of the cluster.
+    pub cluster: ClusterId,
+    secret: [u8; SECRET_BYTES],
+    admin_hash: [u8; 32],
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({})", self.cluster)
+    }
+}
+
+impl Credentials {
+    /// Creates the credentials of a new cluster with a random id, and the token of its administrators.
+    pub fn random() -> Result<(Self, AdminToken), CredentialsError> {
+        Self::of_cluster(ClusterId(u128::from_le_bytes(random()?)))
+    }
+
+    /// Creates the credentials of a new cluster that has this id, and the token of its administrators.
+    pub fn of_cluster(cluster: ClusterId) -> Result<(Self, AdminToken), CredentialsError> {
+        let admin = AdminToken::random()?;
+        let credentials = Self { cluster, secret: random()?, admin_hash: hash_of(admin.0.as_bytes()) };
+        Ok((credentials, admin))
+    }
+
+    /// Returns the secret that the nodes of the cluster share.
+    #[must_use]
+    pub fn secret(&self) -> &[u8; SECRET_BYTES] {
+        &self.secret
+    }
+
+    /// Returns true if `presented` is the administrators' token.
+    #[must_use]
+    pub fn permits(&self, presented: &[u8]) -> bool {
+        verify_slices_are_equal(&hash_of(presented), &self.admin_hash).is_ok()
+    }
+
+    /// Replaces the administrators' token by a new one, on this node only.
+    pub fn replace_admin(&mut self) -> Result<AdminToken, CredentialsError> {
+        let admin = AdminToken::random()?;
+        self.admin_hash = hash_of(admin.0.as_bytes());
+        Ok(admin)
+    }
+
+    /// Returns the credentials as a join token, which lets a node into the cluster.
+    #[must_use]
+    pub fn join_token(&self) -> String {
+        let mut bytes = Vec::with_capacity(ENCODED_BYTES);
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&self.cluster.0.to_le_bytes());
+        bytes.extend_from_slice(&self.secret);
+        bytes.extend_from_slice(&self.admin_hash);
+        let check = hash_of(&bytes);
+        bytes.extend_from_slice(&check[..CHECK_BYTES]);
+        format!("{JOIN_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Parses a join token.
+    pub fn parse(token: &str) -> Result<Self, CredentialsError> {
+        let encoded = token.trim().strip_prefix(JOIN_PREFIX).ok_or(CredentialsError::Malformed)?;
+        let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| CredentialsError::Malformed)?;
+        match bytes.first() {
+            Some(&VERSION) => {}
+            Some(&version) => return Err(CredentialsError::Version { version }),
+            None => return Err(CredentialsError::Malformed),
+        }
+        let bytes: [u8; ENCODED_BYTES] = bytes.try_into().map_err(|_| CredentialsError::Malformed)?;
+        let (content, check) = bytes.split_at(ENCODED_BYTES - CHECK_BYTES);
+        if hash_of(content)[..CHECK_BYTES] != *check {
+            return Err(CredentialsError::Malformed);
+        }
+        let part = |from: usize| content[from..].first_chunk().copied().ok_or(CredentialsError::Malformed);
+        let cluster =
+            content[1..].first_chunk().copied().map(u128::from_le_bytes).ok_or(CredentialsError::Malformed)?;
+        let cluster = ClusterId(cluster);
+        Ok(Self { cluster, secret: part(17)?, admin_hash: part(49)? })
+    }
+
+    /// Reads the credentials that a file holds. Returns `None` if the file does not exist.
+    pub fn read(path: &Path) -> Result<Option<Self>, CredentialsError> {
+        let failed = |error| CredentialsError::Io { path: path.to_owned(), error };
+        let file = match fs::File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut text = String::new();
+        io::Read::read_to_string(&mut io::Read::take(file, MAX_FILE_BYTES), &mut text).map_err(failed)?;
+        Self::parse(&text).map(Some).map_err(|_| CredentialsError::File { path: path.to_owned() })
+    }
+
+    /// Reads the credentials of a data directory. Returns `None` if it has none.
+    pub fn of_directory(dir: &Path) -> Result<Option<Self>, CredentialsError> {
+        Self::read(&dir.join(CREDENTIALS_FILE))
+    }
+
+    /// Writes the credentials to a data directory, durably and as a whole. Only the owner can read the file.
+    pub fn write(&self, dir: &Path) -> Result<(), CredentialsError> {
+        let path = dir.join(CREDENTIALS_FILE);
+        let unfinished = dir.join(format!("{CREDENTIALS_FILE}.new"));
+        let failed = |error| CredentialsError::Io { path: path.clone(), error };
+        let written = || {
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            writeln!(file, "{}", self.join_token())?;
+            file.sync_all()?;
+            fs::rename(&unfinished, &path)?;
+            fs::File::open(dir)?.sync_all()
+        };
+        written().map_err(failed)
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    hash
+}
+
+fn random<const N: usize>() -> Result<[u8; N], CredentialsError> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| CredentialsError::Random)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_join_token_carries_everything_a_member_needs_and_not_the_admin_token() {
+        let (credentials, admin) = Credentials::random().unwrap();
+        let token = credentials.join_token();
+        let read = Credentials::parse(&format!(" {token}\n")).unwrap();
+        assert_eq!(read, credentials);
+        assert!(read.permits(admin.reveal().as_bytes()));
+        assert!(
+            !read.permits(b"") && !read.permits(token.as_bytes()) && !read.permits(&admin.reveal().as_bytes()[1..])
+        );
+        assert!(!token.contains(admin.reveal().strip_prefix(ADMIN_PREFIX).unwrap()));
+        assert!(!format!("{credentials:?} {admin:?}").contains(&token[20..]), "secrets are not shown");
+    }
+
+    #[test]
+    fn a_token_that_was_not_copied_completely_is_refused() {
+        let token = Credentials::random().unwrap().0.join_token();
+        for cut in 0..token.len() {
+            assert!(Credentials::parse(&token[..cut]).is_err(), "{cut} characters");
+        }
+        let mut swapped = token.clone().into_bytes();
+        let last = swapped.len() - 9;
+        swapped.swap(last, last - 1);
+        let swapped = String::from_utf8(swapped).unwrap();
+        assert!(swapped == token || Credentials::parse(&swapped).is_err());
+        assert!(matches!(Credentials::parse("hunter2"), Err(CredentialsError::Malformed)));
+        let newer = format!("{JOIN_PREFIX}{}", URL_SAFE_NO_PAD.encode([2, 0, 0]));
+        assert!(matches!(Credentials::parse(&newer), Err(CredentialsError::Version { version: 2 })));
+    }
+
+    #[test]
+    fn the_file_is_for_the_owner_only_and_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Credentials::of_directory(dir.path()).unwrap().is_none());
+        let (mut credentials, first) = Credentials::random().unwrap();
+        credentials.write(dir.path()).unwrap();
+        let second = credentials.replace_admin().unwrap();
+        credentials.write(dir.path()).unwrap();
+        let read = Credentials::of_directory(dir.path()).unwrap().unwrap();
+        assert!(read.permits(second.reveal().as_bytes()) && !read.permits(first.reveal().as_bytes()));
+        let path = dir.path().join(CREDENTIALS_FILE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
+        fs::write(&path, "other").unwrap();
+        assert!(matches!(Credentials::of_directory(dir.path()), Err(CredentialsError::File { .. })));
+    }
+}

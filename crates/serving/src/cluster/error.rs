@@ -1,0 +1,199 @@
+//! Errors of calls of the cluster.
+
+use http::StatusCode;
+use thalweg_types::{Index, NodeId, Revision, classified};
+
+use crate::error::ApiError;
+
+/// Error of a read, or of an administrator's request, in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The node runs alone.
+    #[error("this node is not part of a cluster: start it with --cluster and --cluster-init, or with --join")]
+    NotClustered,
+    /// No node leads, as far as this node knows: an election is going on, or a majority of the voters is unreachable.
+    #[error(
+        "the cluster has no leader at present: retry; if this lasts, a majority of its voters is down or unreachable \
+         (`thalweg cluster doctor`)"
+    )]
+    NoLeader,
+    /// This node does not lead any more, or did not forward the request. The request had no effect.
+    #[error(
+        "this node does not lead the cluster{}: retry",
+        .leader.map_or(String::new(), |leader| format!(" (node {:016x} does)", leader.get()))
+    )]
+    NotLeader {
+        /// Leader that this node knows.
+        leader: Option<NodeId>,
+    },
+    /// The node has no state of its own yet that it may show, because it recovers or receives a snapshot.
+    #[error("this node is still recovering: retry, or use another node")]
+    Recovering,
+    /// A read was not confirmed before its deadline.
+    #[error("the leader did not confirm the read in time: retry, or read with Thalweg-Read: stale")]
+    ReadTimeout,
+    /// The revision that a read requires did not arrive before the read's deadline.
+    #[error("this node's state has revision {applied} and not yet {wanted}: retry, or use another node")]
+    RevisionNotReached {
+        /// Revision that the read requires.
+        wanted: Revision,
+        /// Revision of the node's state.
+        applied: Revision,
+    },
+    /// The change was sent and its outcome did not arrive before the deadline.
+    #[error("the change may or may not have happened: look at the members before you repeat it")]
+    OutcomeUnknown,
+    /// The cluster has no member with this id or name.
+    #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
+    NoSuchMember(String),
+    /// The node is a member already.
+    #[error("node {:016x} is a member already", .0.get())]
+    AlreadyMember(NodeId),
+    /// Another change of the members is not complete.
+    #[error("another change of the members is in progress: retry when it is complete")]
+    ChangeInProgress,
+    /// A learner cannot become a voter, because it has not caught up.
+    #[error("the learner is {entries} entries behind the leader: retry when it has caught up")]
+    LearnerBehind {
+        /// Number of entries that the learner lacks.
+        entries: u64,
+    },
+    /// The last voter cannot be removed.
+    #[error("the last voter can't be removed: add another one first, or stop the node")]
+    LastVoter,
+    /// Without the member, the reachable voters would not be a majority.
+    #[error(
+        "after this removal {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
+         or add one"
+    )]
+    QuorumAtRisk {
+        /// Number of voters that are alive, without the member.
+        alive: usize,
+        /// Number of voters, without the member.
+        voters: usize,
+    },
+    /// The target of a leadership transfer is not a voter.
+    #[error("node {:016x} is a learner: promote it first", .0.get())]
+    NotVoter(NodeId),
+    /// The target of a leadership transfer did not take over in time. The leadership stays where it was, or goes to
+    /// another node.
+    #[error("the leadership was not taken over in time: retry")]
+    TransferTimeout,
+    /// Nodes did not reach a common index for their digests in time.
+    #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
+    DigestTimeout {
+        /// Index at which the digests were to be computed.
+        index: Index,
+        /// Number of members without a digest.
+        missing: usize,
+    },
+    /// The change is not possible.
+    #[error("{reason}")]
+    Refused {
+        /// Reason.
+        reason: String,
+    },
+    /// The request has no administrator's token.
+    #[error(
+        "changes of the cluster need its admin token, as Authorization: Bearer TOKEN; the node printed the token when it \
+         created the cluster"
+    )]
+    TokenMissing,
+    /// The request has a wrong administrator's token.
+    #[error("the admin token is wrong: use the one that was printed when the cluster was created")]
+    TokenWrong,
+    /// The node is stopping.
+    #[error("this node is stopping: use another one")]
+    Stopping,
+    /// The consensus of this node has failed. The node must be restarted.
+    #[error("the consensus of this node has failed: {reason}; restart the node")]
+    Failed {
+        /// Cause.
+        reason: String,
+    },
+}
+
+classified! {
+    ClusterError {
+        Self::NotClustered => "not_clustered", Fix;
+        Self::NoLeader => "no_leader", Retry;
+        Self::NotLeader { .. } => "not_leader", Retry;
+        Self::Recovering => "recovering", Retry;
+        Self::ReadTimeout => "read_timeout", Retry;
+        Self::RevisionNotReached { .. } => "revision_not_reached", Retry;
+        Self::OutcomeUnknown => "outcome_unknown", Retry;
+        Self::NoSuchMember(_) => "no_such_member", Fix;
+        Self::Refused { .. } => "change_refused", Fix;
+        Self::AlreadyMember(_) => "already_member", Fix;
+        Self::ChangeInProgress => "change_in_progress", Retry;
+        Self::LearnerBehind { .. } => "learner_behind", Retry;
+        Self::LastVoter => "last_voter", Fix;
+        Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
+        Self::NotVoter(_) => "not_voter", Fix;
+        Self::TransferTimeout => "transfer_timeout", Retry;
+        Self::DigestTimeout { .. } => "digest_timeout", Retry;
+        Self::TokenMissing => "token_missing", Fix;
+        Self::TokenWrong => "token_wrong", Fix;
+        Self::Stopping => "stopping", Retry;
+        Self::Failed { .. } => "consensus_failed", Stop;
+    }
+}
+
+impl ClusterError {
+    /// Returns the HTTP status of the error.
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotClustered
+            | Self::AlreadyMember(_)
+            | Self::LearnerBehind { .. }
+            | Self::LastVoter
+            | Self::QuorumAtRisk { .. }
+            | Self::Refused { .. }
+            | Self::NotVoter(_) => StatusCode::CONFLICT,
+            Self::NoSuchMember(_) => StatusCode::NOT_FOUND,
+            Self::TokenMissing | Self::TokenWrong => StatusCode::UNAUTHORIZED,
+            Self::OutcomeUnknown => StatusCode::GATEWAY_TIMEOUT,
+            Self::NoLeader
+            | Self::NotLeader { .. }
+            | Self::Recovering
+            | Self::ReadTimeout
+            | Self::RevisionNotReached { .. }
+            | Self::ChangeInProgress
+            | Self::TransferTimeout
+            | Self::DigestTimeout { .. }
+            | Self::Stopping
+            | Self::Failed { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl From<ClusterError> for ApiError {
+    fn from(error: ClusterError) -> Self {
+        let mut api = Self::classified(error.status(), &error);
+        api.detail = match error {
+            ClusterError::RevisionNotReached { applied, .. } => Some(("applied", applied.0)),
+            ClusterError::LearnerBehind { entries } => Some(("entries", entries)),
+            _ => None,
+        };
+        api
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Action;
+
+    use super::*;
+
+    #[test]
+    fn clients_learn_whether_to_retry() {
+        let api = ApiError::from(ClusterError::NoLeader);
+        assert_eq!((api.status.as_u16(), api.code, api.action), (503, "no_leader", Action::Retry));
+        let api = ApiError::from(ClusterError::OutcomeUnknown);
+        assert_eq!((api.status.as_u16(), api.action), (504, Action::Retry));
+        let api = ApiError::from(ClusterError::NotClustered);
+        assert_eq!((api.status.as_u16(), api.code, api.action), (409, "not_clustered", Action::Fix));
+        let behind = ClusterError::RevisionNotReached { wanted: Revision(9), applied: Revision(7) };
+        assert_eq!(ApiError::from(behind).detail, Some(("applied", 7)));
+    }
+}

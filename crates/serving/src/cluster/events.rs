@@ -1,0 +1,181 @@
+//! The log of the cluster's events: a bounded queue with sequence numbers, which followers read at their own pace.
+//!
+//! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection.
+//! Invariants: sequence numbers rise by one. An event is never changed. A follower that falls behind by more than the
+//! queue holds learns how many events it missed.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use thalweg_types::{NodeId, Term};
+use tokio::sync::watch;
+
+/// Number of events that are kept for followers that connect again.
+const MAX_EVENTS: usize = 1024;
+
+/// A change in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This node knows another leader than before, or none.
+    Leader {
+        /// The new leader.
+        leader: Option<NodeId>,
+        /// Its term.
+        term: Term,
+    },
+    /// A node became a member, as a learner.
+    Joined(NodeId),
+    /// A learner became a voter.
+    Promoted(NodeId),
+    /// A member was removed.
+    Removed(NodeId),
+    /// A member is heard again.
+    Alive(NodeId),
+    /// A member was not heard for longer than usual.
+    Suspect(NodeId),
+    /// A member counts as failed.
+    Down(NodeId),
+    /// A replica lacks many entries or bytes.
+    Lagging(NodeId),
+    /// A replica has not been up to date for long.
+    Stale(NodeId),
+    /// A replica keeps up again: it is neither lagging nor stale.
+    CaughtUp(NodeId),
+}
+
+impl Event {
+    /// Returns the event's name in replies.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Leader { .. } => "leader",
+            Self::Joined(_) => "joined",
+            Self::Promoted(_) => "promoted",
+            Self::Removed(_) => "removed",
+            Self::Alive(_) => "alive",
+            Self::Suspect(_) => "suspect",
+            Self::Down(_) => "down",
+            Self::Lagging(_) => "lagging",
+            Self::Stale(_) => "stale",
+            Self::CaughtUp(_) => "caught_up",
+        }
+    }
+
+    /// Returns the node that the event is about; `None` if the cluster has lost its leader.
+    #[must_use]
+    pub const fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Leader { leader, .. } => *leader,
+            Self::Joined(node)
+            | Self::Promoted(node)
+            | Self::Removed(node)
+            | Self::Alive(node)
+            | Self::Suspect(node)
+            | Self::Down(node)
+            | Self::Lagging(node)
+            | Self::Stale(node)
+            | Self::CaughtUp(node) => Some(*node),
+        }
+    }
+}
+
+/// An event with its position and time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterEvent {
+    /// Sequence number on this node, from 1.
+    pub sequence: u64,
+    /// Wall-clock time of the node in microseconds since 1970.
+    pub unix_micros: u64,
+    /// The change.
+    pub event: Event,
+}
+
+/// Number of events that a follower missed, because they are not kept any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed(pub u64);
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<ClusterEvent>,
+    last: u64,
+}
+
+/// The log of the cluster's events on this node.
+#[derive(Debug)]
+pub struct EventLog {
+    kept: Mutex<Kept>,
+    last: watch::Sender<u64>,
+}
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), last: watch::Sender::new(0) }
+    }
+}
+
+impl EventLog {
+    /// Appends an event that happened at this time, and wakes all followers.
+    pub fn push(&self, unix_micros: u64, event: Event) {
+        let sequence = {
+            let mut kept = self.kept();
+            kept.last += 1;
+            let sequence = kept.last;
+            if kept.events.len() == MAX_EVENTS {
+                kept.events.pop_front();
+            }
+            kept.events.push_back(ClusterEvent { sequence, unix_micros, event });
+            sequence
+        };
+        self.last.send_replace(sequence);
+    }
+
+    /// Returns the sequence number of the last event; 0 if there was none.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.kept().last
+    }
+
+    /// Returns all kept events after a sequence number, and the number of those that are not kept any more.
+    #[must_use]
+    pub fn after(&self, sequence: u64) -> (Missed, Vec<ClusterEvent>) {
+        let kept = self.kept();
+        let first = kept.events.front().map_or(kept.last + 1, |event| event.sequence);
+        let missed = first.saturating_sub(1).saturating_sub(sequence);
+        let skipped = (sequence + 1).saturating_sub(first) as usize;
+        (Missed(missed), kept.events.iter().skip(skipped).cloned().collect())
+    }
+
+    /// Waits until there is an event after a sequence number.
+    pub async fn wait_after(&self, sequence: u64) {
+        let mut last = self.last.subscribe();
+        // The sender lives as long as the log.
+        let _ = last.wait_for(|last| *last > sequence).await;
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_resumes_and_learns_of_events_that_it_missed() {
+        let log = EventLog::default();
+        assert_eq!((log.last(), log.after(0)), (0, (Missed(0), Vec::new())));
+        for node in 1..=MAX_EVENTS as u64 + 3 {
+            log.push(node, Event::Joined(NodeId(node)));
+        }
+        let (missed, events) = log.after(0);
+        assert_eq!((missed, events.len(), events[0].sequence), (Missed(3), MAX_EVENTS, 4));
+        let (missed, events) = log.after(5);
+        assert_eq!((missed, events[0].sequence, events[0].event.node()), (Missed(0), 6, Some(NodeId(6))));
+        let last = log.last();
+        assert_eq!(log.after(last), (Missed(0), Vec::new()));
+        assert_eq!(log.after(last + 7), (Missed(0), Vec::new()), "of a node that has restarted since");
+    }
+}

@@ -1,0 +1,89 @@
+//! The cluster as the protocols of a server see it.
+//!
+//! Owns: the trait [`ClusterHandle`] with the calls that the protocols need, the data of its answers, its errors, the log
+//! of [events](EventLog), and the [credentials](Credentials) of the cluster and of its administrators.
+//! Does not own: consensus, links between nodes and failure detection. A crate above this one implements the trait, and
+//! the tests of the protocols implement it in memory.
+//!
+//! Invariants: a server without a cluster has no handle ([`App::cluster`](crate::app::App::cluster) is `None`), and its
+//! requests pay one check of that option. No call of the trait blocks its thread. Each call that waits has a deadline, and
+//! ends with a typed error when the deadline has passed.
+
+mod barrier;
+mod credentials;
+mod error;
+mod events;
+mod report;
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Instant};
+
+use thalweg_types::{NodeId, ReadLevel, Revision};
+
+pub use barrier::{ConnectionBarrier, Gate};
+pub use credentials::{AdminToken, CREDENTIALS_FILE, Credentials, CredentialsError};
+pub use error::ClusterError;
+pub use events::{ClusterEvent, Event, EventLog, Missed};
+pub use report::{
+    ClusterReport, DigestComparison, JoinRequest, Lag, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal,
+    Role, Since, Triggers,
+};
+
+/// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.
+pub type ClusterFuture<T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send>>;
+
+/// This node's place in a cluster, as the protocols use it.
+pub trait ClusterHandle: fmt::Debug + Send + Sync {
+    /// Returns true if this node leads the cluster, as far as it knows.
+    fn leads(&self) -> bool;
+
+    /// Returns the revision of this node's state if a read at this level may begin immediately. Returns `None` if the
+    /// read must wait for [`read`](Self::read), or if its wait would fail.
+    fn try_read(&self, level: ReadLevel) -> Option<Revision>;
+
+    /// Waits until reads of this node's state keep the promise of `level`. Returns a revision that each of these reads
+    /// shows at least.
+    ///
+    /// # Errors
+    /// Among others [`ClusterError::NoLeader`] and [`ClusterError::ReadTimeout`] when the deadline has passed.
+    fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision>;
+
+    /// Tells the other nodes at which addresses this node serves clients.
+    fn announce(&self, serves: NodeAddresses);
+
+    /// Returns this node's knowledge of the cluster and of all members.
+    fn report(&self) -> ClusterReport;
+
+    /// Adds a node as a learner, and returns its id. It becomes a voter once it has caught up, unless the request says
+    /// otherwise.
+    fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
+
+    /// Makes a learner a voter. Fails if the learner's lag is large.
+    fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
+
+    /// Removes a member for good. Its id is never used again.
+    fn remove(&self, node: NodeId, removal: Removal, deadline: Instant) -> ClusterFuture<()>;
+
+    /// Transfers leadership to a voter, or to the one with the least lag. Returns the new leader.
+    fn transfer(&self, to: Option<NodeId>, deadline: Instant) -> ClusterFuture<NodeId>;
+
+    /// Computes the digests of the state of all reachable members at one index.
+    fn digest(&self, deadline: Instant) -> ClusterFuture<DigestComparison>;
+
+    /// Returns the log of the cluster's events.
+    fn events(&self) -> &Arc<EventLog>;
+
+    /// Prepares this node's stop: hands leadership over if it leads. The node still serves requests afterwards.
+    fn hand_over(&self, deadline: Instant) -> ClusterFuture<()>;
+
+    /// Stops consensus and the links of this node, before its database is closed.
+    fn stop(&self) -> ClusterFuture<()>;
+}
+
+/// The cluster of a server: the handle, and the credentials of administrators.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// This node's place in the cluster.
+    pub handle: Arc<dyn ClusterHandle>,
+    /// Cluster id, secret between nodes, and hash of the administrators' token.
+    pub credentials: Arc<Credentials>,
+}

@@ -1,0 +1,292 @@
+//! Data of the cluster's answers: its members, their health and lag, and digests.
+
+use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
+
+/// Role of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The member counts for majorities and may lead.
+    Voter,
+    /// The member receives all entries, and does not count for majorities.
+    Learner,
+}
+
+impl Role {
+    /// Returns the role's name in replies.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+        }
+    }
+}
+
+/// Health of a member, as the failure detection of the reporting node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeHealth {
+    /// The member is heard regularly.
+    Alive,
+    /// The member was not heard for longer than usual, or never.
+    Suspect,
+    /// The member was not heard for so long that it counts as failed.
+    Down,
+}
+
+impl NodeHealth {
+    /// Returns the health's name in replies.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Suspect => "suspect",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Distance of a replica from the leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Number of entries that the replica lacks.
+    pub entries: u64,
+    /// Size in bytes of these entries, as far as it is known.
+    pub bytes: u64,
+}
+
+/// Time in milliseconds since an event that the reporting node observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Since(pub u64);
+
+/// Bounds of the two conditions of a replica that does not keep up. A replica can meet one, both or none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Triggers {
+    /// A replica with more missing entries than this is `lagging`.
+    pub lag_entries: u64,
+    /// A replica with more missing bytes than this is `lagging`.
+    pub lag_bytes: u64,
+    /// A replica that was not up to date for longer than this is `stale`.
+    pub stale_after: Since,
+}
+
+/// Addresses at which a node serves clients, as text `HOST:PORT`. Absent ones are unknown or not served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// Address of HTTP.
+    pub http: Option<String>,
+    /// Address of the native protocol.
+    pub native: Option<String>,
+    /// Address for Redis clients.
+    pub resp: Option<String>,
+}
+
+/// A member of the cluster, as the reporting node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberReport {
+    /// Id of the node, which is never used again after a removal.
+    pub node: NodeId,
+    /// Name of the node, for people.
+    pub name: String,
+    /// Address at which other nodes reach the member.
+    pub address: String,
+    /// Addresses at which clients reach the member.
+    pub serves: NodeAddresses,
+    /// Zone of the node, such as a rack or a data center; empty if none was given.
+    pub zone: String,
+    /// Version of the program that the node runs; empty if it was never heard.
+    pub version: String,
+    /// Role of the member.
+    pub role: Role,
+    /// Health of the member.
+    pub health: NodeHealth,
+    /// Time since the member was heard last; `None` if it was never heard.
+    pub heard: Option<Since>,
+    /// Last index of the member's log that is known; `None` if it was never heard.
+    pub log_index: Option<Index>,
+    /// Last index that the member has applied, as far as it is known.
+    pub applied_index: Option<Index>,
+    /// Distance from the leader; `None` if it is unknown.
+    pub lag: Option<Lag>,
+    /// Time since the member was up to date the last time; `None` if it is up to date or this is unknown.
+    pub behind: Option<Since>,
+}
+
+impl MemberReport {
+    /// Returns true if the member lacks more entries or bytes than the trigger permits.
+    #[must_use]
+    pub fn is_lagging(&self, triggers: &Triggers) -> bool {
+        self.lag.is_some_and(|lag| lag.entries > triggers.lag_entries || lag.bytes > triggers.lag_bytes)
+    }
+
+    /// Returns true if the member has not been up to date for longer than the trigger permits.
+    #[must_use]
+    pub fn is_stale(&self, triggers: &Triggers) -> bool {
+        self.behind.is_some_and(|behind| behind > triggers.stale_after)
+    }
+
+    /// Returns true if `text` names this member: by its id in hexadecimal, or by its name.
+    #[must_use]
+    pub fn is_named(&self, text: &str) -> bool {
+        self.name == text || u64::from_str_radix(text, 16).is_ok_and(|id| text.len() == 16 && id == self.node.0)
+    }
+}
+
+/// A node's knowledge of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterReport {
+    /// Id of the cluster.
+    pub cluster: ClusterId,
+    /// Id of the reporting node.
+    pub node: NodeId,
+    /// Leader that the reporting node knows.
+    pub leader: Option<NodeId>,
+    /// Term of the reporting node.
+    pub term: Term,
+    /// Last index that a majority has, as far as the reporting node knows.
+    pub commit_index: Index,
+    /// Last index that the reporting node has applied.
+    pub applied_index: Index,
+    /// Revision of the reporting node's state.
+    pub applied_revision: Revision,
+    /// True while a change of the members is not complete.
+    pub is_changing: bool,
+    /// Bounds of the conditions `lagging` and `stale`.
+    pub triggers: Triggers,
+    /// All members, by their ids.
+    pub members: Vec<MemberReport>,
+}
+
+impl ClusterReport {
+    /// Returns the member that `text` names: by its id in hexadecimal, or by its name.
+    #[must_use]
+    pub fn find(&self, text: &str) -> Option<&MemberReport> {
+        self.members.iter().find(|member| member.is_named(text))
+    }
+
+    /// Returns the voters.
+    pub fn voters(&self) -> impl Iterator<Item = &MemberReport> {
+        self.members.iter().filter(|member| member.role == Role::Voter)
+    }
+
+    /// Returns true if a majority of the voters is not known to be down.
+    #[must_use]
+    pub fn has_majority(&self) -> bool {
+        let (all, up) = (self.voters().count(), self.voters().filter(|voter| voter.health != NodeHealth::Down).count());
+        2 * up > all
+    }
+}
+
+/// Request to add a node to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinRequest {
+    /// Id of the new node.
+    pub node: NodeId,
+    /// Name of the new node, for people.
+    pub name: String,
+    /// Address at which the members reach the new node.
+    pub address: String,
+    /// Zone of the new node; empty if it has none.
+    pub zone: String,
+    /// True if the node stays a learner until an administrator promotes it.
+    pub stays_learner: bool,
+}
+
+/// Condition under which a member may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The reachable voters must be a majority afterwards.
+    Safe,
+    /// The check of the reachable voters is left out.
+    Forced,
+}
+
+/// Digest of one member's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberDigest {
+    /// Id of the member.
+    pub node: NodeId,
+    /// Hash of all replicated rows in hexadecimal, or the reason why there is none.
+    pub digest: Result<String, String>,
+}
+
+/// Digests of the members' states at one index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DigestComparison {
+    /// Index after which the digests were computed.
+    pub index: Index,
+    /// Digests, one for each member.
+    pub members: Vec<MemberDigest>,
+}
+
+impl DigestComparison {
+    /// Returns true if all digests that exist are equal.
+    #[must_use]
+    pub fn is_equal(&self) -> bool {
+        let mut digests = self.members.iter().filter_map(|member| member.digest.as_ref().ok());
+        let first = digests.next();
+        digests.all(|digest| Some(digest) == first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(node: u64, health: NodeHealth) -> MemberReport {
+        MemberReport {
+            node: NodeId(node),
+            name: format!("n{node}"),
+            address: String::new(),
+            serves: NodeAddresses::default(),
+            zone: String::new(),
+            version: String::new(),
+            role: Role::Voter,
+            health,
+            heard: None,
+            log_index: None,
+            applied_index: None,
+            lag: None,
+            behind: None,
+        }
+    }
+
+    const TRIGGERS: Triggers = Triggers { lag_entries: 10, lag_bytes: 100, stale_after: Since(1000) };
+
+    #[test]
+    fn lagging_and_stale_are_two_conditions() {
+        let with = |lag, behind| MemberReport { lag, behind, ..member(1, NodeHealth::Alive) };
+        let conditions = |member: MemberReport| (member.is_lagging(&TRIGGERS), member.is_stale(&TRIGGERS));
+        assert_eq!(conditions(with(None, None)), (false, false));
+        assert_eq!(conditions(with(Some(Lag { entries: 11, bytes: 1 }), Some(Since(10)))), (true, false));
+        assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 101 }), None)), (true, false));
+        // A replica that stopped while nobody wrote much.
+        assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 1 }), Some(Since(1001)))), (false, true));
+    }
+
+    #[test]
+    fn members_are_named_by_id_or_name() {
+        let member = member(0x2a, NodeHealth::Alive);
+        assert!(member.is_named("n42") && member.is_named("000000000000002a"));
+        assert!(!member.is_named("2a") && !member.is_named("") && !member.is_named("n4"));
+    }
+
+    #[test]
+    fn a_majority_counts_voters_that_are_not_down() {
+        let report = |healths: &[NodeHealth]| ClusterReport {
+            cluster: ClusterId(1),
+            node: NodeId(1),
+            leader: None,
+            term: Term(1),
+            commit_index: Index(0),
+            applied_index: Index(0),
+            applied_revision: Revision(0),
+            is_changing: false,
+            triggers: TRIGGERS,
+            members: healths.iter().zip(1..).map(|(health, node)| member(node, *health)).collect(),
+        };
+        use NodeHealth::{Alive, Down, Suspect};
+        assert!(report(&[Alive, Suspect, Down]).has_majority());
+        assert!(!report(&[Alive, Down, Down]).has_majority());
+        assert!(!report(&[Alive, Down]).has_majority(), "half is no majority");
+    }
+}

@@ -1,0 +1,261 @@
+//! Settings of a node's membership in a cluster: addresses, names, and the default level of reads.
+
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+use thalweg_types::ReadLevel;
+
+use super::{Config, ConfigError, Setting};
+
+/// Longest name or zone of a node, and longest address of a host, in bytes.
+const MAX_TEXT_BYTES: usize = 255;
+/// Largest number of nodes that can found a cluster together.
+const MAX_FOUNDERS: u32 = 7;
+
+/// Address at which a node listens for the other nodes of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterAddress {
+    /// The node runs alone.
+    Off,
+    /// The node listens at this address.
+    At(SocketAddr),
+}
+
+impl ClusterAddress {
+    /// Returns the address; `None` if the node runs alone.
+    #[must_use]
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) => Some(address),
+        }
+    }
+}
+
+impl Setting for ClusterAddress {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "off" => Ok(Self::Off),
+            address => {
+                let parsed = <SocketAddr as Setting>::parse(address);
+                parsed.map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7072")
+            }
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::At(address) => address.to_string(),
+        }
+    }
+}
+
+/// Address of a node as the other nodes use it: a host name or an IP address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort(Arc<str>);
+
+impl HostPort {
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let is_host = !host.is_empty() && text.len() <= MAX_TEXT_BYTES && !host.contains(char::is_whitespace);
+        let is_plain = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+        let has_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+        (is_host && is_plain && has_port).then(|| Self(text.into()))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Addresses of members to join at, in the order in which they are tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JoinAddresses(pub Vec<HostPort>);
+
+impl Setting for JoinAddresses {
+    const VALUE_NAME: &'static str = "ADDRESSES";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let parsed: Option<_> = text.split(',').map(|address| HostPort::parse(address.trim())).collect();
+        parsed.map(Self).ok_or("addresses HOST:PORT of members, joined by commas")
+    }
+
+    fn show(&self) -> String {
+        self.0.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Address that a node tells the other nodes to reach it at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Advertise {
+    /// The address at which the node listens for other nodes.
+    Listening,
+    /// This address, because the node is behind a name or a translation of addresses.
+    At(HostPort),
+}
+
+impl Setting for Advertise {
+    const VALUE_NAME: &'static str = "ADDRESS";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "listening" => Ok(Self::Listening),
+            address => HostPort::parse(address).map(Self::At).ok_or("listening, or HOST:PORT"),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Listening => "listening".to_owned(),
+            Self::At(address) => address.to_string(),
+        }
+    }
+}
+
+/// A short text for people, such as the name of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label(pub String);
+
+impl Setting for Label {
+    const VALUE_NAME: &'static str = "NAME";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let is_short = text.len() <= MAX_TEXT_BYTES && !text.contains(char::is_control);
+        if is_short { Ok(Self(text.to_owned())) } else { Err("at most 255 bytes without control characters") }
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+impl Setting for ReadLevel {
+    const VALUE_NAME: &'static str = "LEVEL";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text.parse() {
+            Ok(Self::AtLeast(_)) | Err(_) => Err("linearizable, lease or stale"),
+            Ok(level) => Ok(level),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Config {
+    /// Returns an address at which clients reach this node, from the address at which a protocol listens. If it listens
+    /// on all addresses of the machine, the host is that of the advertised address.
+    #[must_use]
+    pub fn reachable(&self, listening: SocketAddr) -> String {
+        match &self.advertise {
+            Advertise::At(HostPort(address)) if listening.ip().is_unspecified() => {
+                let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host);
+                format!("{host}:{}", listening.port())
+            }
+            _ => listening.to_string(),
+        }
+    }
+
+    /// Checks the settings of a cluster.
+    pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
+        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        let Some(address) = self.cluster.address() else {
+            for (name, is_set) in [
+                ("cluster_init", self.cluster_init),
+                ("join", !self.join.0.is_empty()),
+                ("expect", self.expect > 0),
+                ("join_token", self.join_token.is_set()),
+            ] {
+                if is_set {
+                    return wrong(name, "given together with cluster, the address for the other nodes");
+                }
+            }
+            return Ok(());
+        };
+        if self.cluster_init && !self.join.0.is_empty() {
+            return wrong("join", "given without cluster_init: a node creates a cluster, or joins one");
+        }
+        if self.expect > 0 && self.join.0.is_empty() {
+            return wrong("expect", "given together with join, the addresses of the nodes that found the cluster");
+        }
+        if self.expect > MAX_FOUNDERS {
+            return wrong("expect", "at most 7");
+        }
+        if !address.ip().is_loopback() && !self.allow_unprotected {
+            return Err(ConfigError::PlainLinks { address });
+        }
+        if address.ip().is_unspecified() && self.advertise == Advertise::Listening {
+            return wrong("advertise", "HOST:PORT, because cluster listens on all addresses of the machine");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Layers;
+
+    #[test]
+    fn addresses_of_members_have_host_and_port() {
+        let parsed = JoinAddresses::parse("a.example:7072, 10.0.0.1:1,[::1]:2").unwrap();
+        assert_eq!(parsed.show(), "a.example:7072,10.0.0.1:1,[::1]:2");
+        assert_eq!(JoinAddresses::parse(&parsed.show()), Ok(parsed));
+        assert_eq!(JoinAddresses::parse(""), Ok(JoinAddresses::default()));
+        for wrong in ["a", ":1", "a:", "a:0", "a:65536", "::1:2", "a:1,", "a b:1"] {
+            assert!(JoinAddresses::parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "here", "a:x"] {
+            assert!(Advertise::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_cluster_must_fit_together() {
+        let resolve = |text: &str| Layers::new().file_text(Path::new("t.toml"), text).and_then(Layers::resolve);
+        let address = "cluster = \"127.0.0.1:7072\"\n";
+        for (text, name) in [
+            ("cluster_init = true".to_owned(), "cluster_init"),
+            ("join = \"a:1\"".to_owned(), "join"),
+            ("expect = 3".to_owned(), "expect"),
+            ("join_token = \"t\"".to_owned(), "join_token"),
+            (format!("{address}cluster_init = true\njoin = \"a:1\""), "join"),
+            (format!("{address}expect = 3"), "expect"),
+            (format!("{address}expect = 8\njoin = \"a:1\""), "expect"),
+            ("cluster = \"0.0.0.0:7072\"\nallow_unprotected = true".to_owned(), "advertise"),
+        ] {
+            let refused = resolve(&text);
+            assert!(
+                matches!(refused, Err(ConfigError::Range { name: named, .. }) if named == name),
+                "{text}: {refused:?}"
+            );
+        }
+        for text in ["cluster_init = true", "join = \"a:1,b:1\"\nexpect = 3", "node_name = \"n1\"\nzone = \"z\""] {
+            assert!(resolve(&format!("{address}{text}")).is_ok(), "{text}");
+        }
+        assert!(matches!(resolve("cluster = \"127.0.0.1:7070\""), Err(ConfigError::SamePort { .. })));
+        let plain = resolve("cluster = \"10.0.0.1:7072\"");
+        assert!(matches!(plain, Err(ConfigError::PlainLinks { .. })), "{plain:?}");
+        assert!(resolve("cluster = \"10.0.0.1:7072\"\nallow_unprotected = true").is_ok());
+        assert!(resolve("read_level = \"at-least=7\"").is_err(), "no revision suits all reads");
+    }
+
+    #[test]
+    fn clients_get_an_address_that_they_can_reach() {
+        let config = Config { advertise: Advertise::parse("db1.example:7072").unwrap(), ..Config::default() };
+        assert_eq!(config.reachable("0.0.0.0:7070".parse().unwrap()), "db1.example:7070");
+        assert_eq!(config.reachable("10.0.0.1:7070".parse().unwrap()), "10.0.0.1:7070");
+        assert_eq!(Config::default().reachable("127.0.0.1:7070".parse().unwrap()), "127.0.0.1:7070");
+    }
+}

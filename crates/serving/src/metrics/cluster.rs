@@ -1,0 +1,59 @@
+//! Metrics of the cluster, as this node sees it.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+
+use super::encode::gauge;
+use crate::cluster::{ClusterHandle, MemberReport, NodeHealth, Role, Since};
+
+/// Figure of one member.
+type OfMember = fn(&MemberReport) -> Option<u64>;
+
+/// Collector of the metrics of the cluster.
+#[derive(Debug)]
+pub struct ClusterCollector(pub Arc<dyn ClusterHandle>);
+
+impl Collector for ClusterCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (report, to) = (self.0.report(), &mut encoder);
+        gauge(to, "cluster_leads", "1 if this node leads", u64::from(report.leader == Some(report.node)))?;
+        gauge(to, "cluster_has_leader", "1 if this node knows a leader", u64::from(report.leader.is_some()))?;
+        gauge(to, "cluster_term", "Raft term", report.term.0)?;
+        gauge(to, "cluster_commit_index", "Last index that a majority has", report.commit_index.0)?;
+        gauge(to, "cluster_applied_index", "Last index that this node has applied", report.applied_index.0)?;
+        gauge(to, "cluster_majority", "1 if a majority of the voters is not down", u64::from(report.has_majority()))?;
+        let mut members = to.encode_descriptor("cluster_members", "Members", None, MetricType::Gauge)?;
+        for role in [Role::Voter, Role::Learner] {
+            for health in [NodeHealth::Alive, NodeHealth::Suspect, NodeHealth::Down] {
+                let is_counted = |member: &&MemberReport| member.role == role && member.health == health;
+                let count = report.members.iter().filter(is_counted).count() as i64;
+                let labels = vec![("role", role.name()), ("health", health.name())];
+                ConstGauge::new(count).encode(members.encode_family(&labels)?)?;
+            }
+        }
+        let of_members: [(&str, &str, OfMember); 3] = [
+            ("cluster_lag_entries", "Entries that a replica lacks", |member| member.lag.map(|lag| lag.entries)),
+            ("cluster_lag_bytes", "Bytes of the entries that a replica lacks", |member| {
+                member.lag.map(|lag| lag.bytes)
+            }),
+            ("cluster_behind_millis", "Time since a replica was up to date", |member| {
+                member.behind.map(|Since(millis)| millis)
+            }),
+        ];
+        for (name, help, value) in of_members {
+            let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for member in &report.members {
+                let Some(value) = value(member) else { continue };
+                let labels = vec![("node", member.name.as_str())];
+                let value = i64::try_from(value).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}

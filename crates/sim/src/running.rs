@@ -1,0 +1,163 @@
+//! One run of a simulated node: the product's member and its consensus.
+//!
+//! Owns: proposals and reads on the node, and the report of what it applies. Does not own: starting the node (`node`).
+
+use std::{
+    io,
+    rc::Rc,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use thalweg_log::{Log, LogRecord};
+use thalweg_raft::{BarrierError, LogReader};
+use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
+use thalweg_state::{keyspaces::StoredValue, machine::Machine};
+use thalweg_store::Applied;
+use thalweg_types::{Durability, Index, Lsn, Offset, Revision, command::Outcome, record::Records};
+
+use crate::{
+    commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
+    history::{Key, Level},
+    plant::Plant,
+    runtime::ProcessId,
+    truth::Truth,
+    types::SimConsensus,
+};
+
+/// Time after which a node gives up to serve a read.
+const READ_WITHIN: Duration = Duration::from_millis(600);
+
+/// Number of batches of the stream that are read at a time.
+const PAGE_BATCHES: usize = 256;
+
+/// One run of a node. A clone refers to the same run.
+#[derive(Clone)]
+pub struct Running(Rc<Parts>);
+
+struct Parts {
+    member: Member,
+    consensus: SimConsensus,
+    plant: Option<Plant>,
+}
+
+fn failed(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl Running {
+    /// Creates the handle of a node that has started.
+    #[must_use]
+    pub fn new(member: Member, consensus: SimConsensus, plant: Option<Plant>) -> Self {
+        Self(Rc::new(Parts { member, consensus, plant }))
+    }
+
+    /// Returns the node's consensus.
+    #[must_use]
+    pub fn consensus(&self) -> &SimConsensus {
+        &self.0.consensus
+    }
+
+    /// Returns the index of the last applied entry.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.0.member.machine().applied().index.0
+    }
+
+    /// Proposes a command.
+    pub async fn propose(&self, command: &[u8]) -> Result<Committed, ProposeError> {
+        let purpose = thalweg_log::Purpose::Data;
+        let member = &self.0.member;
+        member.propose_async_for(None, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
+    }
+
+    /// Reads keys at one point in time, as recently as `level` says. Returns their values, and the revision of that point.
+    pub async fn read(&self, keys: &[Key], level: Level) -> Result<io::Result<(u64, Vec<Option<u64>>)>, BarrierError> {
+        let consensus = &self.0.consensus;
+        match level {
+            Level::Linearizable if self.0.plant == Some(Plant::UncheckedRead) => {
+                if !self.0.member.leads() {
+                    return Err(BarrierError::NoLeader);
+                }
+            }
+            Level::Linearizable => _ = consensus.read_linearizable(READ_WITHIN).await?,
+            Level::Lease => _ = consensus.read_lease(READ_WITHIN).await?,
+            Level::AtLeast(revision) => consensus.read_at_least(Revision(revision), READ_WITHIN).await?,
+            Level::Stale => {}
+        }
+        Ok(self.read_now(keys))
+    }
+
+    /// Reads the whole stream from the log. Returns the records in order.
+    pub fn stream(&self) -> io::Result<Vec<u64>> {
+        let (machine, log) = (self.0.member.machine(), self.0.member.log());
+        let mut records = Vec::new();
+        loop {
+            let from = Offset(records.len() as u64);
+            let page = machine.batches_from(STREAM, from, PAGE_BATCHES, u64::MAX).map_err(failed)?;
+            for batch in &page.batches {
+                if batch.first.0 != records.len() as u64 {
+                    return Err(failed(format!("a batch begins at {}, not at {}", batch.first, records.len())));
+                }
+                let bytes = log.read_blob(&batch.blob).map_err(failed)?;
+                for record in Records::new(&bytes) {
+                    let payload = record.map_err(failed)?.payload;
+                    let number = payload.try_into().map(u64::from_le_bytes).map_err(failed)?;
+                    records.push(number);
+                }
+            }
+            if records.len() as u64 >= page.next.0 || page.batches.is_empty() {
+                return Ok(records);
+            }
+        }
+    }
+
+    fn read_now(&self, keys: &[Key]) -> io::Result<(u64, Vec<Option<u64>>)> {
+        let view = self.0.member.machine().read_view();
+        let values = keys.iter().map(|key| {
+            let stored = view.get(KEYSPACE, &key_bytes(*key)).map_err(failed)?;
+            let bytes = match stored.map(|stored| stored.value) {
+                Some(StoredValue::Inline(bytes)) => bytes,
+                Some(StoredValue::Blob(blob)) => self.0.member.log().read_blob(&blob).map_err(failed)?,
+                Some(other) => return Err(failed(format!("the value is {other:?}"))),
+                None => return Ok(None),
+            };
+            number_of(&bytes).map(Some).ok_or_else(|| failed(format!("the value is {bytes:?}")))
+        });
+        Ok((view.applied().revision.0, values.collect::<io::Result<_>>()?))
+    }
+}
+
+/// Reports the entries that a node applies.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    pub(crate) node: ProcessId,
+    pub(crate) log: Log,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) reader: OnceLock<LogReader>,
+    pub(crate) truth: Truth,
+}
+
+impl Reports {
+    /// Returns the record of the entry that was applied last.
+    fn record(&self, state: Applied) -> Option<LogRecord> {
+        let cached = self.reader.get().and_then(|reader| {
+            let records = reader.records(state.index, Index(state.index.0 + 1), usize::MAX).ok()?;
+            records.into_iter().next()
+        });
+        cached.filter(|record| record.lsn.next() == state.lsn).or_else(|| {
+            let mut records = self.log.records_from(Lsn(state.lsn.0 - 1)).ok()?;
+            records.find_map(Result::ok)
+        })
+    }
+}
+
+impl Observer for Reports {
+    fn applied(&self, outcomes: &[Outcome]) {
+        let state = self.machine.applied();
+        // A node whose files are damaged may be unable to read the record that it has just applied.
+        if let Some(record) = self.record(state) {
+            self.truth.applied(self.node, &record, outcomes, state);
+        }
+    }
+}

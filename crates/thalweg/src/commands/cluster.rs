@@ -1,0 +1,402 @@
+//! `cluster`: shows the members of a cluster, and changes them.
+//!
+//! Owns: the arguments, and the tables. Does not own: the diagnosis of `cluster doctor` ([`diagnosis`](super::diagnosis)).
+
+use std::{fs, ops::ControlFlow, path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use thalweg_server::cluster::{CREDENTIALS_FILE, Credentials};
+
+use super::diagnosis::{Node, Severity, diagnose};
+use crate::{
+    args::ServerArgs,
+    failure::{Exit, Failure},
+    render::{self, Lines, count},
+    session::Session,
+    span::{show_span, show_time},
+};
+
+/// Environment variable with the admin token.
+const TOKEN_VARIABLE: &str = "THALWEG_ADMIN_TOKEN";
+/// Time for which `doctor` waits for the answer of each node.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+const AFTER_HELP: &str = "\
+Changes need the admin token, which the first node printed when it created the cluster: set THALWEG_ADMIN_TOKEN, or name
+a file with --token-file. Members are named by their name or their id.
+
+Examples:
+  thalweg cluster members
+  thalweg cluster doctor
+  thalweg cluster join-token --token-file admin.token
+  THALWEG_ADMIN_TOKEN=... thalweg cluster remove db3
+  thalweg cluster watch --json";
+
+/// Options of `cluster`.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP, arg_required_else_help = true, subcommand_required = true)]
+pub struct ClusterCommand {
+    #[command(subcommand)]
+    pub action: ClusterAction,
+}
+
+/// The admin token of a cluster.
+#[derive(Args, Clone, Debug)]
+pub struct TokenArgs {
+    /// Read the admin token from this file [env: THALWEG_ADMIN_TOKEN is the token itself]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// Returns the admin token that the user gives, if any.
+    fn token(&self) -> Result<Option<String>, Failure> {
+        if let Some(path) = &self.token_file {
+            let text = fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+            return Ok(Some(text.trim().to_owned()));
+        }
+        Ok(std::env::var(TOKEN_VARIABLE).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
+    }
+}
+
+/// Actions on a cluster.
+#[derive(Subcommand, Debug)]
+pub enum ClusterAction {
+    /// Print the cluster as one node sees it: leader, term, positions
+    Status {
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// List the members with their roles, health and lag
+    Members {
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Print the token with which a new node joins; it is a secret
+    JoinToken {
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Make a learner a voter
+    Promote {
+        /// Name or id of the learner
+        node: String,
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Remove a member for good, such as one that has failed
+    #[command(
+        after_help = "The node's id is never used again. To replace a failed node, remove it, and start a new one with an empty\n\
+                            directory and --join. --force removes a member even if the remaining voters that are alive are no\n\
+                            majority: the cluster then has no leader until more of them are back.\n\n\
+                            Example:\n  thalweg cluster remove db3"
+    )]
+    Remove {
+        /// Name or id of the member
+        node: String,
+        /// Remove the member even if the remaining voters that are alive are no majority
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Remove the node that the command reaches from its cluster
+    Leave {
+        /// Leave even if the remaining voters that are alive are no majority
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Transfer leadership to another voter
+    Transfer {
+        /// Name or id of the new leader [default: the voter with the least lag]
+        node: Option<String>,
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Compare the states of the members by their digests; ends with 1 if they differ
+    Digest {
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Print events of the cluster as they happen
+    Watch {
+        /// End after this number of events
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Find out what is wrong, and what to do; ends with 1 if there is a problem
+    Doctor {
+        #[command(flatten)]
+        place: ServerArgs,
+    },
+    /// Create the join token and the admin token of a new cluster, for nodes that found it together
+    #[command(
+        after_help = "The admin token goes to stdout's second line, and is stored nowhere. Give the join token to each node as\n\
+                            THALWEG_JOIN_TOKEN.\n\nExample:\n  thalweg cluster create-token"
+    )]
+    CreateToken {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the admin token in the directory of a stopped member
+    #[command(
+        after_help = "For a lost token, or one that others may know. Each member checks tokens by the file CLUSTER of its own directory:\n\
+                            copy the new one to the others while they are stopped.\n\n\
+                            Example:\n  thalweg cluster new-admin-token --data ./data"
+    )]
+    NewAdminToken {
+        /// Directory of the member; no server may use it
+        #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
+        data: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs `cluster`.
+pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
+    match &args.action {
+        ClusterAction::Status { place } => {
+            let status = Session::of_server(place)?.cluster("status")?;
+            render::print_result(&status, place.json, || status_text(&status))
+        }
+        ClusterAction::Members { place } => members(place),
+        ClusterAction::JoinToken { token, place } => {
+            let reply = change("join-token", &json!({}), token, place)?;
+            render::print_result(&reply, place.json, || text(&reply["token"]))
+        }
+        ClusterAction::Promote { node, token, place } => {
+            change("promote", &json!({ "node": node }), token, place)?;
+            done(&json!({ "promoted": node }), place, || format!("{node} is a voter"))
+        }
+        ClusterAction::Remove { node, force, token, place } => {
+            change("remove", &json!({ "node": node, "force": force }), token, place)?;
+            done(&json!({ "removed": node }), place, || {
+                format!("{node} is no member any more; stop it if it still runs")
+            })
+        }
+        ClusterAction::Leave { force, token, place } => {
+            change("leave", &json!({ "force": force }), token, place)?;
+            done(&json!({ "left": true }), place, || "the node is no member any more; stop it".to_owned())
+        }
+        ClusterAction::Transfer { node, token, place } => {
+            let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "to": node }));
+            let reply = change("transfer", &body, token, place)?;
+            done(&reply, place, || format!("{} leads", text(&reply["leader"])))
+        }
+        ClusterAction::Digest { place } => digest(place),
+        ClusterAction::Watch { limit, place } => watch(*limit, place),
+        ClusterAction::Doctor { place } => doctor(place),
+        ClusterAction::CreateToken { json } => {
+            let (credentials, admin) = Credentials::random().map_err(|error| Failure::of(&error))?;
+            let tokens = json!({ "join_token": credentials.join_token(), "admin_token": admin.reveal() });
+            render::print_result(&tokens, *json, || {
+                format!("join token:   {}\nadmin token:  {}", credentials.join_token(), admin.reveal())
+            })
+        }
+        ClusterAction::NewAdminToken { data, json } => {
+            let read = Credentials::of_directory(data).map_err(|error| Failure::of(&error))?;
+            let mut credentials = read.ok_or_else(|| {
+                let message =
+                    format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
+                Failure::new(Exit::NotFound, "not_clustered", message)
+            })?;
+            let admin = credentials.replace_admin().map_err(|error| Failure::of(&error))?;
+            credentials.write(data).map_err(|error| Failure::of(&error))?;
+            render::print_result(&json!({ "admin_token": admin.reveal() }), *json, || admin.reveal().to_owned())
+        }
+    }
+}
+
+fn change(what: &str, body: &Value, token: &TokenArgs, place: &ServerArgs) -> Result<Value, Failure> {
+    Session::of_server(place)?.change_cluster(what, body, token.token()?.as_deref())
+}
+
+fn done(object: &Value, place: &ServerArgs, shown: impl FnOnce() -> String) -> Result<(), Failure> {
+    render::print_result(object, place.json, shown)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
+        Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), count),
+        other => other.to_string(),
+    }
+}
+
+fn status_text(status: &Value) -> String {
+    let rows = status.as_object().into_iter().flatten();
+    let rows = rows.map(|(name, value)| vec![name.replace('_', " "), text(value)]);
+    render::table(&["figure", "value"], rows)
+}
+
+/// Returns the members as the API lists them, each with the lag that the list of replicas has.
+fn merged(session: &Session) -> Result<Vec<Value>, Failure> {
+    let (members, replicas) = (session.cluster("members")?, session.cluster("replicas")?);
+    let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let replicas = list(&replicas, "replicas");
+    let mut merged = list(&members, "members");
+    for member in &mut merged {
+        let Some(replica) = replicas.iter().find(|replica| replica["node"] == member["node"]) else { continue };
+        for name in ["status", "offset", "applied_index", "lag_entries", "lag_bytes", "behind_millis"] {
+            member[name] = replica[name].clone();
+        }
+    }
+    Ok(merged)
+}
+
+fn members(place: &ServerArgs) -> Result<(), Failure> {
+    let merged = merged(&Session::of_server(place)?)?;
+    render::print_result(&json!({ "members": merged }), place.json, || members_text(&merged))
+}
+
+fn members_text(members: &[Value]) -> String {
+    let row = |member: &Value| {
+        let role = if member["leads"] == true { "leader".to_owned() } else { text(&member["role"]) };
+        let lag = match (member["lag_entries"].as_u64(), member["lag_bytes"].as_u64()) {
+            (Some(entries), Some(bytes)) => {
+                format!("{}, {}", render::counted(entries, "entry", "entries"), render::bytes(bytes))
+            }
+            (Some(entries), None) => render::counted(entries, "entry", "entries"),
+            _ => "-".to_owned(),
+        };
+        let heard = member["heard_millis"]
+            .as_u64()
+            .map_or("never".to_owned(), |millis| format!("{} ago", show_span(Duration::from_millis(millis))));
+        let mut cells = vec![text(&member["name"]), text(&member["node"]), role, text(&member["status"]), lag, heard];
+        cells.extend(["address", "zone", "version"].map(|name| text(&member[name])));
+        cells
+    };
+    let header = ["name", "id", "role", "status", "lag", "heard", "address", "zone", "version"];
+    render::table(&header, members.iter().map(row))
+}
+
+fn digest(place: &ServerArgs) -> Result<(), Failure> {
+    let digest = Session::of_server(place)?.cluster_digest()?;
+    let members = digest["members"].as_array().cloned().unwrap_or_default();
+    render::print_result(&digest, place.json, || {
+        let row = |member: &Value| vec![text(&member["name"]), text(&member["digest"]), text(&member["missing"])];
+        let table = render::table(&["name", "digest", "missing"], members.iter().map(row));
+        let verdict = if digest["equal"] == true { "equal" } else { "DIFFERENT" };
+        format!("{table}\nindex {}: {verdict}", text(&digest["index"]))
+    })?;
+    if digest["equal"] == true {
+        return Ok(());
+    }
+    let failure = Failure::new(Exit::Failed, "digests_differ", "the states of the members differ");
+    Err(failure.then("`thalweg state digest` on each node shows the kind of rows that differ; keep the directories"))
+}
+
+fn watch(limit: Option<u64>, place: &ServerArgs) -> Result<(), Failure> {
+    if limit == Some(0) {
+        return Ok(());
+    }
+    let (mut lines, mut left) = (Lines::new(), limit);
+    Session::of_server(place)?.cluster_events(&mut |event| {
+        lines.line(&if place.json { Value::Object(event.clone()).to_string() } else { event_text(event) })?;
+        lines.flush()?;
+        left = left.map(|left| left - 1);
+        Ok(if left == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
+}
+
+/// Formats an event in one line: its time, its kind, and its node.
+fn event_text(event: &Map<String, Value>) -> String {
+    let field = |name: &str| event.get(name).unwrap_or(&Value::Null);
+    if let Some(missed) = field("gap").as_u64() {
+        return format!("{} missed", render::counted(missed, "event", "events"));
+    }
+    let name = match field("name") {
+        Value::Null => field("node"),
+        name => name,
+    };
+    let term = field("term").as_u64().map_or(String::new(), |term| format!("\tterm {term}"));
+    let time = field("unix_micros").as_u64().map_or("-".to_owned(), show_time);
+    format!("{time}\t{}\t{}{term}", text(field("event")), text(name))
+}
+
+fn doctor(place: &ServerArgs) -> Result<(), Failure> {
+    let session = Session::of_server(place)?;
+    let status = session.cluster("status")?;
+    let (members, nodes) = (merged(&session)?, session.cluster("nodes")?);
+    let ask = |node: &Value| Node {
+        name: text(&node["name"]),
+        http: node["http"].as_str().map(str::to_owned),
+        answer: match node["http"].as_str() {
+            Some(address) => Session::status_of_node(address, NODE_TIMEOUT).map_err(|failure| failure.message),
+            None => Err("its address is unknown".to_owned()),
+        },
+    };
+    let nodes: Vec<_> = nodes["nodes"].as_array().into_iter().flatten().map(ask).collect();
+    let findings = diagnose(&status, &members, &nodes);
+    let problems = findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
+    let listed = findings.iter().map(|finding| {
+        json!({ "severity": finding.severity.name(), "code": finding.code, "message": finding.message, "next": finding.next })
+    });
+    let object = json!({ "findings": listed.collect::<Vec<_>>(), "problems": problems });
+    render::print_result(&object, place.json, || {
+        if findings.is_empty() {
+            return format!("good: {}", render::counted(members.len() as u64, "member", "members"));
+        }
+        let shown = |finding: &super::diagnosis::Finding| {
+            format!("{}: {}\n  {}", finding.severity.name(), finding.message, finding.next)
+        };
+        findings.iter().map(shown).collect::<Vec<_>>().join("\n")
+    })?;
+    if problems == 0 {
+        return Ok(());
+    }
+    let message = render::counted(problems as u64, "problem", "problems");
+    Err(Failure::new(Exit::Failed, "cluster_problems", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_one_row_each() {
+        let members = [
+            json!({ "name": "db1", "node": "0000000000000001", "role": "voter", "leads": true, "status": "alive",
+                    "lag_entries": 0, "lag_bytes": 0, "heard_millis": 0, "address": "h:1", "zone": "", "version": "0.1" }),
+            json!({ "name": "db2", "node": "0000000000000002", "role": "learner", "status": "lagging",
+                    "lag_entries": 12_000, "lag_bytes": 1 << 20, "heard_millis": null, "address": "h:2" }),
+        ];
+        let shown = members_text(&members);
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines.len(), 3, "{shown}");
+        assert!(lines[1].contains("leader") && lines[1].contains("0 entries"), "{shown}");
+        assert!(lines[2].contains("learner") && lines[2].contains("12,000 entries, 1.00 MiB"), "{shown}");
+        assert!(lines[2].contains("never"), "{shown}");
+    }
+
+    #[test]
+    fn events_are_one_line_each() {
+        let event = |value: Value| event_text(value.as_object().unwrap());
+        let leader =
+            json!({ "sequence": 2, "unix_micros": 0, "event": "leader", "node": "01", "name": "db2", "term": 6 });
+        assert!(event(leader).ends_with("\tleader\tdb2\tterm 6"));
+        assert!(event(json!({ "unix_micros": 0, "event": "leader", "node": null, "term": 6 })).contains("leader\t-"));
+        assert_eq!(event(json!({ "gap": 3 })), "3 events missed");
+    }
+}

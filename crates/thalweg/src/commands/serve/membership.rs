@@ -1,0 +1,206 @@
+//! The decision of `serve` how a data directory is opened: alone, or as a member of a cluster.
+//!
+//! Owns: the credentials in the directory, and the choice of the member's identity by the configuration. Does not own: the
+//! checks of the identity against the directory's contents, which the engine makes, and consensus.
+//!
+//! | configuration | directory with credentials | directory without |
+//! |---|---|---|
+//! | no `cluster` | refused | alone |
+//! | `cluster` | the member that it is | refused: found or join? |
+//! | `cluster`, `cluster_init` | the member that it is | founds a cluster |
+//! | `cluster`, `join` | the member that it is | joins with the token |
+//! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
+//!
+//! Invariant: the credentials are durable before the directory is opened for the first time as a member. A start that
+//! ends in between takes the same decision again.
+
+use std::path::Path;
+
+use thalweg_cluster::{NodeOptions, Secret};
+use thalweg_engine::{Database, MemberIdentity};
+use thalweg_server::{
+    cluster::{AdminToken, CREDENTIALS_FILE, Credentials},
+    config::{Advertise, Config},
+};
+use thalweg_types::NodeId;
+
+use crate::failure::{Exit, Failure};
+
+/// Way in which a directory is opened.
+#[derive(Debug)]
+pub enum Part {
+    /// The node runs alone.
+    Alone,
+    /// The node is a member of a cluster.
+    Member(Box<MemberPart>),
+}
+
+impl Part {
+    /// Returns the part of a member; `None` for a node that runs alone.
+    pub fn member(&self) -> Option<&MemberPart> {
+        match self {
+            Self::Alone => None,
+            Self::Member(part) => Some(part),
+        }
+    }
+}
+
+/// Part of a node in a cluster.
+#[derive(Debug)]
+pub struct MemberPart {
+    /// Way in which the directory becomes, or is, a member.
+    pub identity: MemberIdentity,
+    /// Credentials of the cluster.
+    pub credentials: Credentials,
+    /// Admin token, if this start creates the cluster. It is shown once.
+    pub admin: Option<AdminToken>,
+    /// True if the credentials are not in the directory yet.
+    pub is_new: bool,
+}
+
+/// Decides how a directory is opened.
+pub fn decide(config: &Config) -> Result<Part, Failure> {
+    let dir = &config.data;
+    let stored = Credentials::of_directory(dir).map_err(|error| Failure::of(&error))?;
+    let shown = dir.display();
+    if config.cluster.address().is_none() {
+        let Some(stored) = stored else { return Ok(Part::Alone) };
+        let message = format!("{shown} belongs to cluster {}", stored.cluster);
+        return Err(Failure::new(Exit::Usage, "is_member", message).then(format!(
+            "start it with --cluster ADDRESS; if a majority of the members is lost for good, docs/guides/cluster.md has the \
+             steps, which begin with a backup of {shown}"
+        )));
+    }
+    let joins = !config.join.0.is_empty();
+    if let Some(credentials) = stored {
+        let identity = identity(config, &credentials, joins);
+        return Ok(Part::Member(Box::new(MemberPart { identity, credentials, admin: None, is_new: false })));
+    }
+    let given = config.join_token.reveal().map(Credentials::parse).transpose().map_err(|error| Failure::of(&error))?;
+    let (credentials, admin) = match given {
+        Some(credentials) if config.cluster_init || joins => (credentials, None),
+        None if config.cluster_init => {
+            let (credentials, admin) = Credentials::random().map_err(|error| Failure::of(&error))?;
+            (credentials, Some(admin))
+        }
+        None if joins => {
+            let message = format!("{shown} can't join without a join token");
+            return Err(Failure::new(Exit::Usage, "no_join_token", message).then(
+                "set THALWEG_JOIN_TOKEN to what `thalweg cluster join-token` prints on a member; for nodes that found a \
+                 cluster together, `thalweg cluster create-token` makes one",
+            ));
+        }
+        _ => {
+            let message = format!("{shown} is in no cluster yet");
+            return Err(Failure::new(Exit::Usage, "not_clustered", message)
+                .then("create a cluster with --cluster-init, or join one with --join ADDRESS and a token"));
+        }
+    };
+    let identity = identity(config, &credentials, joins);
+    Ok(Part::Member(Box::new(MemberPart { identity, credentials, admin, is_new: true })))
+}
+
+/// Returns the identity with which the directory is opened.
+fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberIdentity {
+    match (config.cluster_init, joins) {
+        (true, _) => MemberIdentity::Found,
+        (false, true) => MemberIdentity::Join { cluster: credentials.cluster },
+        (false, false) => MemberIdentity::Existing,
+    }
+}
+
+/// Makes the credentials durable, before the directory is opened for the first time.
+pub fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
+    if part.is_new {
+        std::fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
+        part.credentials.write(dir).map_err(|error| Failure::of(&error))?;
+    }
+    Ok(())
+}
+
+/// Checks that the directory, now that it is open, belongs to the cluster of its credentials.
+pub fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
+    let (found, wanted) = (database.report().cluster, part.credentials.cluster);
+    if found == Some(wanted) {
+        return Ok(());
+    }
+    let found = found.map_or("no cluster".to_owned(), |cluster| format!("cluster {cluster}"));
+    let message = format!("the directory belongs to {found}, and its credentials to cluster {wanted}");
+    Err(Failure::new(Exit::Usage, "other_cluster", message)
+        .then(format!("copy the file {CREDENTIALS_FILE} from another member of the directory's cluster")))
+}
+
+/// Returns the options of the node's consensus and links; `None` if the configuration has no address for other nodes.
+pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) -> Option<NodeOptions> {
+    let listen = config.cluster.address()?;
+    let advertise = match &config.advertise {
+        Advertise::Listening => String::new(),
+        Advertise::At(address) => address.to_string(),
+    };
+    Some(NodeOptions {
+        advertise,
+        name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
+        zone: config.zone.0.clone(),
+        join: config.join.0.iter().map(ToString::to_string).collect(),
+        allow_plain: config.allow_unprotected,
+        ..NodeOptions::new(listen, Secret::new(credentials.secret()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_server::config::{ConfigLayer, Layers};
+
+    use super::*;
+
+    fn config(dir: &Path, given: &[(&str, &str)]) -> Config {
+        let mut layer = ConfigLayer::default();
+        layer.set("data", dir.to_str().unwrap()).unwrap();
+        given.iter().for_each(|(name, text)| layer.set(name, text).unwrap());
+        Layers::new().flags(layer).resolve().unwrap().config
+    }
+
+    const ADDRESS: (&str, &str) = ("cluster", "127.0.0.1:7072");
+
+    fn member(config: &Config) -> MemberPart {
+        match decide(config).unwrap() {
+            Part::Member(part) => *part,
+            Part::Alone => panic!("it is a member"),
+        }
+    }
+
+    #[test]
+    fn a_founder_gets_its_admin_token_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let founding = config(dir.path(), &[ADDRESS, ("cluster_init", "true")]);
+        let part = member(&founding);
+        assert_eq!((part.identity, part.is_new), (MemberIdentity::Found, true));
+        let admin = part.admin.as_ref().expect("a token");
+        assert!(part.credentials.permits(admin.reveal().as_bytes()));
+        keep(&part, dir.path()).unwrap();
+        let again = member(&founding);
+        assert_eq!((again.identity, again.is_new), (MemberIdentity::Found, false));
+        assert!(again.admin.is_none() && again.credentials == part.credentials);
+        assert_eq!(member(&config(dir.path(), &[ADDRESS])).identity, MemberIdentity::Existing);
+        let refused = decide(&config(dir.path(), &[])).unwrap_err();
+        assert_eq!(refused.code, "is_member", "a member is not opened alone by a slip");
+    }
+
+    #[test]
+    fn a_joining_node_needs_a_token_and_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (credentials, _) = Credentials::random().unwrap();
+        let (token, cluster) = (credentials.join_token(), credentials.cluster);
+        let join = ("join", "127.0.0.1:1");
+        assert_eq!(decide(&config(dir.path(), &[ADDRESS])).unwrap_err().code, "not_clustered");
+        assert_eq!(decide(&config(dir.path(), &[ADDRESS, join])).unwrap_err().code, "no_join_token");
+        let wrong = decide(&config(dir.path(), &[ADDRESS, join, ("join_token", "x")])).unwrap_err();
+        assert_eq!(wrong.code, "bad_join_token");
+        let part = member(&config(dir.path(), &[ADDRESS, join, ("join_token", &token)]));
+        assert_eq!(part.identity, MemberIdentity::Join { cluster });
+        keep(&part, dir.path()).unwrap();
+        let later = member(&config(dir.path(), &[ADDRESS, join]));
+        assert_eq!((later.identity, later.is_new), (MemberIdentity::Join { cluster }, false));
+        assert!(matches!(decide(&config(Path::new("/nowhere"), &[])).unwrap(), Part::Alone));
+    }
+}

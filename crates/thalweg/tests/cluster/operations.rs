@@ -1,0 +1,155 @@
+//! A cluster while nodes are killed, restarted, added and removed.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crate::{Cluster, get, put, until};
+
+/// A client that writes one key after the other, to one node after the other, and repeats a write until it is
+/// acknowledged: a put of a key of its own may happen twice.
+struct Writer {
+    acknowledged: Arc<Mutex<Vec<u64>>>,
+    stop: Arc<AtomicBool>,
+    /// Longest time between two acknowledgements.
+    longest: JoinHandle<Duration>,
+}
+
+impl Writer {
+    /// Starts to write to the nodes at these addresses.
+    fn start(urls: Vec<String>) -> Self {
+        let (acknowledged, stop) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
+        let (keys, stopping) = (Arc::clone(&acknowledged), Arc::clone(&stop));
+        let longest = std::thread::spawn(move || {
+            let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+            let mut attempts = urls.iter().cycle();
+            for key in 0.. {
+                loop {
+                    if stopping.load(Ordering::Relaxed) {
+                        return longest;
+                    }
+                    let url = attempts.next().expect("a node");
+                    if put(&format!("{url}/v1/kv/k/{key}"), &key.to_string()).is_some_and(|(status, _)| status == 204) {
+                        break;
+                    }
+                }
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                keys.lock().unwrap().push(key);
+            }
+            longest
+        });
+        Self { acknowledged, stop, longest }
+    }
+
+    fn count(&self) -> usize {
+        self.acknowledged.lock().unwrap().len()
+    }
+
+    /// Waits until this many more writes are acknowledged.
+    fn until_more(&self, more: usize) {
+        let wanted = self.count() + more;
+        until("writes go on", || self.count() >= wanted);
+    }
+
+    fn end(self) -> (Vec<u64>, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let longest = self.longest.join().expect("the writer");
+        let keys = self.acknowledged.lock().unwrap().clone();
+        (keys, longest)
+    }
+}
+
+fn urls(cluster: &Cluster) -> Vec<String> {
+    cluster.running().map(|(_, node)| node.url.clone()).collect()
+}
+
+/// Checks that all running nodes have all acknowledged writes, and equal states.
+fn check(cluster: &Cluster, acknowledged: &[u64]) {
+    assert!(!acknowledged.is_empty());
+    for (number, _) in cluster.running() {
+        for key in acknowledged {
+            let read = get(&cluster.url(number, &format!("/v1/kv/k/{key}")), &[]).expect("an answer");
+            assert_eq!(read, (200, key.to_string().into_bytes()), "key {key} on node {number}");
+        }
+    }
+    let (number, _) = cluster.running().next().unwrap();
+    let compared = cluster.cli(number, &["digest", "--json"]).ok();
+    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    assert_eq!(compared["equal"], true, "{compared}");
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_leader_is_killed() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let others = cluster.running().filter(|(number, _)| *number != leader).map(|(_, node)| node.url.clone()).collect();
+    let writer = Writer::start(others);
+    writer.until_more(50);
+    cluster.take(leader).kill();
+    writer.until_more(50);
+    let next = cluster.leader();
+    assert_ne!(next, leader);
+    let (acknowledged, longest) = writer.end();
+    println!("{} writes, longest time without one {longest:?}", acknowledged.len());
+    cluster.restart(leader);
+    until("the killed node is back", || cluster.status(leader)["leader"].is_string());
+    check(&cluster, &acknowledged);
+}
+
+#[test]
+fn a_rolling_restart_loses_nothing_and_fails_no_repeated_request() {
+    let mut cluster = Cluster::start(3);
+    for number in 0..3 {
+        // The address of HTTP changes with a restart, so the writer uses the nodes that stay.
+        let stay = cluster.running().filter(|(other, _)| *other != number).map(|(_, node)| node.url.clone()).collect();
+        let writer = Writer::start(stay);
+        writer.until_more(20);
+        cluster.take(number).stop();
+        writer.until_more(20);
+        cluster.restart(number);
+        until("the node is back", || cluster.status(number)["leader"].is_string());
+        writer.until_more(20);
+        let (acknowledged, longest) = writer.end();
+        println!("node {number}: {} writes, longest time without one {longest:?}", acknowledged.len());
+        check(&cluster, &acknowledged);
+    }
+}
+
+#[test]
+fn a_failed_node_is_replaced_while_writes_go_on() {
+    let mut cluster = Cluster::start(3);
+    let lost = cluster.follower();
+    let writer = Writer::start(vec![cluster.node(cluster.leader()).url.clone()]);
+    writer.until_more(20);
+    cluster.take(lost).kill();
+    writer.until_more(20);
+    let leader = cluster.leader();
+    cluster.cli(leader, &["remove", &format!("n{lost}")]).ok();
+    cluster.add();
+    cluster.until_voters(3);
+    writer.until_more(20);
+    let (acknowledged, _) = writer.end();
+    check(&cluster, &acknowledged);
+    assert!(urls(&cluster).len() == 3);
+}
+
+#[test]
+fn leadership_is_transferred_and_changes_need_the_token() {
+    let cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let name = format!("n{follower}");
+    let refused = cluster.node(leader).cli(&["cluster", "transfer", &name]).fails(2);
+    assert!(refused.contains("admin token"), "{refused}");
+    cluster.cli(leader, &["transfer", &name]).ok();
+    until("the follower leads", || cluster.status(follower)["leads"] == true);
+    let doctor = cluster.cli(follower, &["doctor"]).ok();
+    assert!(doctor.starts_with("good") || doctor.contains("weakness"), "{doctor}");
+    let members = cluster.cli(follower, &["members"]).ok();
+    assert_eq!(members.lines().count(), 4, "{members}");
+}

@@ -1,0 +1,97 @@
+//! Starts: founding, joining, founding together, and starts that are refused.
+
+use crate::{
+    Cluster, Founding, Tokens, get,
+    node::{Node, command, free_address, run},
+    until,
+};
+
+#[test]
+fn three_empty_nodes_found_a_cluster_together() {
+    let cluster = Cluster::start_as(3, Founding::Together);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    cluster.node(follower).cli(&["put", "k", "a", "1"]).ok();
+    assert_eq!(cluster.node(leader).cli(&["get", "k", "a"]).ok(), "1");
+}
+
+#[test]
+fn a_node_alone_becomes_the_first_member_and_keeps_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
+    let address = free_address();
+    let node = Node::start_with(&data, &["--cluster", &address, "--cluster-init"]);
+    assert!(node.line.contains("in cluster ") && node.line.contains("durability quorum"), "{}", node.line);
+    until("the node leads", || node.cli(&["cluster", "status", "--json"]).out.contains("\"leads\":true"));
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    node.cli(&["put", "k", "a", "2"]).ok();
+    let refused = node.cli(&["cluster", "join-token"]).fails(2);
+    assert!(refused.contains("THALWEG_ADMIN_TOKEN"), "{refused}");
+    node.stop();
+    // A later start needs no option but the address.
+    let node = Node::start_with(&data, &["--cluster", &address]);
+    until("the node leads", || node.cli(&["get", "k", "a"]).out == "2");
+    node.stop();
+    let alone = run(command().args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data), b"");
+    let refused = alone.fails(2);
+    assert!(refused.contains("belongs to cluster"), "{refused}");
+}
+
+#[test]
+fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let serve = |flags: &[&str], token: &str| {
+        let mut command = command();
+        command.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data).args(flags);
+        run(command.env("THALWEG_JOIN_TOKEN", token), b"").fails(2)
+    };
+    let address = free_address();
+    let member = ["--cluster", address.as_str()];
+    for (flags, token, part) in [
+        (&member[..], "", "is in no cluster yet"),
+        (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "", "can't join without a join token"),
+        (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "thalweg-join-x", "not a join token"),
+        (&["--cluster", "10.0.0.1:7072", "--cluster-init"], "", "not encrypted"),
+        (&["--cluster-init"], "", "cluster_init"),
+    ] {
+        let said = serve(flags, token);
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    assert!(!data.exists(), "nothing was created");
+    // A directory with data of its own does not join.
+    Node::start(&data).stop();
+    let said = serve(&[&member[..], &["--join", "127.0.0.1:1"]].concat(), &Tokens::create().join);
+    assert!(said.contains("data of its own"), "{said}");
+}
+
+#[test]
+fn a_node_of_another_cluster_is_rejected() {
+    let cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let mut stranger = command();
+    stranger.env("THALWEG_JOIN_TOKEN", Tokens::create().join);
+    let join = ["--cluster", &free_address(), "--join", &cluster.addresses[0]];
+    let stranger = Node::start_of(stranger, &dir.path().join("data"), &join);
+    let ready = get(&format!("{}/ready", stranger.url), &[]).expect("an answer");
+    assert_eq!(ready.0, 503);
+    assert!(String::from_utf8_lossy(&ready.1).contains("no_leader"));
+    cluster.node(0).cli(&["put", "k", "a", "1"]).ok();
+    assert_eq!(cluster.members().len(), 1);
+}
+
+#[test]
+fn the_admin_token_can_be_replaced_while_the_node_is_stopped() {
+    let mut cluster = Cluster::start(1);
+    cluster.take(0).stop();
+    let data = cluster.data(0);
+    let token = run(command().args(["cluster", "new-admin-token", "--data"]).arg(&data), b"").ok();
+    cluster.restart(0);
+    until("the node leads", || cluster.status(0)["leads"] == true);
+    cluster.cli(0, &["join-token"]).fails(2);
+    let file = data.join("../admin.token");
+    std::fs::write(&file, token).unwrap();
+    cluster.cli(0, &["join-token", "--token-file", file.to_str().unwrap()]).ok();
+}

@@ -1,0 +1,577 @@
+//! All frames between nodes: their numbers and their contents.
+//!
+//! Owns: [`PeerKind`] and the bodies of the frames after the handshake. Does not own: the conversion to and from
+//! openraft's types (crate `cluster`).
+//!
+//! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
+//! request gets one reply: the kind after its own, or [`Failed`].
+
+use thalweg_types::{
+    Action, Index, NodeId, SpaceTime, Term,
+    codec::{List, Malformed, RemainingBytes, Structure, choices, structure},
+};
+
+use super::{
+    handshake::{Challenge, Hello, Proof, Rejected, Welcome},
+    header::{HEADER_BYTES, PeerFrame, encode},
+};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $frame:ident $(<$lt:lifetime>)? = $code:literal,)*) => {
+        /// Kind of a frame between nodes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum PeerKind {
+            $($(#[$doc])* $frame = $code,)*
+        }
+
+        impl PeerKind {
+            /// All kinds, in ascending order.
+            pub const ALL: &'static [Self] = &[$(Self::$frame,)*];
+
+            /// Returns the kind with this number; `None` if this version does not know it.
+            #[must_use]
+            pub fn from_code(code: u8) -> Option<Self> {
+                Self::ALL.iter().copied().find(|kind| *kind as u8 == code)
+            }
+
+            /// Name of the kind in the format document.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
+                fn name<'a>(kind: PeerKind) -> &'static str {
+                    match kind {
+                        $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::NAME,)*
+                    }
+                }
+                name(self)
+            }
+
+            /// Layout of the kind in the notation of the format document.
+            #[must_use]
+            pub fn definition(self) -> String {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
+                fn definition<'a>(kind: PeerKind) -> String {
+                    match kind {
+                        $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::definition(),)*
+                    }
+                }
+                definition(self)
+            }
+
+            /// Decodes a body of this kind, and encodes it again. For tests of the format.
+            pub fn decode_and_encode(self, body: &[u8]) -> Result<Vec<u8>, Malformed> {
+                let mut out = Vec::new();
+                match self {
+                    $(Self::$frame => encode(&$frame::decode_body(body)?, 0, &mut out),)*
+                }
+                .map_err(|_| Malformed { at: 0, expected: "a body within the limits" })?;
+                Ok(out.split_off(HEADER_BYTES))
+            }
+        }
+
+        $(
+            impl<'a> PeerFrame<'a> for $frame $(<$lt>)? {
+                const KIND: PeerKind = PeerKind::$frame;
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// Begins a connection.
+    Hello<'a> = 1,
+    /// Version and proof of the accepting node.
+    Challenge = 2,
+    /// Proof of the dialling node.
+    Proof = 3,
+    /// End of the handshake.
+    Welcome<'a> = 4,
+    /// End of the connection before the end of the handshake.
+    Rejected<'a> = 5,
+    /// Entries of the log.
+    Append<'a> = 16,
+    /// Reply to `Append`.
+    Appended = 17,
+    /// Request for a vote.
+    AskVote = 18,
+    /// Reply to `AskVote` and `AskPreVote`.
+    Voted = 19,
+    /// Question whether the node would grant a vote.
+    AskPreVote = 20,
+    /// Reply to `AskPreVote`.
+    PreVoted = 21,
+    /// Request to take over the leadership.
+    Transfer = 22,
+    /// Reply to `Transfer`.
+    Transferred = 23,
+    /// Sign of life.
+    Ping = 24,
+    /// Reply to `Ping`.
+    Pong = 25,
+    /// Question of a follower up to which entry it must have applied the log before it may read.
+    ReadBarrier = 26,
+    /// Reply to `ReadBarrier`.
+    Barrier = 27,
+    /// Question about a node.
+    Describe = 28,
+    /// Reply to `Describe`.
+    Description<'a> = 29,
+    /// Question for the digest of a state.
+    AskDigest = 30,
+    /// Reply to `AskDigest`.
+    Digest<'a> = 31,
+    /// Begins a snapshot.
+    BeginSnapshot<'a> = 32,
+    /// Reply to `BeginSnapshot`.
+    SnapshotBegun = 33,
+    /// One chunk of a snapshot.
+    SnapshotChunk<'a> = 34,
+    /// Reply to `SnapshotChunk`.
+    ChunkStored = 35,
+    /// Ends a snapshot, which the receiver installs.
+    EndSnapshot = 36,
+    /// Reply to `EndSnapshot`.
+    SnapshotInstalled = 37,
+    /// Commands that a follower forwards.
+    Propose<'a> = 40,
+    /// Reply to `Propose`.
+    Proposed = 41,
+    /// Change of the members that a node forwards to the leader.
+    Manage<'a> = 42,
+    /// Reply to `Manage`.
+    Managed = 43,
+    /// Question for running hashes.
+    AskMarks = 44,
+    /// Reply to `AskMarks`.
+    Marks<'a> = 45,
+    /// Reply to any request: it had no effect, or its effect is unknown.
+    Failed<'a> = 63,
+}
+
+/// Returns names and layouts of all structures inside frames, in the notation of the format document.
+#[must_use]
+pub fn structures() -> Vec<(&'static str, String)> {
+    fn of<T: Structure>() -> (&'static str, String) {
+        (T::NAME, T::definition())
+    }
+    vec![
+        of::<EntryId>(),
+        of::<PeerVote>(),
+        of::<LogEntry<'_>>(),
+        of::<EntryKind>(),
+        of::<AppendResult>(),
+        of::<ManageKind>(),
+        of::<HashMark>(),
+        of::<super::handshake::Channel>(),
+    ]
+}
+
+structure! {
+    /// Term and index of an entry.
+    EntryId as "entry id" {
+        /// Term of the entry.
+        term: Term,
+        /// Index of the entry.
+        index: Index,
+    }
+}
+
+structure! {
+    /// A vote.
+    PeerVote as "vote" {
+        /// Term of the vote.
+        term: Term,
+        /// Node that the vote is for.
+        node: NodeId,
+        /// True if a quorum has granted it, so the node leads in the term.
+        committed: bool,
+    }
+}
+
+choices! {
+    /// Kind of a log entry.
+    EntryKind as "entry kind" {
+        /// First entry of a leader's term, without contents.
+        Blank = 0 "blank",
+        /// Commands.
+        Commands = 1 "commands",
+        /// Membership, as in `docs/formats/membership.md`.
+        Membership = 2 "membership",
+    }
+}
+
+structure! {
+    /// An entry of the log.
+    LogEntry<'a> as "log entry" {
+        /// Term and index of the entry.
+        id: EntryId,
+        /// Kind of the entry.
+        kind: EntryKind,
+        /// Space time of commands; 0 for the other kinds, whose time is that of the entry before.
+        time: SpaceTime,
+        /// Payload of the entry's record.
+        payload: &'a [u8],
+    }
+}
+
+structure! {
+    /// Entries of the log from the leader, or none as a heartbeat.
+    Append<'a> as "append" {
+        /// Vote of the leader.
+        vote: PeerVote,
+        /// Number of the last ping of the receiver that the sender has received; see [`Ping`].
+        heard: u64,
+        /// Entry before the first one.
+        previous: Option<EntryId>,
+        /// Last committed entry.
+        committed: Option<EntryId>,
+        /// Entries, with consecutive indexes.
+        entries: List<'a, LogEntry<'a>>,
+    }
+}
+
+choices! {
+    /// Result of an append.
+    AppendResult as "append result" {
+        /// The receiver has written all entries to disk.
+        Success = 0 "success",
+        /// The receiver has written the entries up to `last`.
+        Partial = 1 "partial",
+        /// The receiver has another entry, or none, in place of `previous`.
+        Conflict = 2 "conflict",
+        /// The receiver knows a higher vote.
+        HigherVote = 3 "higher vote",
+    }
+}
+
+structure! {
+    /// Reply to [`Append`].
+    Appended as "appended" {
+        /// Result of the append.
+        result: AppendResult,
+        /// Last entry that was written; only after a partial success.
+        last: Option<EntryId>,
+        /// Higher vote; only with that result.
+        vote: Option<PeerVote>,
+    }
+}
+
+structure! {
+    /// Request for a vote.
+    AskVote as "ask vote" {
+        /// Vote of the candidate for itself.
+        vote: PeerVote,
+        /// Last entry of the candidate.
+        last: Option<EntryId>,
+        /// True if the leader has asked the candidate to take over, so voters need not wait for the leader's lease.
+        transfer: bool,
+    }
+}
+
+structure! {
+    /// Question whether the node would grant a vote, without effect on the node.
+    AskPreVote as "ask pre-vote" {
+        /// Vote that the node would ask for.
+        vote: PeerVote,
+        /// Last entry of the node.
+        last: Option<EntryId>,
+    }
+}
+
+structure! {
+    /// Reply to [`AskVote`].
+    Voted as "voted" {
+        /// Vote that the node holds now.
+        vote: PeerVote,
+        /// True if the vote was granted.
+        granted: bool,
+        /// Last entry of the voter.
+        last: Option<EntryId>,
+    }
+}
+
+structure! {
+    /// Reply to [`AskPreVote`].
+    PreVoted as "pre-voted" {
+        /// Vote that the node holds.
+        vote: PeerVote,
+        /// True if the vote would be granted.
+        granted: bool,
+        /// Last entry of the node.
+        last: Option<EntryId>,
+    }
+}
+
+structure! {
+    /// Request of the leader that the receiver takes over.
+    Transfer as "transfer" {
+        /// Vote of the leader.
+        vote: PeerVote,
+        /// Node that takes over.
+        to: NodeId,
+        /// Last entry of the leader, which the receiver must have.
+        last: Option<EntryId>,
+    }
+}
+
+structure! {
+    /// Reply to [`Transfer`].
+    Transferred as "transferred" {
+        /// True if the receiver begins an election.
+        accepted: bool,
+    }
+}
+
+structure! {
+    /// Sign of life, which every node sends to every other one.
+    ///
+    /// `heard` shows the receiver whether the sender hears it. A node ignores appends from a leader that has not heard
+    /// it for one lease: such a leader keeps its followers quiet and commits nothing.
+    Ping as "ping" {
+        /// Number of the ping, which rises by one with each.
+        number: u64,
+        /// Number of the last ping of the receiver that the sender has received; 0 for none.
+        heard: u64,
+    }
+}
+
+structure! {
+    /// Reply to [`Ping`]: how far the node is.
+    Pong as "pong" {
+        /// Number of the ping.
+        number: u64,
+        /// Index of the last entry in the node's log.
+        last: Index,
+        /// Index of the last entry that the node has applied.
+        applied: Index,
+        /// Free bytes on the disk that the node may use for data.
+        free_bytes: u64,
+    }
+}
+
+structure! {
+    /// Question of a follower for its gathered reads.
+    ReadBarrier as "read barrier" {
+        /// Longest time that the leader may take, in milliseconds.
+        timeout_millis: u32,
+    }
+}
+
+structure! {
+    /// Reply to [`ReadBarrier`].
+    Barrier as "barrier" {
+        /// Entry up to which the follower must have applied the log.
+        index: Index,
+    }
+}
+
+structure! {
+    /// Begins a snapshot, or continues one.
+    BeginSnapshot<'a> as "begin snapshot" {
+        /// Vote of the leader.
+        vote: PeerVote,
+        /// Last entry in the snapshot.
+        last: EntryId,
+        /// Entry of the membership in the snapshot.
+        membership_at: Option<EntryId>,
+        /// Membership in the snapshot, as in `docs/formats/membership.md`.
+        membership: &'a [u8],
+        /// Number that identifies the snapshot at its sender.
+        snapshot: u64,
+    }
+}
+
+structure! {
+    /// Reply to [`BeginSnapshot`].
+    SnapshotBegun as "snapshot begun" {
+        /// Number of the first chunk that the receiver does not have.
+        next: u64,
+        /// Higher vote; if there is one, the receiver takes no snapshot from the sender.
+        higher: Option<PeerVote>,
+    }
+}
+
+structure! {
+    /// One chunk of a snapshot, in the format of `docs/formats/snapshot.md`.
+    SnapshotChunk<'a> as "snapshot chunk" {
+        /// Number that identifies the snapshot at its sender.
+        snapshot: u64,
+        /// Number of the chunk.
+        number: u64,
+        /// Bytes of the chunk.
+        bytes: RemainingBytes<'a>,
+    }
+}
+
+structure! {
+    /// Reply to [`SnapshotChunk`]: the receiver has stored the chunk and wants the next one.
+    ChunkStored as "chunk stored" {
+        /// Number of the first chunk that the receiver does not have.
+        next: u64,
+    }
+}
+
+structure! {
+    /// Ends a snapshot.
+    EndSnapshot as "end snapshot" {
+        /// Vote of the leader.
+        vote: PeerVote,
+        /// Number that identifies the snapshot at its sender.
+        snapshot: u64,
+        /// Number of chunks.
+        chunks: u64,
+    }
+}
+
+structure! {
+    /// Reply to [`EndSnapshot`]: the snapshot is the receiver's state now, on disk.
+    SnapshotInstalled as "snapshot installed" {
+        /// Vote that the receiver holds.
+        vote: PeerVote,
+    }
+}
+
+structure! {
+    /// Commands that a follower forwards to the leader, as one entry.
+    Propose<'a> as "propose" {
+        /// Longest time that the leader may take, in milliseconds.
+        timeout_millis: u32,
+        /// True if the commands free space, so the leader accepts them on a full disk.
+        reclaims: bool,
+        /// Id of the client's request, for logs; empty if there is none.
+        request: &'a str,
+        /// Payload of the entry.
+        payload: RemainingBytes<'a>,
+    }
+}
+
+structure! {
+    /// Reply to [`Propose`]: the entry is committed.
+    Proposed as "proposed" {
+        /// Index of the entry. The follower finds the outcomes of the commands when it applies the entry.
+        index: Index,
+    }
+}
+
+choices! {
+    /// Kind of a change of the members.
+    ManageKind as "manage kind" {
+        /// Adds the node as a learner.
+        Join = 0 "join",
+        /// Makes a learner a voter.
+        Promote = 1 "promote",
+        /// Removes a node.
+        Remove = 2 "remove",
+        /// Removes a node, whether or not the others are a majority of the voters that answer.
+        ForceRemove = 3 "force remove",
+        /// Hands the leadership to the node, or to the one that lacks least if the node is 0.
+        Transfer = 4 "transfer",
+        /// Adds the node as a learner, which the leader does not make a voter by itself.
+        JoinAsLearner = 5 "join as learner",
+    }
+}
+
+structure! {
+    /// Change of the members that a node forwards to the leader.
+    Manage<'a> as "manage" {
+        /// Kind of the change.
+        kind: ManageKind,
+        /// Node that the change is about.
+        node: NodeId,
+        /// Name of a node that joins.
+        name: &'a str,
+        /// Address of a node that joins.
+        address: &'a str,
+        /// Longest time that the leader may take, in milliseconds.
+        timeout_millis: u32,
+    }
+}
+
+structure! {
+    /// Reply to [`Manage`]: the change is committed.
+    Managed as "managed" {
+        /// Node that the change was about; for a transfer, the new leader.
+        node: NodeId,
+    }
+}
+
+structure! {
+    /// Question about a node that the others show to people.
+    Describe as "describe" {}
+}
+
+structure! {
+    /// Reply to [`Describe`].
+    Description<'a> as "description" {
+        /// Name of the node.
+        name: &'a str,
+        /// Zone of the node; empty if it has none.
+        zone: &'a str,
+        /// Version of the node's software.
+        software: &'a str,
+        /// Address of HTTP; empty if it is not known.
+        http: &'a str,
+        /// Address of the native protocol; empty if it is not served.
+        native: &'a str,
+        /// Address for Redis clients; empty if they are not served.
+        resp: &'a str,
+    }
+}
+
+structure! {
+    /// Question for the digest of the state after an entry that requests one.
+    AskDigest as "ask digest" {
+        /// Index of the entry.
+        index: Index,
+        /// Longest time for which the node may wait until the digest is computed, in milliseconds.
+        timeout_millis: u32,
+    }
+}
+
+structure! {
+    /// Reply to [`AskDigest`].
+    Digest<'a> as "digest" {
+        /// Digest in hexadecimal.
+        hex: &'a str,
+    }
+}
+
+structure! {
+    /// Running hash of the state after an entry.
+    HashMark as "hash mark" {
+        /// Index of the entry.
+        index: Index,
+        /// Hash over the outcomes and writes of all entries up to it.
+        hash: u64,
+    }
+}
+
+structure! {
+    /// Question for the running hashes that the node keeps.
+    AskMarks as "ask marks" {}
+}
+
+structure! {
+    /// Reply to [`AskMarks`].
+    Marks<'a> as "marks" {
+        /// Hashes, with rising indexes.
+        marks: List<'a, HashMark>,
+    }
+}
+
+structure! {
+    /// Reply to a request that had no effect, or whose effect is unknown.
+    Failed<'a> as "failed" {
+        /// What the sender of the request can do.
+        class: Action,
+        /// Code of the error.
+        code: &'a str,
+        /// Error, for people.
+        text: &'a str,
+        /// Node that leads, if the receiver does not and knows it.
+        leader: Option<NodeId>,
+        /// Address of that node; empty if it is not known.
+        address: &'a str,
+    }
+}

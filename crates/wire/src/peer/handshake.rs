@@ -1,0 +1,216 @@
+//! The handshake of a connection between nodes.
+//!
+//! ```text
+//! dialling node                           accepting node
+//! hello      version range, cluster, ──►
+//!            node, channel, nonce
+//!                                    ◄──  challenge  version, node, nonce, its proof
+//! proof                              ──►
+//!                                    ◄──  welcome, or rejected with a code
+//! ```
+//! Both nodes prove that they know the secret of the cluster: a proof is HMAC-SHA256 with the secret over
+//! [`transcript`], which contains the role of the prover, both frames with their nonces, and the binding to the
+//! encrypted session, if there is one. So a proof is valid for one connection and one direction only. The handshake does
+//! not encrypt; links that leave the machine use TLS.
+//!
+//! Owns: the frames and the bytes that are authenticated. Does not own: the computation of the HMAC, time limits.
+
+use thalweg_types::{
+    NodeId,
+    codec::{EncodeError, Field, Malformed, Reader, choices, structure},
+};
+
+/// Version of the protocol that this build speaks, and the only one so far.
+pub const VERSION: u16 = 1;
+
+/// Magic number `TWPR`, which identifies the protocol between nodes.
+const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
+
+/// The magic number as a field; its encoding is always the bytes `TWPR`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerMagic;
+
+impl<'a> Field<'a> for PeerMagic {
+    fn layout() -> String {
+        "magic".to_owned()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        MAGIC.put(out)
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        let at = reader.position();
+        if reader.u32(what)? == MAGIC { Ok(Self) } else { Err(Malformed { at, expected: "the magic number TWPR" }) }
+    }
+}
+
+/// 32 bytes: a random number that is used once, or a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonce(pub [u8; 32]);
+
+impl<'a> Field<'a> for Nonce {
+    const FIXED_BYTES: Option<usize> = Some(32);
+
+    fn layout() -> String {
+        "32 bytes".to_owned()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        out.extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        let bytes = reader.take(32, what)?;
+        Ok(Self(bytes.try_into().expect("as many bytes as requested")))
+    }
+}
+
+choices! {
+    /// Use of a connection. Each use has a connection of its own, so a long frame of one never delays the others.
+    Channel as "channel" {
+        /// Entries of the log, from the leader.
+        Appends = 0 "appends",
+        /// Votes, pings, read barriers and changes of the membership: short frames that must not wait.
+        Control = 1 "control",
+        /// Snapshots of the state.
+        Snapshots = 2 "snapshots",
+        /// Proposals that a follower forwards to the leader.
+        Proposals = 3 "proposals",
+    }
+}
+
+structure! {
+    /// First frame of a connection, from the dialling node. Its layout is the same in every version.
+    Hello<'a> as "hello" {
+        /// Magic number `TWPR`.
+        magic: PeerMagic,
+        /// Lowest protocol version that the dialling node speaks.
+        min_version: u16,
+        /// Highest protocol version that the dialling node speaks.
+        max_version: u16,
+        /// Lower half of the cluster's id.
+        cluster_low: u64,
+        /// Upper half of the cluster's id.
+        cluster_high: u64,
+        /// Id of the dialling node.
+        node: NodeId,
+        /// Use of the connection.
+        channel: Channel,
+        /// Random number of the dialling node.
+        nonce: Nonce,
+        /// Address at which other nodes reach the dialling node.
+        address: &'a str,
+        /// Version of the dialling node's software, for people.
+        software: &'a str,
+    }
+}
+
+impl Hello<'_> {
+    /// Magic number of the protocol.
+    #[must_use]
+    pub fn magic() -> PeerMagic {
+        PeerMagic
+    }
+
+    /// Returns the id of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> u128 {
+        u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
+    }
+
+    /// Returns the highest version that both nodes speak; `None` if there is none.
+    #[must_use]
+    pub fn common_version(&self) -> Option<u16> {
+        (self.min_version..=self.max_version).contains(&VERSION).then_some(VERSION)
+    }
+}
+
+structure! {
+    /// Answer of the accepting node: the version in use, and the proof that it knows the secret.
+    Challenge as "challenge" {
+        /// Protocol version of the connection.
+        version: u16,
+        /// Id of the accepting node.
+        node: NodeId,
+        /// Random number of the accepting node.
+        nonce: Nonce,
+        /// Proof of the accepting node.
+        proof: Nonce,
+    }
+}
+
+structure! {
+    /// Proof of the dialling node.
+    Proof as "proof" {
+        /// Proof of the dialling node.
+        proof: Nonce,
+    }
+}
+
+structure! {
+    /// Last frame of the handshake: requests may follow.
+    Welcome<'a> as "welcome" {
+        /// Version of the accepting node's software, for people.
+        software: &'a str,
+    }
+}
+
+structure! {
+    /// Rejection of a connection, after which the accepting node closes it.
+    Rejected<'a> as "rejected" {
+        /// Code of the reason: `version`, `cluster`, `node`, `secret`, `overloaded`.
+        code: &'a str,
+        /// Reason, for people.
+        reason: &'a str,
+    }
+}
+
+/// Side of a connection that proves that it knows the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The node that has dialled.
+    Dialler,
+    /// The node that has accepted.
+    Acceptor,
+}
+
+/// Returns the bytes that a proof authenticates. `hello` is the body of the hello frame as sent; `binding` identifies
+/// the encrypted session under the connection, and is empty without one.
+#[must_use]
+pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonce: &Nonce, binding: &[u8]) -> Vec<u8> {
+    let label: &[u8] = match role {
+        Role::Dialler => b"thalweg peer dialler v1\0",
+        Role::Acceptor => b"thalweg peer acceptor v1\0",
+    };
+    // Every part but the last has a fixed size or is preceded by its length, so no two inputs give the same bytes.
+    let hello_len = (hello.len() as u64).to_le_bytes();
+    let parts: [&[u8]; 7] =
+        [label, &hello_len, hello, &version.to_le_bytes(), &acceptor.0.to_le_bytes(), &nonce.0, binding];
+    parts.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proofs_of_the_two_sides_and_of_other_connections_authenticate_other_bytes() {
+        let bytes = |role, hello: &[u8], nonce, binding: &[u8]| {
+            transcript(role, hello, 1, NodeId(2), &Nonce([nonce; 32]), binding)
+        };
+        let all = [
+            bytes(Role::Dialler, b"hello", 1, b""),
+            bytes(Role::Acceptor, b"hello", 1, b""),
+            bytes(Role::Dialler, b"hello", 2, b""),
+            bytes(Role::Dialler, b"hellp", 1, b""),
+            bytes(Role::Dialler, b"hello", 1, b"x"),
+            transcript(Role::Dialler, b"hello", 2, NodeId(2), &Nonce([1; 32]), b""),
+            transcript(Role::Dialler, b"hello", 1, NodeId(3), &Nonce([1; 32]), b""),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other != one), "{at}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The protocol between the nodes of a cluster, without I/O.
+//!
+//! Owns: every byte that goes over a connection between nodes (`docs/formats/peer.md` describes them): the header, the
+//! frames, the handshake and its limits. Does not own: sockets, the secret (the handshake only says which bytes are
+//! authenticated), openraft's types, or the meaning of the commands and records that frames carry.
+//!
+//! A node dials each other node several times, once for each [`Channel`], and sends its requests there. Replies come
+//! back on the same connection with the request's id, in any order.
+//!
+//! Invariants:
+//! - before the handshake has succeeded, a receiver reads at most [`MAX_HANDSHAKE_BYTES`] for a frame;
+//! - a frame's body is at most [`MAX_BODY_BYTES`], also after decompression;
+//! - bytes from the peer never panic.
+
+mod frames;
+mod handshake;
+mod header;
+
+pub use frames::*;
+pub use handshake::{Challenge, Channel, Hello, Nonce, Proof, Rejected, Role, VERSION, Welcome, transcript};
+pub use header::{
+    COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, PeerFrame, compress,
+    decompress, encode, encode_compressed,
+};
