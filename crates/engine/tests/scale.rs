@@ -12,9 +12,9 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{
-    BackendKind, Database, Maintenance, Options,
+    BackendKind, Database, Maintenance, MemberIdentity, Options,
     snapshot::{Compression, SnapshotOptions},
-    types::{Durability, StreamId, command::StreamConfig, record::RecordBatch},
+    types::{ClusterId, Durability, StreamId, command::StreamConfig, record::RecordBatch},
 };
 
 fn resident_bytes() -> u64 {
@@ -283,8 +283,9 @@ fn an_install_of_two_gigabytes_takes_at_most_256_mib_above_idle() {
     };
     assert!(totals.bytes() > 2_000_000_000, "{totals:?}");
     std::fs::remove_dir_all(source.path().join("data")).unwrap();
-    let options = Options { durability: Durability::Os, backend: Some(backend), ..Options::default() };
-    let db = Database::open(target.path(), options).unwrap();
+    let options = Options { backend: Some(backend), ..Options::default() };
+    let member = MemberIdentity::Join { cluster: ClusterId(1) };
+    let db = Database::open_member(target.path(), options, member).unwrap();
     let idle = anonymous_bytes();
     let (peak, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let started = Instant::now();

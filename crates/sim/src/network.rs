@@ -275,7 +275,11 @@ impl Link {
     }
 
     /// Sends a request and waits for its answer.
-    async fn call<T, E, F>(&self, option: &RPCOption, serve: impl FnOnce(SimConsensus) -> F) -> Result<T, RPCError<Types>>
+    async fn call<T, E, F>(
+        &self,
+        option: &RPCOption,
+        serve: impl FnOnce(SimConsensus) -> F,
+    ) -> Result<T, RPCError<Types>>
     where
         T: 'static,
         E: fmt::Display + 'static,

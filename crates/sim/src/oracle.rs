@@ -158,10 +158,8 @@ fn reads<'a>(
     last_revision: u64,
     violations: &mut Vec<String>,
 ) -> Vec<PlacedRead<'a>> {
-    let revisions: Vec<(u64, u64)> = (0..)
-        .zip(commands)
-        .filter_map(|(rank, command)| Some((revision_of(&command.outcome)?, rank)))
-        .collect();
+    let revisions: Vec<(u64, u64)> =
+        (0..).zip(commands).filter_map(|(rank, command)| Some((revision_of(&command.outcome)?, rank))).collect();
     let mut reads = Vec::new();
     for operation in operations {
         let End::Answered(end, Answer::Values { revision, values }) = &operation.end else { continue };

@@ -117,7 +117,9 @@ fn timed(
         End::Rejected => return None,
         End::Answered(moment, Answer::Values { values, .. }) if *moment < horizon => KeysAnswer::Values(values.clone()),
         End::Answered(moment, Answer::Outcome(Outcome::Committed { .. })) if *moment < horizon => KeysAnswer::Done,
-        End::Answered(moment, Answer::Outcome(Outcome::ConditionFailed { .. })) if *moment < horizon => KeysAnswer::Refused,
+        End::Answered(moment, Answer::Outcome(Outcome::ConditionFailed { .. })) if *moment < horizon => {
+            KeysAnswer::Refused
+        }
         _ if operation.action.is_read() => return None,
         _ => KeysAnswer::Lost,
     };

@@ -56,7 +56,10 @@ fn a_removed_voter_does_not_come_back() {
         let cluster = Cluster::founded(3).await;
         let leader = cluster.leader().await;
         let gone = (1..=3).find(|id| *id != leader.id).unwrap();
-        assert_eq!(leader.consensus.remove(NodeId(leader.id), Removal::Safe).await, Err(ChangeError::Leads(NodeId(leader.id))));
+        assert_eq!(
+            leader.consensus.remove(NodeId(leader.id), Removal::Safe).await,
+            Err(ChangeError::Leads(NodeId(leader.id)))
+        );
         cluster.lose_power(gone, 5).await;
         leader.consensus.remove(NodeId(gone), Removal::Safe).await.unwrap();
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());

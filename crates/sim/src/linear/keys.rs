@@ -107,9 +107,8 @@ mod tests {
     #[test]
     fn transactions_happen_at_one_point_in_time() {
         let both = timed(1, 10, put(&[(0, Some(1)), (1, Some(1))]), Answer::Done);
-        let saw = |begin, values: [Option<u64>; 2]| {
-            timed(begin, begin + 1, read(&[0, 1]), Answer::Values(values.to_vec()))
-        };
+        let saw =
+            |begin, values: [Option<u64>; 2]| timed(begin, begin + 1, read(&[0, 1]), Answer::Values(values.to_vec()));
         assert!(is_explained(&[both.clone(), saw(2, [None; 2]), saw(4, [Some(1); 2])]));
         assert!(!is_explained(&[both.clone(), saw(2, [Some(1), None])]), "half of a transaction");
         assert!(!is_explained(&[both, saw(2, [Some(1); 2]), saw(4, [None; 2])]), "undone");

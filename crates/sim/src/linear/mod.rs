@@ -176,9 +176,8 @@ fn relevant<M: Model>(history: &[Timed<M::Operation>], pending: &[usize], at: us
     let mut left: Vec<usize> = pending.iter().copied().filter(|other| *other != at).collect();
     let mut next = 0;
     while let Some(one) = found.get(next).copied() {
-        let (commuting, conflicting): (Vec<_>, Vec<_>) = left
-            .into_iter()
-            .partition(|other| M::commute(&history[one].operation, &history[*other].operation));
+        let (commuting, conflicting): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|other| M::commute(&history[one].operation, &history[*other].operation));
         left = commuting;
         found.extend(conflicting);
         next += 1;
