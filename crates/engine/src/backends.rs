@@ -33,19 +33,15 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
 
 /// Removes all state directories but that of the backend `kept` that is the current one. Such directories are the
 /// remains of a migration or an install that was interrupted before or after its switch.
-pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind, current: StateDir) -> io::Result<()> {
+pub(crate) fn remove_all_but(place: Place<'_>, kept: BackendKind, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
     let others = all.filter(|other| *other != (kept, current)).map(|(kind, dir)| dir.path(kind));
-    let there: Vec<_> = others.filter(|other| exists(disk, other)).collect();
+    let there: Vec<_> = others.filter(|other| place.has(other)).collect();
     if !there.is_empty() {
         // A switch that a kill has interrupted may not be on disk yet, and must not be lost after the removal.
-        disk.sync_dir("")?;
+        place.disk.sync_dir("")?;
     }
-    there.iter().try_for_each(|other| remove_dir(disk, other))
-}
-
-fn exists(disk: &Arc<dyn Disk>, dir: &str) -> bool {
-    disk.os_path().map_or_else(|| disk.list(dir).is_ok(), |root| root.join(dir).exists())
+    there.iter().try_for_each(|other| place.remove(other))
 }
 
 /// Removes a directory and its contents. Succeeds if the directory does not exist.
@@ -102,7 +98,7 @@ pub(crate) fn open(
     barrier: Arc<dyn LogBarrier>,
     options: &Options,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    open_in(Place { disk, os_dir: None, background: Background::Threads }, kind, dir, barrier, options)
+    open_in(Place::on(disk), kind, dir, barrier, options)
 }
 
 /// Opens the state like [`open`], in a place.
@@ -158,7 +154,28 @@ fn buffer(options: &Options, background: Background) -> thalweg_store::BufferOpt
     thalweg_store::BufferOptions { memtable_bytes, background, ..thalweg_store::BufferOptions::default() }
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// Place on a disk, with threads of its own.
+    pub(crate) fn on(disk: &'a Arc<dyn Disk>) -> Self {
+        Self { disk, os_dir: None, background: Background::Threads }
+    }
+
+    fn has(&self, dir: &str) -> bool {
+        match self.os_dir.or_else(|| self.disk.os_path()) {
+            Some(root) if root.join(dir).exists() => true,
+            _ => self.disk.os_path().is_none() && self.disk.list(dir).is_ok(),
+        }
+    }
+
+    /// Removes a state directory and its contents. Succeeds if the directory does not exist.
+    pub(crate) fn remove(&self, dir: &str) -> io::Result<()> {
+        remove_dir(self.disk, dir)?;
+        match self.os_dir.map(|root| fs::remove_dir_all(root.join(dir))) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Path of a backend's directory in the operating system, for libraries that do their own I/O.
     fn os_dir(&self, kind: BackendKind, dir: StateDir) -> Result<PathBuf, OpenError> {
         let root = self.os_dir.or_else(|| self.disk.os_path());

@@ -210,7 +210,8 @@ pub(crate) fn on(
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let state_dir = read_state_dir(&disk, &path)?;
-    let swept = backends::remove_all_but(&disk, identity.backend, state_dir);
+    let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
+    let swept = backends::remove_all_but(place, identity.backend, state_dir);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let open_log = match mode {
         Mode::Threaded => Log::open,

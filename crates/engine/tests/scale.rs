@@ -2,11 +2,19 @@
 //! --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1`.
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
-use std::{path::Path, time::Instant};
+use std::{
+    io::Read,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use thalweg_engine::{
-    Database, Maintenance, Options,
-    types::{Durability, StreamId, command::StreamConfig, record::RecordBatch},
+    BackendKind, Database, Maintenance, MemberIdentity, Options,
+    snapshot::{Compression, SnapshotOptions},
+    types::{ClusterId, Durability, StreamId, command::StreamConfig, record::RecordBatch},
 };
 
 fn resident_bytes() -> u64 {
@@ -212,4 +220,102 @@ fn walk(dir: &Path) -> Box<dyn Iterator<Item = u64>> {
             Box::new(std::iter::once(path.metadata().map_or(0, |file| file.len())))
         }
     }))
+}
+
+/// Returns the anonymous memory of the process: without pages of files, which the kernel can take back at any time.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a resident size");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+/// Reads the next chunk of a snapshot file; `None` at its end.
+fn read_chunk(file: &mut impl Read) -> Option<Bytes> {
+    let mut header = [0; 32];
+    file.read_exact(&mut header).ok()?;
+    let stored = u32::from_le_bytes(header[16..20].try_into().unwrap()) as usize;
+    let mut chunk = vec![0; 32 + stored];
+    chunk[..32].copy_from_slice(&header);
+    file.read_exact(&mut chunk[32..]).unwrap();
+    Some(chunk.into())
+}
+
+/// Installs a state of two gigabytes, half of it in the log, into an open database with the default options.
+#[test]
+#[ignore = "writes 10 GiB: cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1 \
+            an_install_of_two_gigabytes"]
+fn an_install_of_two_gigabytes_takes_at_most_256_mib_above_idle() {
+    const MOST_BYTES: u64 = 256 << 20;
+    let backend = std::env::var("THALWEG_TEST_BACKEND").map_or(BackendKind::Lsm, |name| {
+        BackendKind::from_name(&name).expect("THALWEG_TEST_BACKEND is the name of a backend")
+    });
+    let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = source.path().join("snapshot");
+    let totals = {
+        let options = Options { durability: Durability::Os, ..Options::default() };
+        let db = Database::open(source.path().join("data"), options).unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        let stream = db.stream("s").unwrap();
+        // Incompressible, so that the chunks have their usual length.
+        let mut state = 1_u64;
+        let mut random = move |len: usize| {
+            let mut bytes = vec![0; len];
+            for part in bytes.chunks_mut(8) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                part.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..part.len()]);
+            }
+            bytes
+        };
+        for number in 0..1_300_000_u64 {
+            keyspace.put(&number.to_be_bytes(), &random(800)).unwrap();
+        }
+        for _ in 0..10_000 {
+            let mut batch = RecordBatch::new();
+            (0..100).for_each(|_| batch.push_payload(&random(1024)).unwrap());
+            stream.append(&batch).unwrap();
+        }
+        let mut file = std::fs::File::create(&path).unwrap();
+        let options = SnapshotOptions { compression: Compression::None, ..SnapshotOptions::default() };
+        let totals = db.snapshot(&options).unwrap().write_to(&mut file, &mut |_| {}).unwrap();
+        db.close().unwrap();
+        totals
+    };
+    assert!(totals.bytes() > 2_000_000_000, "{totals:?}");
+    std::fs::remove_dir_all(source.path().join("data")).unwrap();
+    let options = Options { backend: Some(backend), ..Options::default() };
+    let member = MemberIdentity::Join { cluster: ClusterId(1) };
+    let db = Database::open_member(target.path(), options, member).unwrap();
+    let idle = anonymous_bytes();
+    let (peak, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let started = Instant::now();
+    let (loaded, finished) = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                peak.fetch_max(anonymous_bytes(), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut file = std::fs::File::open(&path).unwrap();
+        let mut install = db.install().unwrap();
+        while let Some(chunk) = read_chunk(&mut file) {
+            install.push(chunk).unwrap();
+        }
+        let loaded = started.elapsed();
+        let installed = install.finish().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(installed.totals, totals);
+        (loaded, started.elapsed())
+    });
+    let above = peak.load(Ordering::Relaxed).saturating_sub(idle);
+    println!(
+        "{}: {} MB loaded in {:.1} s, finished after {:.1} s; idle {} MiB, peak {} MiB above",
+        backend.name(),
+        totals.bytes() / 1_000_000,
+        loaded.as_secs_f64(),
+        finished.as_secs_f64(),
+        idle >> 20,
+        above >> 20
+    );
+    assert!(above <= MOST_BYTES, "{} MiB above idle", above >> 20);
 }

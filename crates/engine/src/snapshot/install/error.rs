@@ -13,6 +13,9 @@ use crate::{
 /// Error returned when a snapshot cannot be installed. The database goes on with its former state.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
+    /// The node is not a member of a cluster.
+    #[error("only a member of a cluster can install a snapshot: restore it into a new directory instead")]
+    Alone,
     /// Another install is in progress in this database.
     #[error("another snapshot is being installed")]
     InProgress,
@@ -90,6 +93,7 @@ impl From<BackendError> for InstallError {
 }
 
 classified!(InstallError {
+    Self::Alone => "not_a_member", Fix;
     Self::InProgress => "install_in_progress", Retry;
     Self::SwitchFailed { .. } => "install_switch_failed", Stop;
     Self::Chunk { .. } => "install_chunk", Retry;

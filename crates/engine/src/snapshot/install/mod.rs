@@ -132,7 +132,13 @@ struct Loading {
 impl Database {
     /// Begins to install a snapshot. The database goes on as before until the install is
     /// [finished](Install::finish).
+    ///
+    /// # Errors
+    /// [`InstallError::Alone`] on a node alone: its entries would not follow those of the snapshot.
     pub fn install(&self) -> Result<Install, InstallError> {
+        if self.inner.open.replica.member().is_none() {
+            return Err(InstallError::Alone);
+        }
         Install::begin(&self.inner)
     }
 }
@@ -198,10 +204,13 @@ impl Install {
         }
         let (former, new) = self.dirs()?;
         // The remains of an install that could not remove its files.
-        let swept = backends::remove_all_but(&open.disk, open.report.backend, former);
+        let swept = backends::remove_all_but(open.place(), open.report.backend, former);
         swept.map_err(|error| self.io("removing the leftovers of an install", &error))?;
         let options = loading_options(&self.inner.options);
         let backend = self.open_backend(new, &options)?;
+        if backend.applied().is_some() {
+            return Err(self.io("creating the new state", &std::io::ErrorKind::AlreadyExists.into()));
+        }
         let time = open.machine.applied().time;
         let loader = Loader::new(open.log.clone(), Arc::clone(&backend), time, &options);
         let loading = Loading { contents, membership, backend, loader };
@@ -251,7 +260,10 @@ impl Install {
         drop(backend);
         let (_, new) = self.dirs()?;
         let backend = self.open_backend(new, &self.inner.options)?;
-        assert_eq!(backend.persisted(), Some(applied), "the state was flushed");
+        if backend.persisted() != Some(applied) {
+            let lost = std::io::Error::other("it has another position than was written");
+            return Err(self.io("opening the new state", &lost));
+        }
         let inline_value_bytes = self.inner.options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
         let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
         let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
@@ -299,12 +311,15 @@ impl Install {
         if let Some(hold) = self.hold.take() {
             hold.switched(new);
         }
+        if let Some(member) = open.replica.member() {
+            member.clock().raise_to(info.applied.time);
+        }
         open.tails.wake_all();
         open.watches.notify();
         inner.note_state_space();
         // Waits for the threads that work on the former state's files.
         drop(replaced);
-        let removed = backends::remove_dir(&open.disk, &former.path(open.report.backend));
+        let removed = open.place().remove(&former.path(open.report.backend));
         Ok(removed.err().map(|error| error.to_string()))
     }
 
@@ -347,7 +362,7 @@ impl Install {
     fn remove_new(&self) {
         if let Ok((_, new)) = self.dirs() {
             let open = &self.inner.open;
-            let _ = backends::remove_dir(&open.disk, &new.path(open.report.backend));
+            let _ = open.place().remove(&new.path(open.report.backend));
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Installs of snapshots from each backend into each backend, and what becomes of the log.
 
-use thalweg_types::{Classified, Lsn, Offset, Revision};
+use std::sync::Arc;
 
-use super::support::{self, Node, built, chunks, digest, follow, furnish, go_on, install, long, told, verify};
-use crate::{BackendKind, Watch, WatchError, WatchKeys};
+use thalweg_disk::RealDisk;
+use thalweg_types::{Classified, ClusterId, Lsn, Offset, Revision};
+
+use super::support::{self, Node, begin, built, chunks, digest, follow, furnish, go_on, install, long, told, verify};
+use crate::{BackendKind, Database, MemberIdentity, Watch, WatchError, WatchKeys, snapshot::InstallError};
 
 #[test]
 fn each_backend_installs_the_snapshots_of_each_and_goes_on() {
@@ -90,7 +93,7 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         drop(keyspace);
         let before = other.db().inner.open.log.segments();
         assert!(before.len() > 3);
-        let mut install = other.db().install().unwrap();
+        let mut install = begin(other.db()).unwrap();
         for chunk in &chunks {
             install.push(chunk.clone()).unwrap();
             // Overwrites make the former segments dead; maintenance would free all dead ones.
@@ -172,6 +175,34 @@ fn a_node_installs_a_snapshot_of_its_own_position_and_watches_go_on() {
     assert_eq!(events.len(), 1);
     let long = keyspace.get(b"long").unwrap().unwrap();
     assert_eq!(long.value, support::long(2));
+}
+
+#[test]
+fn a_member_that_joins_installs_and_opens_again_as_a_member() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    assert!(matches!(node.db().install().unwrap_err(), InstallError::Alone));
+    let chunks = chunks(node.db());
+    for backend in built() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |identity| {
+            let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
+            Database::open_member_on(disk, support::clock(), 8, support::options(backend), identity).unwrap()
+        };
+        let db = open(MemberIdentity::Join { cluster: ClusterId(7) });
+        let mut install = db.install().unwrap();
+        for chunk in &chunks {
+            install.push(chunk.clone()).unwrap();
+        }
+        let installed = install.finish().unwrap();
+        assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
+        assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
+        db.maintain().unwrap();
+        drop(db);
+        let db = open(MemberIdentity::Existing);
+        assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
+        verify(&db);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use thalweg_disk::{SimDisk, sim::PowerLoss};
 use thalweg_replica::Vote;
 use thalweg_types::{NodeId, Term};
 
-use super::support::{NODE, Node, built, chunks, digest, furnish, open_at, open_sim, told, verify};
+use super::support::{NODE, Node, begin, built, chunks, digest, furnish, open_at, open_sim, told, verify};
 use crate::{
     BackendKind, Database,
     snapshot::{Install, InstallError},
@@ -57,7 +57,7 @@ impl States {
     }
 
     fn install(&self, db: &Database) -> Result<(), InstallError> {
-        let mut install = db.install()?;
+        let mut install = begin(db)?;
         for chunk in &self.chunks {
             install.push(chunk.clone())?;
         }
@@ -150,7 +150,7 @@ fn a_kill_between_any_two_steps_leaves_the_former_state_or_the_new_one() {
         let node = Node::new(backend);
         fill_former(node.db());
         node.db().flush().unwrap();
-        let mut install = node.db().install().unwrap();
+        let mut install = begin(node.db()).unwrap();
         let check = |step: &str, is_new: bool| {
             let copy = tempfile::tempdir().unwrap();
             copy_all(node.dir.path(), copy.path());

@@ -9,7 +9,7 @@ use thalweg_disk::{
 };
 use thalweg_types::{Action, Classified};
 
-use super::support::{Node, chunks, digest, furnish, go_on, install, open_sim, snapshot, told};
+use super::support::{Node, begin, chunks, digest, furnish, go_on, install, open_sim, snapshot, told};
 use crate::{
     BackendKind,
     snapshot::{InstallError, SnapshotOptions, SnapshotReadError},
@@ -24,7 +24,7 @@ fn an_install_goes_on_after_damaged_missing_and_repeated_chunks() {
     furnish(node.db());
     let mut sender = snapshot(node.db());
     let other = Node::new(BackendKind::Memory);
-    let mut install = other.db().install().unwrap();
+    let mut install = begin(other.db()).unwrap();
     let mut last = Bytes::new();
     let mut number = 0;
     while let Some(chunk) = sender.next_chunk().unwrap() {
@@ -80,8 +80,8 @@ fn an_unfinished_install_leaves_nothing_behind_and_another_one_can_begin() {
         other.db().keyspace("k").unwrap().put(b"key", b"value").unwrap();
         let before = digest(other.db());
         for taken in 0..chunks.len() {
-            let mut install = other.db().install().unwrap();
-            assert!(matches!(other.db().install().unwrap_err(), InstallError::InProgress));
+            let mut install = begin(other.db()).unwrap();
+            assert!(matches!(begin(other.db()).unwrap_err(), InstallError::InProgress));
             for chunk in &chunks[..taken] {
                 install.push(chunk.clone()).unwrap();
             }
@@ -115,14 +115,14 @@ fn snapshots_that_do_not_fit_are_rejected() {
     let other = Node::new(BackendKind::Memory);
     let increment = SnapshotOptions { since: Some(since), ..SnapshotOptions::default() };
     let increment = node.db().snapshot(&increment).unwrap().next_chunk().unwrap().unwrap();
-    let error = other.db().install().unwrap().push(increment).unwrap_err();
+    let error = begin(other.db()).unwrap().push(increment).unwrap_err();
     assert!(matches!(error, InstallError::Unsuitable { .. }), "{error}");
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot-full-v2.tws");
     let old = std::fs::read(old).unwrap();
     let first = 32 + u32::from_le_bytes(old[16..20].try_into().unwrap()) as usize;
-    let error = other.db().install().unwrap().push(Bytes::copy_from_slice(&old[..first])).unwrap_err();
+    let error = begin(other.db()).unwrap().push(Bytes::copy_from_slice(&old[..first])).unwrap_err();
     assert!(matches!(error, InstallError::Unsuitable { .. }), "{error}");
-    let mut install = other.db().install().unwrap();
+    let mut install = begin(other.db()).unwrap();
     let error = install.push(Bytes::from_static(b"not a snapshot, but longer than a header")).unwrap_err();
     assert!(matches!(error, InstallError::Chunk { next: 0, error: SnapshotReadError::NotASnapshot }), "{error}");
 }
@@ -132,7 +132,7 @@ fn entries_that_are_applied_during_an_install_make_it_outdated() {
     let node = Node::new(BackendKind::Memory);
     furnish(node.db());
     let chunks = chunks(node.db());
-    let mut install = node.db().install().unwrap();
+    let mut install = begin(node.db()).unwrap();
     for chunk in &chunks {
         install.push(chunk.clone()).unwrap();
     }
@@ -151,11 +151,11 @@ fn a_closed_database_installs_nothing() {
     furnish(node.db());
     let chunks = chunks(node.db());
     let other = Node::new(BackendKind::Memory);
-    let mut install = other.db().install().unwrap();
+    let mut install = begin(other.db()).unwrap();
     install.push(chunks[0].clone()).unwrap();
     other.db().close().unwrap();
     assert!(matches!(install.push(chunks[1].clone()).unwrap_err(), InstallError::Closed));
-    assert!(matches!(other.db().install().unwrap_err(), InstallError::InProgress | InstallError::Closed));
+    assert!(matches!(begin(other.db()).unwrap_err(), InstallError::InProgress | InstallError::Closed));
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_failed_call_keeps_the_former_state_and_an_unknown_outcome_keeps_both() {
                 Err(InstallError::SwitchFailed { .. }) => {
                     unknown += 1;
                     assert_eq!(digest(&db), before, "{context}");
-                    assert!(matches!(db.install().unwrap_err(), InstallError::SwitchFailed { .. }));
+                    assert!(matches!(begin(&db).unwrap_err(), InstallError::SwitchFailed { .. }));
                     db.maintain().unwrap();
                     for draw in 0..10 {
                         let reopened = open_sim(&disk.power_loss(draw), BackendKind::Memory).unwrap();

@@ -7,7 +7,7 @@ use thalweg_replica::Vote;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
 
-use super::support::{Node, chunks, digest, follow, furnish, go_on, install, told, verify};
+use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, told, verify};
 use crate::{BackendKind, Database};
 
 /// Appends a record that the state does not apply yet, as a member of a group does with an entry that is not committed.
@@ -128,7 +128,7 @@ fn records_of_the_node_that_are_appended_during_an_install_are_kept() {
     furnish(node.db());
     let chunks = chunks(node.db());
     let mut other = Node::new(BackendKind::Memory);
-    let mut install = other.db().install().unwrap();
+    let mut install = begin(other.db()).unwrap();
     for (number, chunk) in chunks.iter().enumerate() {
         install.push(chunk.clone()).unwrap();
         append(other.db(), RecordKind::Vote, (10 + number as u64, 0), &vote(10 + number as u64).encode());

@@ -1,4 +1,5 @@
 //! Tests of installs: contents over all backends, crashes, readers, and errors.
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod backends;
 mod crashes;

@@ -17,7 +17,7 @@ use thalweg_types::{
 
 use crate::{
     BackendKind, Database, FetchRequest, GroupStart, OpenError, Options, PutOptions, ScanRange,
-    snapshot::{InstallError, Installed, Snapshot, SnapshotOptions},
+    snapshot::{Install, InstallError, Installed, Snapshot, SnapshotOptions},
 };
 
 pub(super) const NODE: u64 = 5;
@@ -44,7 +44,7 @@ pub(super) fn options(backend: BackendKind) -> Options {
     }
 }
 
-fn clock() -> Arc<ManualClock> {
+pub(super) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(SpaceTime(1_700_000_000_000_000)))
 }
 
@@ -192,8 +192,13 @@ pub(super) fn chunks(db: &Database) -> Vec<Bytes> {
     chunks
 }
 
+/// Begins an install on a node alone, as [`Database::install`] does on a member.
+pub(super) fn begin(db: &Database) -> Result<Install, InstallError> {
+    Install::begin(&db.inner)
+}
+
 pub(super) fn install(db: &Database, chunks: &[Bytes]) -> Result<Installed, InstallError> {
-    let mut install = db.install()?;
+    let mut install = begin(db)?;
     for chunk in chunks {
         install.push(chunk.clone())?;
     }
