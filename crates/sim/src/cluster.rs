@@ -38,6 +38,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 const SLOW_MICROS: u64 = 20_000;
 /// Time for which disks are slow before all nodes lose power; shorter than the shortest fault.
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
+/// Shortest time that a fault lasts.
+const SHORTEST: Duration = Duration::from_millis(200);
 /// Time for which the clients stay quiet after followers have lost their promises.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Longest time for which the first answer after a fault is awaited.
@@ -490,10 +492,12 @@ impl Cluster {
         self.0.is_quiet.set(true);
         let cluster = self.clone();
         spawn(OUTSIDE, async move {
-            sleep(Duration::from_millis(100)).await;
+            sleep(SHORTEST / 2).await;
             others.iter().for_each(|other| cut(&cluster, *other));
             sleep(Duration::from_millis(random(700..1_100))).await;
-            for other in restarted {
+            // The fault may have ended.
+            let still_cut = others.first().is_some_and(|other| cluster.0.network.is_cut(id, *other));
+            for other in restarted.into_iter().filter(|_| still_cut) {
                 cut(&cluster, other);
                 cluster.restart_soon(other);
             }

@@ -125,6 +125,12 @@ impl Network {
         self.0.cuts.borrow_mut().insert((from, to));
     }
 
+    /// Returns true if the link from one node to another is cut.
+    #[must_use]
+    pub fn is_cut(&self, from: ProcessId, to: ProcessId) -> bool {
+        self.0.cuts.borrow().contains(&(from, to))
+    }
+
     /// Repairs a link.
     pub fn mend(&self, from: ProcessId, to: ProcessId) {
         self.0.cuts.borrow_mut().remove(&(from, to));

@@ -97,7 +97,7 @@ fn a_seed_gives_the_same_story_in_two_processes() {
 fn the_command_reports_a_violation_and_keeps_its_story() {
     let dir = std::env::temp_dir().join(format!("thalweg-sim-{}", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg-sim"));
-    command.args(["run", "--seeds", "3", "--plant", "own-clock", "--json", "--artifacts"]).arg(&dir);
+    command.args(["run", "--seeds", "3", "--plant", "option-in-apply", "--json", "--artifacts"]).arg(&dir);
     let output = command.output().expect("the command runs");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
