@@ -25,6 +25,9 @@ pub struct NodeOptions {
     pub allow_plain: bool,
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,
+    /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the cluster
+    /// exists.
+    pub expect: usize,
     /// Timing and bounds of consensus.
     pub consensus: ConsensusOptions,
     /// Timing of the failure detection.
@@ -53,6 +56,7 @@ impl NodeOptions {
             secret,
             allow_plain: false,
             join: Vec::new(),
+            expect: 0,
             consensus: ConsensusOptions::DEFAULTS,
             detector: DetectorOptions::DEFAULTS,
             triggers: Self::DEFAULT_TRIGGERS,

@@ -1,6 +1,6 @@
 //! Work that a node does in the background beside consensus.
 //!
-//! Owns: pings, the knowledge about other nodes, promotion of learners, joining, events about members, the
+//! Owns: pings, the knowledge about other nodes, promotion of learners, joining and founding, events about members, the
 //! floor of the log that followers need, and the comparison of states. Does not own: the decisions of consensus.
 //!
 //! All tasks end with the runtime of the consensus thread.
@@ -224,7 +224,7 @@ impl Tasks {
         }
     }
 
-    /// Joins the cluster, or corrects this node's name and address in it, until the membership states them.
+    /// Founds the cluster, joins it, or corrects this node's name and address in it, until the membership states them.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
         let mut has_complained = false;
@@ -236,7 +236,12 @@ impl Tasks {
                 sleep(DESCRIBE_EVERY).await;
                 continue;
             }
-            if let Err(reason) = self.ask_to_join(&info).await
+            let done = if self.options.expect > 0 && status.members.is_empty() && status.last.is_none() {
+                self.found_together().await
+            } else {
+                self.ask_to_join(&info).await
+            };
+            if let Err(reason) = done
                 && !std::mem::replace(&mut has_complained, true)
             {
                 tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
@@ -271,6 +276,30 @@ impl Tasks {
             }
         }
         Err(reason)
+    }
+
+    /// Founds a cluster with the other new nodes, if all of them can be reached and this one has the lowest id. So one of
+    /// them founds the cluster. A node whose directory was lost cannot found a second one: as the others have entries, they
+    /// do not vote for it.
+    async fn found_together(&self) -> Result<(), String> {
+        let mut members = BTreeMap::from([(self.here(), self.own_info())]);
+        for address in self.options.join.iter().filter(|address| **address != self.advertise) {
+            let link = self.network.link_to(UNKNOWN, address, Channel::Control);
+            let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+            let connection = link.connection(deadline).await.map_err(|error| error.to_string())?;
+            let node = connection.node();
+            let described = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await;
+            let about = described.map_err(|error| error.to_string())?;
+            members.insert(node, NodeInfo { name: about.name, address: address.clone() });
+        }
+        if members.len() != self.options.expect {
+            let found = members.len();
+            return Err(format!("{found} of {} nodes that found the cluster are known", self.options.expect));
+        }
+        if members.keys().next() != Some(&self.here()) {
+            return Err("another node founds the cluster".to_owned());
+        }
+        self.consensus.found(members).await.map_err(|error| error.to_string())
     }
 
     /// Makes learners voters once they have caught up, while this node leads.

@@ -142,6 +142,7 @@ pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) ->
         name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
         zone: config.zone.0.clone(),
         join: config.join.0.iter().map(ToString::to_string).collect(),
+        expect: config.expect as usize,
         allow_plain: config.allow_unprotected,
         ..NodeOptions::new(listen, Secret::new(credentials.secret()))
     })
