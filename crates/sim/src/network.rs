@@ -32,9 +32,7 @@ use openraft::{
     },
 };
 use thalweg_log::Purpose;
-use thalweg_raft::{
-    BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle,
-};
+use thalweg_raft::{BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle};
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 

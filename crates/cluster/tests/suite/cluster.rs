@@ -39,7 +39,13 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn database_options() -> Options {
-    Options { segment_bytes: 8 << 20, spare_segments: 2, reserve_bytes: 0, history_bytes: 1 << 20, ..Options::default() }
+    Options {
+        segment_bytes: 8 << 20,
+        spare_segments: 2,
+        reserve_bytes: 0,
+        history_bytes: 1 << 20,
+        ..Options::default()
+    }
 }
 
 pub fn node_options(name: &str) -> NodeOptions {

@@ -141,7 +141,9 @@ fn a_new_node_gets_the_state_as_a_snapshot_if_the_log_no_longer_has_its_beginnin
     let value = vec![7; 20_000];
     // More than a segment, so that the maintenance can free the first ones.
     (0..2_000_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), &value).unwrap()));
-    (0..2_000_u32).filter(|number| number % 10 > 0).for_each(|number| drop(keyspace.delete(&number.to_be_bytes()).unwrap()));
+    (0..2_000_u32)
+        .filter(|number| number % 10 > 0)
+        .for_each(|number| drop(keyspace.delete(&number.to_be_bytes()).unwrap()));
     let log = cluster.nodes[0].db.member_parts().unwrap().log;
     wait_until("the beginning of the log is freed", || {
         cluster.nodes[0].db.flush().unwrap();
