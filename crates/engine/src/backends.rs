@@ -182,3 +182,48 @@ impl<'a> Place<'a> {
         Ok(root.ok_or(OpenError::NoOsPath { backend: kind.name() })?.join(dir.path(kind)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg_disk::SimDisk;
+
+    use super::*;
+
+    /// A kill between the rename of `INSTALLED` and its sync leaves a switch that a power loss can still undo.
+    #[test]
+    fn the_removal_of_the_former_state_does_not_outlive_the_switch_to_the_new_one() {
+        let kind = BackendKind::Memory;
+        let file = |number: u64| {
+            let dir = (0..number).fold(StateDir::FIRST, |dir, _| dir.next());
+            format!("{}/checkpoint", dir.path(kind))
+        };
+        let disk = SimDisk::new(1);
+        for number in 0..2 {
+            let dir = file(number).rsplit_once('/').unwrap().0.to_owned();
+            disk.create_dir(&dir).unwrap();
+            disk.create(&file(number)).unwrap().sync_all().unwrap();
+            [&dir, "state/default", "state", ""].iter().for_each(|dir| disk.sync_dir(dir).unwrap());
+        }
+        let written = disk.create("INSTALLED.tmp").unwrap();
+        written.write_all_at(b"thalweg state 1\ndirectory 1\n", 0).unwrap();
+        written.sync_all().unwrap();
+        disk.rename("INSTALLED.tmp", "INSTALLED").unwrap();
+        let killed = disk.kill_process();
+        let mut undone = 0;
+        for after in 0..10 {
+            let opened = killed.kill_process();
+            let as_disk: Arc<dyn Disk> = Arc::new(opened.clone());
+            let current = StateDir::read(&as_disk).unwrap();
+            opened.power_off_after(after);
+            let _ = remove_all_but(Place::on(&as_disk), kind, current);
+            for draw in 0..50 {
+                let lost: Arc<dyn Disk> = Arc::new(opened.power_loss(draw));
+                let current = StateDir::read(&lost).unwrap();
+                undone += u64::from(current == StateDir::FIRST);
+                let state = format!("{}/checkpoint", current.path(kind));
+                assert!(lost.open(&state).is_ok(), "after {after}, draw {draw}: {current:?} is gone");
+            }
+        }
+        assert!(undone > 0, "no power loss has undone the switch");
+    }
+}

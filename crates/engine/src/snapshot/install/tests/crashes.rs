@@ -7,7 +7,10 @@ use thalweg_disk::{SimDisk, sim::PowerLoss};
 use thalweg_replica::Vote;
 use thalweg_types::{NodeId, Term};
 
-use super::support::{NODE, Node, begin, built, chunks, digest, furnish, open_at, open_sim, told, verify};
+use super::{
+    log::copy_entries,
+    support::{NODE, Node, begin, built, chunks, digest, furnish, go_on, install, open_at, open_sim, told, verify},
+};
 use crate::{
     BackendKind, Database,
     snapshot::{Install, InstallError},
@@ -107,8 +110,9 @@ fn crash_at(states: &States, backend: BackendKind, after: u64, total: u64) {
         states.check(&db, done || draw == after, &context);
     }
     let killed = disk.kill_process();
-    let db = open_sim(&killed, backend).unwrap_or_else(|error| panic!("{backend:?}: killed after {after}: {error}"));
-    states.check(&db, done, &format!("{backend:?}: killed after {after}"));
+    let context = format!("{backend:?}: killed after {after}");
+    let db = open_sim(&killed, backend).unwrap_or_else(|error| panic!("{context}: {error}"));
+    states.check(&db, done, &context);
 }
 
 fn operations(states: &States, backend: BackendKind) -> u64 {
@@ -129,6 +133,41 @@ fn power_loss_at_every_operation_of_an_install() {
     println!("{total} operations");
     assert!(total > 50, "{total}");
     (0..=total).for_each(|after| crash_at(&states, BackendKind::Memory, after, total));
+}
+
+/// The log has entries after the snapshot, before the bytes of the install: the state claims less than it points to.
+#[test]
+fn power_loss_at_every_operation_of_an_install_behind_later_entries() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    go_on(node.db(), 1);
+    let expected = shown(node.db());
+    let run = |disk: &SimDisk, after: Option<u64>| {
+        let db = open_sim(disk, BackendKind::Memory).unwrap();
+        copy_entries(node.db(), &db, 1..=u64::MAX);
+        db.sync().unwrap();
+        let before = disk.operations();
+        if let Some(after) = after {
+            disk.power_off_after(after);
+        }
+        let done = install(&db, &chunks).is_ok();
+        (done, disk.operations() - before)
+    };
+    let (done, total) = run(&SimDisk::new(1), None);
+    assert!(done && total > 50, "{total}");
+    for after in 0..=total {
+        let disk = SimDisk::new(after);
+        let (done, _) = run(&disk, Some(after));
+        for draw in 0..4 {
+            let context = format!("power off after {after} of {total}, done: {done}, {draw}");
+            let lost = disk.power_loss(draw);
+            // Replay of the log leads from each of both states to the same one.
+            let db = open_sim(&lost, BackendKind::Memory).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert_eq!(shown(&db), expected, "{context}");
+            verify(&db);
+        }
+    }
 }
 
 /// A separate thread makes redb's transactions, so the number of operations varies a little.

@@ -19,7 +19,7 @@ fn append(db: &Database, kind: RecordKind, (term, index): (u64, u64), payload: &
     db.inner.open.log.append(&[draft], Durability::Os, Purpose::Data).unwrap();
 }
 
-fn copy_entries(from: &Database, to: &Database, indexes: std::ops::RangeInclusive<u64>) {
+pub(super) fn copy_entries(from: &Database, to: &Database, indexes: std::ops::RangeInclusive<u64>) {
     let log = &from.inner.open.log;
     for record in log.records_from(Lsn::ZERO).unwrap() {
         let record = record.unwrap();
