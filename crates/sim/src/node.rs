@@ -44,7 +44,7 @@ const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
 /// Number of appends that overtake a vote, if that bug is planted.
-const LATE_APPENDS: u32 = 30;
+const LATE_APPENDS: u32 = 300;
 /// Maximum bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Usual size of a disk.

@@ -15,7 +15,7 @@ fn likely_seed(plant: Plant) -> u64 {
         Plant::AckBeforeFsync => 14,
         Plant::DeafLeaderKept => 42,
         Plant::VoteAfterRestart | Plant::OwnClock => 15,
-        Plant::LateVote => 60,
+        Plant::LateVote => 32,
         _ => 1,
     }
 }
