@@ -94,9 +94,10 @@ fn change_error(error: ChangeError) -> ClusterError {
         ChangeError::NoSuccessor => ClusterError::TransferTimeout,
         ChangeError::OutcomeUnknown { .. } => ClusterError::OutcomeUnknown,
         ChangeError::Stopped(reason) => ClusterError::Failed { reason },
-        other @ (ChangeError::Removed(_) | ChangeError::Leads(_) | ChangeError::Refused(_) | ChangeError::Membership(_)) => {
-            ClusterError::Refused { reason: other.to_string() }
-        }
+        other @ (ChangeError::Removed(_)
+        | ChangeError::Leads(_)
+        | ChangeError::Refused(_)
+        | ChangeError::Membership(_)) => ClusterError::Refused { reason: other.to_string() },
     }
 }
 

@@ -197,10 +197,7 @@ impl Node {
     }
 
     /// Sends a call to the consensus thread; its answer arrives at the returned receiver.
-    pub(crate) fn call<T>(
-        &self,
-        make: impl FnOnce(oneshot::Sender<T>) -> Call,
-    ) -> oneshot::Receiver<T> {
+    pub(crate) fn call<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Call) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
         // A receiver without a sender reports that the node has stopped.
         let _ = self.shared.calls.send(make(sender));

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use thalweg_raft::{Consensus, ConsensusStatus};
 use thalweg_replica::Leadership;
-use thalweg_serving::cluster::{
-    ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers,
-};
+use thalweg_serving::cluster::{ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
 use crate::{about::AboutNode, detector::NodeState, hearing::Ears, peers::Peers, types::Rt};

@@ -16,7 +16,9 @@ use std::{
 use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter};
+use thalweg_raft::{
+    BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
+};
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
 use thalweg_types::{
@@ -25,8 +27,9 @@ use thalweg_types::{
 };
 use thalweg_wire::peer::{
     Append, AskDigest, AskMarks, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, Describe,
-    Description, Digest, EndSnapshot, EntryId, Failed, HashMark, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind,
-    Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer, Transferred,
+    Description, Digest, EndSnapshot, EntryId, Failed, HashMark, Manage, ManageKind, Managed, Marks, PeerFrame,
+    PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer,
+    Transferred,
 };
 
 use crate::{

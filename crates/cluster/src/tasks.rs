@@ -99,7 +99,8 @@ impl Tasks {
         loop {
             self.refresh();
             let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let others: Vec<_> = report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
+            let others: Vec<_> =
+                report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
             if !report.members.is_empty() {
                 self.ears.watch(&others);
                 self.peers.keep(&others);
@@ -128,8 +129,7 @@ impl Tasks {
     /// Composes the report anew.
     pub fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
-        let report =
-            compose(self.cluster, &self.consensus, (&self.ears, &self.peers), &own, self.options.triggers);
+        let report = compose(self.cluster, &self.consensus, (&self.ears, &self.peers), &own, self.options.triggers);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 

@@ -131,8 +131,11 @@ pub(crate) fn open_in(
         }
         #[cfg(feature = "redb")]
         BackendKind::Redb => {
-            let options =
-                RedbOptions { dir: dir.path(kind), cache_bytes: options.cache_bytes, buffer: buffer(options, background) };
+            let options = RedbOptions {
+                dir: dir.path(kind),
+                cache_bytes: options.cache_bytes,
+                buffer: buffer(options, background),
+            };
             Ok(Arc::new(RedbBackend::open(disk, options, barrier)?))
         }
         #[cfg(feature = "sqlite")]
