@@ -131,7 +131,12 @@ impl Http {
 
     fn refuse(&self, operation: Operation, head: &Parts, error: ApiError, id: &HeaderValue) -> Response<Body> {
         let id = id.to_str().unwrap_or_default();
-        if error.status.is_server_error() && error.code != "overloaded" {
+        // The log reports the state of the cluster once, and not with every request.
+        let is_usual = matches!(
+            error.code,
+            "overloaded" | "no_leader" | "not_leader" | "read_timeout" | "revision_not_reached" | "recovering"
+        );
+        if error.status.is_server_error() && !is_usual {
             let (name, path) = (operation.name(), head.uri.path());
             tracing::warn!(operation = name, path, code = error.code, request_id = id, "{}", error.message);
         }
