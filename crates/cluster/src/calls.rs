@@ -1,52 +1,23 @@
-//! Calls of other threads to a node: the handle that the protocols of a server use.
+//! Calls of other threads, as the consensus thread answers them.
 //!
-//! Owns: the translation of calls and errors between the server and consensus. Does not own: what the calls do (`raft`,
-//! `tasks`).
+//! Owns: the answers and their errors. Does not own: what the calls do (`raft`, `tasks`), and the handle from which they come
+//! (`handle`).
 
-use std::{
-    rc::Rc,
-    sync::{Arc, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{rc::Rc, time::Duration};
 
 use thalweg_raft::{BarrierError, ChangeError};
-use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{
-    ClusterError, ClusterFuture, ClusterHandle, ClusterReport, DigestComparison, EventLog, JoinRequest, MemberDigest,
-    NodeAddresses, Removal,
-};
+use thalweg_replica::Leadership;
+use thalweg_serving::cluster::{ClusterError, DigestComparison, MemberDigest};
 use thalweg_types::{Index, NodeId, ReadLevel, Revision};
-use thalweg_wire::peer::{AskDigest, ManageKind};
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::spawn_local,
-};
+use thalweg_wire::peer::AskDigest;
+use tokio::{sync::mpsc, task::spawn_local};
 
 use crate::{
     forwarder::{manage, millis},
-    link::{DigestText, UNKNOWN},
-    node::Node,
+    link::DigestText,
+    shared::{Call, Change},
     tasks::Tasks,
 };
-
-/// Time after which a digest that is being computed is looked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// A call to the consensus thread.
-pub(crate) enum Call {
-    Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),
-    Change(Change, Duration, oneshot::Sender<Result<NodeId, ClusterError>>),
-    Digest(Index, Duration, oneshot::Sender<Result<DigestComparison, ClusterError>>),
-    HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
-    Announce(NodeAddresses),
-}
-
-/// A change of the members.
-pub(crate) struct Change {
-    pub kind: ManageKind,
-    pub node: NodeId,
-    pub info: NodeInfo,
-}
 
 /// Answers calls until the last handle is dropped.
 pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::UnboundedReceiver<Call>) {
@@ -167,107 +138,5 @@ impl Tasks {
             Ok(Err(error)) => Err(change_error(error)),
             Err(_) => Err(ClusterError::TransferTimeout),
         }
-    }
-}
-
-fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
-}
-
-fn answer<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, ClusterError>>) -> ClusterFuture<T> {
-    Box::pin(async move { receiver.await.unwrap_or(Err(ClusterError::Stopping)) })
-}
-
-impl Node {
-    fn change(&self, kind: ManageKind, node: NodeId, info: NodeInfo, deadline: Instant) -> ClusterFuture<NodeId> {
-        let change = Change { kind, node, info };
-        answer(self.call(|reply| Call::Change(change, left(deadline), reply)))
-    }
-}
-
-fn nothing(changed: ClusterFuture<NodeId>) -> ClusterFuture<()> {
-    Box::pin(async move { changed.await.map(drop) })
-}
-
-impl ClusterHandle for Node {
-    fn leads(&self) -> bool {
-        self.shared.member.leads()
-    }
-
-    fn try_read(&self, level: ReadLevel) -> Option<Revision> {
-        let revision = self.shared.member.machine().applied().revision;
-        match level {
-            ReadLevel::Stale => Some(revision),
-            ReadLevel::AtLeast(wanted) => (revision >= wanted).then_some(revision),
-            ReadLevel::Linearizable | ReadLevel::Lease => None,
-        }
-    }
-
-    fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision> {
-        answer(self.call(|reply| Call::Read(level, left(deadline), reply)))
-    }
-
-    fn announce(&self, serves: NodeAddresses) {
-        self.announce_addresses(serves);
-    }
-
-    fn report(&self) -> ClusterReport {
-        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId> {
-        let kind = if request.stays_learner { ManageKind::JoinAsLearner } else { ManageKind::Join };
-        self.change(kind, request.node, NodeInfo { name: request.name, address: request.address }, deadline)
-    }
-
-    fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()> {
-        nothing(self.change(ManageKind::Promote, node, NodeInfo::default(), deadline))
-    }
-
-    fn remove(&self, node: NodeId, removal: Removal, deadline: Instant) -> ClusterFuture<()> {
-        let kind = match removal {
-            Removal::Safe => ManageKind::Remove,
-            Removal::Forced => ManageKind::ForceRemove,
-        };
-        nothing(self.change(kind, node, NodeInfo::default(), deadline))
-    }
-
-    fn transfer(&self, to: Option<NodeId>, deadline: Instant) -> ClusterFuture<NodeId> {
-        self.change(ManageKind::Transfer, to.unwrap_or(UNKNOWN), NodeInfo::default(), deadline)
-    }
-
-    fn digest(&self, deadline: Instant) -> ClusterFuture<DigestComparison> {
-        let (node, db) = (self.clone(), self.shared.db.clone());
-        Box::pin(async move {
-            let before = node.shared.member.machine().applied().index;
-            let requested = db.to_async().request_digest().await;
-            requested.map_err(|error| ClusterError::Failed { reason: error.to_string() })?;
-            loop {
-                let newest = db.state_digests().last().map(|report| report.state.applied.index);
-                if let Some(index) = newest.filter(|index| *index > before) {
-                    return answer(node.call(|reply| Call::Digest(index, left(deadline), reply))).await;
-                }
-                if left(deadline).is_zero() {
-                    return Err(ClusterError::DigestTimeout { index: before, missing: 1 });
-                }
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-        })
-    }
-
-    fn events(&self) -> &Arc<EventLog> {
-        &self.shared.events
-    }
-
-    fn hand_over(&self, deadline: Instant) -> ClusterFuture<()> {
-        answer(self.call(|reply| Call::HandOver(left(deadline), reply)))
-    }
-
-    fn stop(&self) -> ClusterFuture<()> {
-        let node = self.clone();
-        Box::pin(async move {
-            let stopped = tokio::task::spawn_blocking(move || node.shut_down()).await;
-            stopped.map_err(|error| ClusterError::Failed { reason: error.to_string() })
-        })
     }
 }

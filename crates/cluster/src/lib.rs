@@ -18,6 +18,7 @@ pub mod detector;
 mod events;
 mod forwarder;
 mod frames;
+mod handle;
 mod handshake;
 mod hearing;
 mod link;
@@ -29,6 +30,7 @@ mod peers;
 mod report;
 mod secret;
 mod service;
+mod shared;
 mod snapshots;
 mod tasks;
 #[cfg(test)]

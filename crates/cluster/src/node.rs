@@ -11,14 +11,12 @@ use std::{
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
     time::Instant,
 };
 
 use thalweg_engine::{Database, MemberParts};
 use thalweg_raft::{Consensus, ConsensusParts, StartError, SyncQueue, SyncThread};
-use thalweg_replica::Member;
-use thalweg_serving::cluster::{ClusterReport, EventLog, NodeAddresses};
+use thalweg_serving::cluster::{EventLog, NodeAddresses};
 use thalweg_types::{Action, Classified, ClusterId};
 use tokio::{
     net::TcpListener,
@@ -28,7 +26,7 @@ use tokio::{
 
 use crate::{
     about::AboutNode,
-    calls::{Call, answer_calls},
+    calls::answer_calls,
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
@@ -39,6 +37,7 @@ use crate::{
     options::NodeOptions,
     peers::Peers,
     service::Requests,
+    shared::{Call, Shared},
     tasks::Tasks,
     types::Rt,
 };
@@ -89,17 +88,6 @@ impl Classified for NodeError {
             Self::NotAMember | Self::Thread(_) => Action::Stop,
         }
     }
-}
-
-/// State of a node that its thread and the handles share.
-pub(crate) struct Shared {
-    pub member: Member,
-    pub db: Database,
-    pub report: Mutex<ClusterReport>,
-    pub events: Arc<EventLog>,
-    pub calls: mpsc::UnboundedSender<Call>,
-    pub stop: watch::Sender<bool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A node's place in a cluster. A clone refers to the same node.

@@ -28,11 +28,11 @@ use crate::{
     hearing::Ears,
     link::{Link, MarkList, Owned, UNKNOWN},
     network::Network,
-    node::Shared,
     options::NodeOptions,
     peers::Peers,
     report::compose,
     service::Requests,
+    shared::Shared,
     types::Rt,
 };
 

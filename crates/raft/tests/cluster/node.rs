@@ -110,7 +110,7 @@ impl Node {
     pub async fn start(disk: &SimDisk, id: u64, network: &Network, settings: Settings) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let log_options = LogOptions {
-            segment_bytes: 256 * 1024,
+            segment_bytes: 2 * 1024 * 1024,
             reserve_bytes: 0,
             history_bytes: 0,
             history_age: Duration::ZERO,

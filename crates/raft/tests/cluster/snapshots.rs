@@ -177,7 +177,11 @@ fn a_new_member_gets_the_state_and_the_entries_after_it() {
         leader.consensus.add_learner(NodeId(4), NodeInfo::at("node4:1")).await.unwrap();
         let learner = cluster.start(4).await;
         cluster.wait_equal(leader.machine.applied().index).await;
-        assert!(learner.consensus.reader().purged().is_some_and(|purged| purged.index >= Index(40)));
+        let is_purged = || {
+            let purged = learner.consensus.reader().purged();
+            purged.is_some_and(|purged| purged.index >= Index(40)).then_some(())
+        };
+        cluster.wait("the purge of the learner", is_purged).await;
         assert_eq!(learner.get("3"), Some(vec![1; 20]));
         cluster.wait("the learner's answer", || caught_up(&leader, 4)).await;
         leader.consensus.promote(NodeId(4)).await.unwrap();

@@ -79,7 +79,9 @@ async fn take(raw: &mut Raw, replies: usize) -> usize {
                 page.pairs.iter().enumerate().for_each(|(n, pair)| assert!(is(pair.value, n)));
             }
             ServerFrame::Records(page) => {
-                assert_eq!((page.next, page.runs.len()), (Offset(3), 3));
+                // A page ends early at the bound of large reads.
+                assert!((2..=3).contains(&page.runs.len()), "{}", page.runs.len());
+                assert_eq!(page.next, Offset(page.runs.len() as u64));
                 page.runs.iter().for_each(|run| assert!(run.records.len() > LARGE - 64));
             }
             other => panic!("{other:?}"),
