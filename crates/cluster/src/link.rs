@@ -111,7 +111,7 @@ impl Reply {
     fn read<'a, F: PeerFrame<'a>>(&'a self, node: NodeId) -> Result<F, CallError> {
         let lost = |reason: String| CallError::Lost { node, reason };
         match self.kind {
-            Some(kind) if kind == F::KIND => {
+            Some(kind) if kind as u8 == F::KIND => {
                 F::decode_body(&self.body).map_err(|error| lost(format!("its reply is malformed: {error}")))
             }
             Some(PeerKind::Failed) => {

@@ -2,13 +2,22 @@
 
 use std::thread;
 
-use thalweg_replica::Committed;
+use thalweg_replica::{Committed, Replica};
 use thalweg_types::{
     Durability, Revision,
     command::{AppendedAt, Outcome},
 };
 
 use crate::error::{WriteError, refusal};
+
+/// Returns the level that a write reaches which asks for `level`: a member replicates everything that it acknowledges
+/// after the command is committed.
+pub(crate) fn raised(level: Durability, replica: &Replica) -> Durability {
+    match replica.member() {
+        Some(_) if level > Durability::None => Durability::Quorum,
+        _ => level,
+    }
+}
 
 /// Acknowledgement of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]

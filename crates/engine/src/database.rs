@@ -24,14 +24,13 @@ use thalweg_types::{
 };
 
 use crate::{
-    ack::{Ack, check_outcome_known},
+    ack::{Ack, check_outcome_known, raised},
     blocking::block_on,
     digests::Digests,
     error::{OpenError, WriteError},
     identity::Part,
     inner::Inner,
     maintenance::{Background, Maintenance},
-    member::raised,
     open::{self, Mode, OpenReport, Opened, Surroundings},
     options::Options,
     scrub::{Scrub, ScrubStats},

@@ -46,6 +46,7 @@ mod member;
 pub mod migrate;
 mod mover;
 mod open;
+mod open_parts;
 mod open_replica;
 mod optimistic;
 mod options;

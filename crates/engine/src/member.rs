@@ -11,9 +11,9 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Log;
-use thalweg_replica::{Member, ReplayProgress, Replica};
+use thalweg_replica::{Member, ReplayProgress};
 use thalweg_state::machine::Machine;
-use thalweg_types::{Clock, ClusterId, Durability, Index, Lsn};
+use thalweg_types::{Clock, ClusterId, Index, Lsn};
 
 use crate::{
     database::Database,
@@ -156,15 +156,6 @@ fn drawn_from(seed: u64) -> ClusterId {
     let step = 0x9e37_79b9_7f4a_7c15_u64;
     let [high, low] = [1, 2].map(|times| mixed(seed.wrapping_add(step.wrapping_mul(times))));
     ClusterId(u128::from(high) << 64 | u128::from(low))
-}
-
-/// Returns the level that a write reaches which asks for `level`: a member replicates everything that it acknowledges
-/// after the command is committed.
-pub(crate) fn raised(level: Durability, replica: &Replica) -> Durability {
-    match replica.member() {
-        Some(_) if level > Durability::None => Durability::Quorum,
-        _ => level,
-    }
 }
 
 impl Inner {

@@ -7,23 +7,19 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::{ReplayProgress, Replica};
-use thalweg_state::{
-    blobs::{BlobUnreadable, Blobs},
-    machine::Machine,
-};
-use thalweg_store::{Backend, Background, BarrierFailed, LogBarrier};
-use thalweg_types::{BlobRef, Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
+use thalweg_replica::Replica;
+use thalweg_state::machine::Machine;
+use thalweg_store::{Backend, BarrierFailed, LogBarrier};
+use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
 
+pub(crate) use crate::open_parts::{LogBlobs, Mode, Progress, io_error};
 use crate::{
     backends,
     clock_file::ClockFile,
@@ -101,16 +97,6 @@ impl LogBarrier for Barrier {
     }
 }
 
-/// Reader of values that stay in the log, which the state machine uses while it applies entries.
-#[derive(Debug)]
-pub(crate) struct LogBlobs(pub(crate) Log);
-
-impl Blobs for LogBlobs {
-    fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable> {
-        self.0.read_blob(blob).map_err(|error| BlobUnreadable(error.to_string()))
-    }
-}
-
 /// Returns a random id for a new cluster.
 pub(crate) fn random_cluster() -> ClusterId {
     ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
@@ -169,22 +155,9 @@ fn foreign_files(path: &Path) -> Vec<String> {
     found
 }
 
-/// Function that is called after each log record that an open replays. If it returns `Break`, the open ends with an
-/// error.
-pub(crate) type Progress<'p> = dyn FnMut(&ReplayProgress) -> ControlFlow<()> + 'p;
-
 /// Returns a random seed from the operating system.
 pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-/// Way in which the background work of a database is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Threads of the database do it.
-    Threaded,
-    /// The caller does it in steps; the database has no threads of its own. For simulations.
-    Stepped,
 }
 
 /// Surroundings in which a directory is opened.
@@ -283,15 +256,6 @@ impl Opened {
     }
 }
 
-impl Mode {
-    const fn background(self) -> Background {
-        match self {
-            Self::Threaded => Background::Threads,
-            Self::Stepped => Background::Stepped,
-        }
-    }
-}
-
 /// Describes the data that a repair gave up.
 fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     let bridged = (bridged > 0).then(|| {
@@ -371,8 +335,4 @@ fn identify(
     let identity = Identity::new(NodeId(seed), backend, part);
     identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
     Ok((identity, true))
-}
-
-pub(crate) fn io_error(path: &Path, operation: &'static str, error: &io::Error) -> OpenError {
-    OpenError::Io { path: path.to_owned(), operation, message: error.to_string() }
 }

@@ -28,7 +28,7 @@ use thalweg_types::Durability;
 use crate::{
     call::Call,
     caller::{self, Service},
-    cluster::admission,
+    clustered,
     dispatch::{Operation, ROUTES, dispatch},
     draining,
     origin::Forbidden,
@@ -89,7 +89,7 @@ impl Http {
         let answer = match self.admit(operation, &mut call, service) {
             Ok(_held) => match &self.app.cluster {
                 None => dispatch(operation, &self, &mut call).await,
-                Some(cluster) => Box::pin(admission::answer(operation, cluster, &self, &mut call)).await,
+                Some(cluster) => Box::pin(clustered::answer(operation, cluster, &self, &mut call)).await,
             },
             Err(error) => Err(error),
         };

@@ -21,6 +21,7 @@ mod caches;
 mod call;
 mod caller;
 mod cluster;
+mod clustered;
 mod commit;
 mod connection;
 mod describe;

@@ -340,11 +340,6 @@ const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_STALE_ROW_BYTES + 2 * MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
-const _: () = assert!(MAX_REDIS_DELIVERY_STEPS + crate::steps::read_bytes(MAX_VALUE_BYTES) + 4_000 < MAX_COMMAND_STEPS);
-const _: () = assert!(
-    crate::steps::read_bytes(MAX_REDIS_COPY_BYTES) + crate::steps::written_bytes(MAX_REDIS_COPY_BYTES) + 4_000
-        < MAX_COMMAND_STEPS
-);
 // A segment of a member can hold any entry: a single large command, or as many commands as fit. Headers, framing and
 // the reserve at a segment's end are far below 1 MiB.
 const _: () = assert!(MAX_COMMAND_BYTES + MAX_ENTRY_BYTES + (1 << 20) <= MIN_MEMBER_SEGMENT_BYTES as usize);

@@ -73,4 +73,11 @@ const _: () = assert!(
         < MAX_COMMAND_STEPS
 );
 // As many deletes as a commit can have are never rejected, with the row that each of them replaces.
+const _: () = assert!(
+    crate::limits::MAX_REDIS_DELIVERY_STEPS + read_bytes(crate::limits::MAX_VALUE_BYTES) + 4_000 < MAX_COMMAND_STEPS
+);
+const _: () = assert!(
+    read_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + written_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + 4_000
+        < MAX_COMMAND_STEPS
+);
 const _: () = assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);

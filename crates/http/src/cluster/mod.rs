@@ -7,7 +7,6 @@
 //! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `admission` has checked the
 //! token of its request. On a node without a cluster each handler answers with `not_clustered`.
 
-pub(crate) mod admission;
 pub(crate) mod events;
 mod json;
 

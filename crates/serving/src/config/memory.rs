@@ -11,7 +11,7 @@ use thalweg_types::limits::{
     MAX_WATCH_QUEUES_BYTES, MIN_CACHE_BYTES,
 };
 
-use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize};
+use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize, memory_size::LEAST_REPLY_BYTES};
 use crate::limits::{
     CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
     OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
@@ -52,9 +52,6 @@ pub(super) const FOLLOWERS: [&str; 20] = [
 
 /// Followers that hold data of the state or of caches. The others bound what clients do.
 const OF_STATE: [&str; 4] = ["cache_bytes", "memtable_bytes", "max_caches_bytes", "new_cache_bytes"];
-
-/// Least bound on the bytes of large replies: three values of the maximum size.
-pub(super) const LEAST_REPLY_BYTES: u64 = 3 * MAX_VALUE_BYTES as u64;
 
 /// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.
 impl Config {

@@ -11,6 +11,8 @@ use super::{ByteSize, Setting};
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
+/// Least bound on the bytes of large replies: three values of the maximum size.
+pub(super) const LEAST_REPLY_BYTES: u64 = 3 * thalweg_types::limits::MAX_VALUE_BYTES as u64;
 /// Smallest size that `memory` accepts.
 pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 

@@ -9,6 +9,7 @@
 
 mod certificate;
 mod cluster;
+mod cluster_checks;
 mod explain;
 mod hosts;
 mod layers;
@@ -513,7 +514,7 @@ impl Config {
                 "at least max_body_bytes; otherwise the largest body is never admitted",
             );
         }
-        if self.max_reply_bytes_in_flight.0 < memory::LEAST_REPLY_BYTES {
+        if self.max_reply_bytes_in_flight.0 < memory_size::LEAST_REPLY_BYTES {
             return wrong(
                 "max_reply_bytes_in_flight",
                 "at least 24MiB; otherwise the largest values are never admitted",

@@ -18,12 +18,24 @@ use super::{
     options::BufferOptions,
     store::{Demand, Store},
     version::{BufferedView, Sealed, Version},
-    worker::{ThreadMain, run_caught},
 };
 use crate::{
     backend::{Applied, BackendError, BackendHealth, Change, LogBarrier},
     memtable::{ArenaPool, BatchNumber, Memtable},
 };
+
+/// Name and main function of a background thread of the store. The function returns when the thread must stop.
+pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
+
+/// Runs the work of a background thread. A panic is an error.
+pub(super) fn run_caught<S: Store>(
+    shared: &Shared<S>,
+    work: fn(&Shared<S>) -> Result<(), BackendError>,
+) -> Result<(), BackendError> {
+    let panicked = |_| Err(BackendError::Failed("background work panicked".to_owned()));
+    let work = std::panic::AssertUnwindSafe(|| work(shared));
+    std::panic::catch_unwind(work).unwrap_or_else(panicked)
+}
 
 /// State that readers, the writer and the background threads of a backend share.
 pub struct Shared<S: Store> {

@@ -6,20 +6,15 @@
 //! existing data. A failed sync is never retried, because the retry could succeed although pages that the first sync
 //! could not write are lost.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    thread::JoinHandle,
-};
+use std::{sync::Arc, thread::JoinHandle};
 
 use super::{
-    shared::{Shared, Work},
+    shared::{Shared, Work, run_caught},
     store::Store,
 };
 use crate::backend::BackendError;
 
-/// Name and main function of a background thread of the store. The function returns when the thread must stop.
-pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
+pub use super::shared::ThreadMain;
 
 /// Returns the work of all background threads: of the thread that persists sealed memtables, and of the store's own
 /// ones.
@@ -53,15 +48,6 @@ pub(super) fn start<S: Store>(
         }
     }
     Ok(threads)
-}
-
-/// Runs the work of a background thread. A panic is an error.
-pub(super) fn run_caught<S: Store>(
-    shared: &Shared<S>,
-    work: fn(&Shared<S>) -> Result<(), BackendError>,
-) -> Result<(), BackendError> {
-    let panicked = |_| Err(BackendError::Failed("background work panicked".to_owned()));
-    catch_unwind(AssertUnwindSafe(|| work(shared))).unwrap_or_else(panicked)
 }
 
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {

@@ -72,7 +72,7 @@ macro_rules! kinds {
 
         $(
             impl<'a> PeerFrame<'a> for $frame $(<$lt>)? {
-                const KIND: PeerKind = PeerKind::$frame;
+                const KIND: u8 = PeerKind::$frame as u8;
             }
         )*
     };

@@ -9,8 +9,6 @@
 
 use thalweg_types::codec::{EncodeError, Field, Malformed, Structure};
 
-use super::frames::PeerKind;
-
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
@@ -58,7 +56,7 @@ pub enum HeaderError {
 pub struct Header {
     /// Length of the body in bytes, as sent.
     pub len: usize,
-    /// Number of the frame's kind, see [`PeerKind`].
+    /// Number of the frame's kind, see [`PeerKind`](super::PeerKind).
     pub kind: u8,
     /// True if the body is compressed.
     pub is_compressed: bool,
@@ -92,8 +90,8 @@ impl Header {
 
 /// A body of one kind of frame.
 pub trait PeerFrame<'a>: Field<'a> + Structure {
-    /// Kind of the frame.
-    const KIND: PeerKind;
+    /// Number of the frame's kind.
+    const KIND: u8;
 
     /// Decodes a body. Bytes that remain after it are an error.
     fn decode_body(body: &'a [u8]) -> Result<Self, Malformed> {
@@ -115,7 +113,7 @@ pub fn encode<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec<u8>) -> Re
     });
     match encoded {
         Ok(len) => {
-            Header { len, kind: F::KIND as u8, is_compressed: false, id }.put(&mut out[begin..]);
+            Header { len, kind: F::KIND, is_compressed: false, id }.put(&mut out[begin..]);
             Ok(())
         }
         Err(error) => {

@@ -1,0 +1,57 @@
+//! Checks of the settings of a node's membership in a cluster.
+
+use std::net::SocketAddr;
+
+use super::{Advertise, Config, ConfigError};
+
+/// Largest number of nodes that can found a cluster together.
+const MAX_FOUNDERS: u32 = 7;
+
+impl Config {
+    /// Returns an address at which clients reach this node, from the address at which a protocol listens. If it listens
+    /// on all addresses of the machine, the host is that of the advertised address.
+    #[must_use]
+    pub fn reachable(&self, listening: SocketAddr) -> String {
+        match &self.advertise {
+            Advertise::At(address) if listening.ip().is_unspecified() => {
+                let host = address.host();
+                format!("{host}:{}", listening.port())
+            }
+            _ => listening.to_string(),
+        }
+    }
+
+    /// Checks the settings of a cluster.
+    pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
+        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        let Some(address) = self.cluster.address() else {
+            for (name, is_set) in [
+                ("cluster_init", self.cluster_init),
+                ("join", !self.join.0.is_empty()),
+                ("expect", self.expect > 0),
+                ("join_token", self.join_token.is_set()),
+            ] {
+                if is_set {
+                    return wrong(name, "given together with cluster, the address for the other nodes");
+                }
+            }
+            return Ok(());
+        };
+        if self.cluster_init && !self.join.0.is_empty() {
+            return wrong("join", "given without cluster_init: a node creates a cluster, or joins one");
+        }
+        if self.expect > 0 && self.join.0.is_empty() {
+            return wrong("expect", "given together with join, the addresses of the nodes that found the cluster");
+        }
+        if self.expect > MAX_FOUNDERS {
+            return wrong("expect", "at most 7");
+        }
+        if !address.ip().is_loopback() && !self.allow_unprotected {
+            return Err(ConfigError::PlainLinks { address });
+        }
+        if address.ip().is_unspecified() && self.advertise == Advertise::Listening {
+            return wrong("advertise", "HOST:PORT, because cluster listens on all addresses of the machine");
+        }
+        Ok(())
+    }
+}
