@@ -159,7 +159,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Layers;
+    use crate::config::{Config, ConfigError, Layers};
 
     #[test]
     fn addresses_of_members_have_host_and_port() {
