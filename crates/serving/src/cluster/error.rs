@@ -61,7 +61,7 @@ pub enum ClusterError {
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
-    /// Without the member, the reachable voters would not be a majority.
+    /// The reachable voters would not be a majority without the member.
     #[error(
         "after this removal {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"

@@ -53,7 +53,7 @@ pub struct Shared<S: Store> {
     /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
-    /// In stepped mode, the work of the background threads, which there are none of; otherwise empty.
+    /// Work that callers do in stepped mode, in place of background threads; empty in the other mode.
     steps: Vec<ThreadMain<S>>,
 }
 
@@ -184,7 +184,7 @@ impl<S: Store> Shared<S> {
         !self.steps.is_empty()
     }
 
-    /// In stepped mode, does all pending background work on the caller's thread, except what waits for room on the disk.
+    /// Does all pending background work on the caller's thread in stepped mode, except work that waits for disk room.
     /// Returns true if something was persisted or compacted. Does nothing if there are threads for this work.
     pub(super) fn work_off(&self) -> bool {
         if !self.is_stepped() {

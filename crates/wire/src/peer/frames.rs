@@ -564,7 +564,7 @@ structure! {
 structure! {
     /// Reply to a request that had no effect, or whose effect is unknown.
     Failed<'a> as "failed" {
-        /// What the sender of the request can do.
+        /// Class of the error: the sender of the request retries, changes it, or stops.
         class: Action,
         /// Code of the error.
         code: &'a str,

@@ -17,7 +17,7 @@ use thalweg_types::{Index, Lsn, SpaceId};
 
 use super::InstallError;
 
-/// What the unapplied part of a log contains, read up to its present end.
+/// Contents of the unapplied part of a log, read up to its present end.
 #[derive(Debug)]
 pub(super) struct LogTail {
     /// LSN from which the records continue the snapshot: that of the first entry after it, or the end of the log.
@@ -51,7 +51,7 @@ impl LogTail {
     }
 }
 
-/// Whether a catch-up has passed entries that the snapshot covers.
+/// Kinds of records that a catch-up has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
     OwnRecords,
