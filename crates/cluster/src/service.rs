@@ -405,10 +405,11 @@ impl Requests {
 
 impl Service for Requests {
     fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>> {
-        if self.consensus.is_removed(node) {
-            return Err("the node was removed from the cluster; it can only join with a new directory".into());
+        match self.consensus.is_removed(node) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err("the node was removed from the cluster; it can only join with a new directory".into()),
+            Err(error) => Err(format!("this node cannot read its state: {error}").into()),
         }
-        Ok(())
     }
 
     fn connected(&self, peer: &Peer) {

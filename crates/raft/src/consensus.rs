@@ -14,8 +14,8 @@
 //! stands for election for one lease, unless it is the only voter or has never voted.
 
 use std::{
-    cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
+    cell::Cell,
+    collections::BTreeMap,
     fmt, io,
     rc::Rc,
     sync::Arc,
@@ -92,8 +92,6 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub transferred: Cell<Option<Term>>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
-    /// Ids of the members that this node has seen while it ran, also of those that were removed.
-    pub seen: RefCell<BTreeSet<NodeId>>,
     /// Term in which this node leads or has led, and since when.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub is_stopped: Cell<bool>,
@@ -164,7 +162,6 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             trusts_itself_at: if may_vote { now } else { now + options.lease() },
             transferred: Cell::new(None),
             is_changing: Cell::new(false),
-            seen: RefCell::default(),
             led_since: Cell::new((Term::ZERO, now)),
             is_stopped: Cell::new(false),
         };
@@ -333,15 +330,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Tells the member which node leads, and notes the members of the group, until consensus ends.
+    /// Tells the member which node leads, until consensus ends.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
-            {
-                let seen = metrics.borrow_watched();
-                let members = seen.committed_membership_config.membership().nodes();
-                self.0.seen.borrow_mut().extend(members.map(|(node, _)| NodeId(*node)));
-            }
             self.update_leadership();
             if metrics.changed().await.is_err() {
                 break;

@@ -6,8 +6,8 @@
 //! * A new member is a learner: it receives entries and does not count in any majority.
 //! * A learner becomes a voter when it lacks few entries, and the voters that answer remain a majority.
 //! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
-//! * Node ids are never used again: an id is a random number that a directory gets when it is created. The leader also
-//!   refuses ids of former members that it has seen since it was started.
+//! * Node ids are never used again: an id is a random number that a directory gets when it is created, and the state
+//!   remembers the ids of removed members.
 //! * One change is made at a time, also if a change is interrupted half-way: a new one first completes it.
 
 use std::{
@@ -22,13 +22,13 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use thalweg_replica::{Leadership, Membership, NodeInfo, ProposeError};
-use thalweg_state::membership::LogId;
+use thalweg_state::{machine::MachineError, membership::LogId};
 use thalweg_types::{Index, NodeId};
 
 use crate::{
     consensus::Consensus,
     convert::{log_id, membership},
-    error::ChangeError,
+    error::{BarrierError, ChangeError},
     proposals::leader_in,
     types::Types,
 };
@@ -147,11 +147,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     /// Adds a learner, or confirms that it is one.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
+        self.apply_earlier_changes().await?;
         let status = self.led()?;
         match status.members.get(&node) {
             Some(known) if known.info == info => return Ok(()),
             Some(_) => return Err(ChangeError::AlreadyMember(node)),
-            None if self.is_removed(node) => return Err(ChangeError::Removed(node)),
+            None if self.is_removed(node).map_err(|error| ChangeError::Stopped(error.to_string()))? => {
+                return Err(ChangeError::Removed(node));
+            }
             None => {}
         }
         let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
@@ -216,12 +219,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this node knows that a node was removed, so that its id is never used again.
-    #[must_use]
-    pub fn is_removed(&self, node: NodeId) -> bool {
-        let metrics = self.0.raft.server_metrics();
-        let is_member = metrics.borrow_watched().membership_config.membership().get_node(&node.0).is_some();
-        !is_member && self.0.seen.borrow().contains(&node)
+    /// Returns true if a node was removed, as far as this node has applied the log. Its id is never used again.
+    pub fn is_removed(&self, node: NodeId) -> Result<bool, MachineError> {
+        self.0.member.machine().is_removed(node)
     }
 
     /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after
@@ -302,6 +302,20 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 return Err(ChangeError::NoMajority { alive, voters });
             }
             Types::<Rt>::sleep(ANSWER_POLL).await;
+        }
+    }
+
+    /// Waits until this leader has applied all changes that were made before, because the state remembers who was removed.
+    async fn apply_earlier_changes(&self) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        match self.read_linearizable(MAX_CHANGE).await {
+            Ok(_) => Ok(()),
+            Err(BarrierError::Stopped(reason)) => Err(ChangeError::Stopped(reason)),
+            Err(BarrierError::NoQuorum | BarrierError::Behind) => {
+                self.check_majority(&voters(&status)).await?;
+                Err(ChangeError::InProgress)
+            }
+            Err(_) => Err(not_leader(&self.0.member.leadership())),
         }
     }
 

@@ -3,14 +3,19 @@
 //! Owns: the effect of each kind of record, and the checks that a record follows those before it. Does not own: which
 //! records are valid (`valid`), and when an entry may be applied.
 
+use std::collections::BTreeSet;
+
 use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_state::{
     machine::{Entry, LocalOutcome, Machine},
     membership::LogId,
 };
-use thalweg_types::{Index, Lsn, command::Outcome};
+use thalweg_types::{Index, Lsn, NodeId, command::Outcome};
 
-use crate::{error::OpenError, membership::Vote};
+use crate::{
+    error::OpenError,
+    membership::{Membership, Vote},
+};
 
 /// Checks that the log contains all records that the state has not applied, and all that it has applied.
 pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError> {
@@ -50,7 +55,8 @@ pub(crate) fn apply_record(
                 check_follows(machine, record)?;
             }
             let id = LogId { term: record.term, index: record.index };
-            machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
+            let removed = removed_by(machine, record)?;
+            machine.apply_membership(id, record.time, &record.payload, &removed, next_lsn)?;
         }
         RecordKind::Blank => {
             check_follows(machine, record)?;
@@ -70,6 +76,16 @@ pub(crate) fn apply_record(
         }
     }
     Ok(None)
+}
+
+/// Returns the nodes that the applied membership has and the membership in `record` has not.
+fn removed_by(machine: &Machine, record: &LogRecord) -> Result<BTreeSet<NodeId>, OpenError> {
+    let decode = |payload: &[u8]| Membership::decode(payload);
+    let malformed = || OpenError::Malformed { lsn: record.lsn, what: "membership" };
+    let next = decode(&record.payload).ok_or_else(malformed)?;
+    let Some(applied) = machine.membership()? else { return Ok(BTreeSet::new()) };
+    let applied = decode(&applied.payload).ok_or_else(malformed)?;
+    Ok(applied.members().keys().filter(|node| !next.members().contains_key(node)).copied().collect())
 }
 
 /// Checks that the index and term of an entry follow those of the previous entry. The membership at index 0 has no

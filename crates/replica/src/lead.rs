@@ -8,7 +8,7 @@
 //! that did not survive here. A node with truncated entries in its log also begins a new term: other nodes
 //! may have those entries, under indexes that are used again.
 
-use std::io::IoSlice;
+use std::{collections::BTreeSet, io::IoSlice};
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
 use thalweg_state::{machine::Machine, membership::LogId};
@@ -71,7 +71,7 @@ fn found_space(
         [draft(RecordKind::Membership, Term::ZERO, &membership_part), draft(RecordKind::Vote, FIRST_TERM, &vote_part)];
     let appended = log.append(&drafts, Durability::Disk, Purpose::Reclaim)?;
     let id = LogId { term: Term::ZERO, index: Index::ZERO };
-    machine.apply_membership(id, time, &membership, appended.first.next())?;
+    machine.apply_membership(id, time, &membership, &BTreeSet::new(), appended.first.next())?;
     machine.apply_vote(&vote, appended.next)?;
     Ok(FIRST_TERM)
 }

@@ -83,6 +83,8 @@ pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
 pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
 /// Row key of the id of the purged entry: the last entry that the log no longer has to retain.
 pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
+/// Row key of the ids of nodes that were members and were removed.
+pub(crate) const REMOVED: [u8; 2] = [TAG_MEMBERSHIP, 4];
 
 /// Row key of the history floor, below which this node's log cannot be read as history. Other keys with this tag also
 /// contain an entry's index.
@@ -381,7 +383,7 @@ mod tests {
     #[test]
     fn layouts_are_pinned() {
         assert_eq!(META, [0x01]);
-        assert_eq!([MEMBERSHIP, VOTE, PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
+        assert_eq!([MEMBERSHIP, VOTE, PURGED, REMOVED], [[0x05, 1], [0x05, 2], [0x05, 3], [0x05, 4]]);
         assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!([TAG_DEADLINE, TAG_LEASE, TAG_ATTACHED], [0x08, 0x09, 0x0a]);

@@ -1,28 +1,31 @@
-//! Consensus data that must survive after its log records are freed: the last applied membership (list of nodes), this
-//! node's vote, and the last purged entry.
+//! Consensus data that must survive after its log records are freed: the last applied membership (list of nodes), the ids
+//! of removed nodes, this node's vote, and the last purged entry.
 //!
-//! Owns: the three rows and their layout. Does not own: the content of a membership or a vote. Both are the
+//! Owns: the four rows and their layout. Does not own: the content of a membership or a vote. Both are the
 //! payloads of their log records, as the replica layer encodes them.
 //!
 //! ```text
 //! 05 1 := term u64 | index u64 | payload        membership, and the entry that carried it
 //! 05 2 := payload                               vote
 //! 05 3 := term u64 | index u64                  last purged entry
+//! 05 4 := node u64*                             removed nodes, ascending; no row before the first
 //! ```
 //! Little-endian. Each row is written in the batch that moves `applied.lsn` past its record. So the log retains the
 //! record until the state has persisted the row, and after a crash the record or the row exists.
 //!
-//! All three rows belong to this node alone: no snapshot carries them to another node, and no digest covers them. The
-//! membership lists the nodes that have the state, and a restored snapshot begins a new group.
+//! No digest covers these rows. A vote and a purged entry belong to this node alone. A snapshot for another node of the
+//! group carries the membership and the removed nodes; a snapshot that is restored begins a new group without them.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use thalweg_store::View;
-use thalweg_types::{Index, Lsn, SpaceTime, Term};
+use thalweg_types::{Index, Lsn, NodeId, SpaceTime, Term};
 
 use crate::{
     entry::Position,
     error::MachineError,
-    keys::{MEMBERSHIP, PURGED, VOTE},
+    keys::{MEMBERSHIP, PURGED, REMOVED, VOTE},
     machine::state_machine::Machine,
 };
 
@@ -59,20 +62,35 @@ pub struct AppliedMembership {
     pub id: LogId,
     /// The membership as encoded in the payload of its log record.
     pub payload: Bytes,
+    /// Nodes that were members earlier. Their ids are never used again.
+    pub removed: BTreeSet<NodeId>,
 }
 
 impl AppliedMembership {
     /// Reads the membership from a view of the state.
     pub fn in_view(view: &dyn View) -> Result<Option<Self>, MachineError> {
-        view.get(&MEMBERSHIP)?.map(Self::decode).transpose()
+        view.get(&MEMBERSHIP)?.map(|row| Self::decode(&row, view.get(&REMOVED)?)).transpose()
     }
 
-    fn decode(row: Bytes) -> Result<Self, MachineError> {
+    fn decode(row: &Bytes, removed: Option<Bytes>) -> Result<Self, MachineError> {
         let Some(id) = row.first_chunk() else {
             return Err(MachineError::corrupt("membership row", &MEMBERSHIP, "row of a wrong length"));
         };
-        Ok(Self { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) })
+        let removed = removed.as_deref().map_or_else(|| Ok(BTreeSet::new()), decode_removed)?;
+        Ok(Self { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..), removed })
     }
+}
+
+fn decode_removed(row: &[u8]) -> Result<BTreeSet<NodeId>, MachineError> {
+    let (ids, []) = row.as_chunks() else {
+        return Err(MachineError::corrupt("removed row", &REMOVED, "row of a wrong length"));
+    };
+    Ok(ids.iter().map(|id| NodeId(u64::from_le_bytes(*id))).collect())
+}
+
+/// Encodes the row of the removed nodes.
+pub(crate) fn encode_removed(removed: &BTreeSet<NodeId>) -> Vec<u8> {
+    removed.iter().flat_map(|node| node.0.to_le_bytes()).collect()
 }
 
 fn decode_purged(row: &[u8]) -> Result<LogId, MachineError> {
@@ -81,22 +99,36 @@ fn decode_purged(row: &[u8]) -> Result<LogId, MachineError> {
 }
 
 impl Machine {
-    /// Applies an entry that contains a membership: stores the entry's payload and its log id.
+    /// Applies an entry that contains a membership: stores the entry's payload and its log id, and the nodes that the
+    /// membership before had and this one has not.
     pub fn apply_membership(
         &self,
         id: LogId,
         time: SpaceTime,
         payload: &[u8],
+        removed: &BTreeSet<NodeId>,
         next_lsn: Lsn,
     ) -> Result<(), MachineError> {
         let position = Position { next_lsn, entry: Some((id.term, id.index, time)) };
-        self.keep(position, &MEMBERSHIP, &[&id.encode(), payload])
+        self.with_applier(&position, None, |applying| {
+            if !removed.is_empty() {
+                let earlier = applying.get(&REMOVED)?;
+                let mut all = earlier.as_deref().map_or_else(|| Ok(BTreeSet::new()), decode_removed)?;
+                all.extend(removed);
+                applying.applier.staged.put(&[&REMOVED], &[&encode_removed(&all)]);
+            }
+            applying.applier.staged.put(&[&MEMBERSHIP], &[&id.encode(), payload]);
+            Ok(())
+        })
     }
 
     /// Stores the payload of a vote's record. The state's applied term, index and time do not change, because a vote is
     /// not an entry.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &VOTE, &[payload])
+        self.with_applier(&Position { next_lsn, entry: None }, None, |applying| {
+            applying.applier.staged.put(&[&VOTE], &[payload]);
+            Ok(())
+        })
     }
 
     /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and
@@ -114,7 +146,14 @@ impl Machine {
 
     /// Returns the last applied membership; `None` if no membership was ever applied.
     pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
-        self.backend.get(&MEMBERSHIP)?.map(AppliedMembership::decode).transpose()
+        let Some(row) = self.backend.get(&MEMBERSHIP)? else { return Ok(None) };
+        AppliedMembership::decode(&row, self.backend.get(&REMOVED)?).map(Some)
+    }
+
+    /// Returns true if the node was a member in an applied membership, and was removed by a later one.
+    pub fn is_removed(&self, node: NodeId) -> Result<bool, MachineError> {
+        let removed = self.backend.get(&REMOVED)?;
+        Ok(removed.as_deref().map(decode_removed).transpose()?.is_some_and(|removed| removed.contains(&node)))
     }
 
     /// Returns the payload of the last applied record of a vote; `None` if this node never voted.
@@ -125,12 +164,5 @@ impl Machine {
     /// Returns the id of the last entry that the log no longer has to retain; `None` if no entry was ever purged.
     pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
         self.backend.get(&PURGED)?.map(|row| decode_purged(&row)).transpose()
-    }
-
-    fn keep(&self, position: Position, key: &[u8], row: &[&[u8]]) -> Result<(), MachineError> {
-        self.with_applier(&position, None, |applying| {
-            applying.applier.staged.put(&[key], row);
-            Ok(())
-        })
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     },
     keys,
     keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
-    membership::{AppliedMembership, LogId},
+    membership::{AppliedMembership, LogId, encode_removed},
     row_kinds::{RowKind, SnapshotForm},
     segments::{
         inline_floor,
@@ -194,6 +194,9 @@ fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
 pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&membership.id.encode(), &membership.payload]);
+    if !membership.removed.is_empty() {
+        batch.put(&[&keys::REMOVED], &[&encode_removed(&membership.removed)]);
+    }
     begin_log(batch, applied);
     batch.put(&[&keys::PURGED], &[&last.encode()]);
     if let Some(vote) = vote {

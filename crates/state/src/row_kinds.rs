@@ -29,6 +29,7 @@ pub(crate) enum RowKind {
     Vote,
     /// The last entry that this node's log no longer has to retain (the purged entry).
     Purged,
+    Removed,
     /// A clear: a deleted prefix whose hidden rows are not all removed yet.
     Clear,
     /// Exact counts of keys and bytes in a keyspace.
@@ -90,6 +91,7 @@ impl RowKind {
             | Self::Membership
             | Self::Vote
             | Self::Purged
+            | Self::Removed
             | Self::HistoryFloor
             | Self::Verdict
             | Self::Mark => (SnapshotForm::Nothing, Form::Nothing, false),
@@ -131,6 +133,7 @@ impl RowKind {
                 [1] => Self::Membership,
                 [2] => Self::Vote,
                 [3] => Self::Purged,
+                [4] => Self::Removed,
                 _ => return None,
             },
             keys::TAG_CLEAR => Self::Clear,

@@ -7,7 +7,7 @@
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
 //!         | stored u32 | plain u32 | chain u32 | crc u32 | stored bytes                  32 bytes, then the contents
 //! begin  := part u8 | node u64 | since u64 | applied | before | group
-//! group  := nothing, or term u64 | index u64 | membership
+//! group  := nothing, or term u64 | index u64 | removed u32 | node u64* | membership
 //! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
 //! before := term u64 | index u64 | time u64
 //! row    := 0 | key_len u16 | value_len u32 | key | value
@@ -17,6 +17,8 @@
 //! ```
 //! All integers are little-endian. `crc` covers the header before it and the stored bytes. `chain` is the `crc` of the
 //! previous chunk, so a chunk that is missing, out of order or of another snapshot is detected.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use thalweg_replica::Membership;
@@ -184,9 +186,12 @@ pub(crate) struct Begin {
 impl Begin {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.info.encode().to_vec();
-        if let Some(AppliedMembership { id, payload }) = &self.membership {
+        if let Some(AppliedMembership { id, payload, removed }) = &self.membership {
             out.extend_from_slice(&id.term.0.to_le_bytes());
             out.extend_from_slice(&id.index.0.to_le_bytes());
+            // A group has fewer members in its life than fit into the number: each one is a change that people make.
+            out.extend_from_slice(&(removed.len() as u32).to_le_bytes());
+            removed.iter().for_each(|node| out.extend_from_slice(&node.0.to_le_bytes()));
             out.extend_from_slice(payload);
         }
         out
@@ -199,12 +204,20 @@ impl Begin {
             return Some(Self { info, membership: None });
         }
         let id = LogId { term: Term(reader.u64("term").ok()?), index: Index(reader.u64("index").ok()?) };
+        let mut removed = BTreeSet::new();
+        for _ in 0..reader.u32("number of removed nodes").ok()? {
+            let node = NodeId(reader.u64("removed node").ok()?);
+            if removed.last().is_some_and(|last| *last >= node) {
+                return None;
+            }
+            removed.insert(node);
+        }
         let payload = Bytes::copy_from_slice(reader.rest());
         let is_valid = version > 2
             && info.kind == PartKind::Full
             && id.index <= info.applied.index
             && Membership::decode(&payload).is_some();
-        is_valid.then_some(Self { info, membership: Some(AppliedMembership { id, payload }) })
+        is_valid.then_some(Self { info, membership: Some(AppliedMembership { id, payload, removed }) })
     }
 }
 
@@ -514,11 +527,13 @@ mod tests {
         }
         let full = SnapshotInfo { kind: PartKind::Full, ..info };
         let payload = Bytes::from(Membership::of_one(NodeId(7)).encode());
-        let membership = AppliedMembership { id: LogId { term: Term(1), index: Index(2) }, payload };
+        let removed = BTreeSet::from([NodeId(5), NodeId(6)]);
+        let membership = AppliedMembership { id: LogId { term: Term(1), index: Index(2) }, payload, removed };
         let begin = Begin { info: full, membership: Some(membership.clone()) };
         assert_eq!(Begin::decode(3, &begin.encode()), Some(begin.clone()));
         assert_eq!(begin.encode()[BEGIN_BYTES..][..16], *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
-        assert_eq!(begin.encode()[BEGIN_BYTES + 16..], membership.payload);
+        assert_eq!(begin.encode()[BEGIN_BYTES + 16..][..20], *b"\x02\0\0\0\x05\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0");
+        assert_eq!(begin.encode()[BEGIN_BYTES + 36..], membership.payload);
         assert_eq!(Begin::decode(2, &begin.encode()), None, "version 2 has no membership");
         assert_eq!(Begin::decode(3, &Begin { info, ..begin.clone() }.encode()), None, "nor has an increment");
         for cut in BEGIN_BYTES + 1..begin.encode().len() {

@@ -74,6 +74,17 @@ fn a_removed_voter_does_not_come_back() {
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
         cluster.write(&put("without it", b"v")).await;
         cluster.wait_equal(Index(1)).await;
+        // They still know it after a restart of both.
+        let rest: Vec<u64> = (1..=3).filter(|id| *id != gone).collect();
+        for id in &rest {
+            cluster.lose_power(*id, 7).await;
+        }
+        for id in &rest {
+            cluster.start(*id).await;
+        }
+        let leader = cluster.leader().await;
+        let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
         let other = (1..=3).find(|id| *id != leader.id && *id != gone).unwrap();
         cluster.lose_power(other, 6).await;
         cluster

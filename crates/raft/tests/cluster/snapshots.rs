@@ -2,7 +2,7 @@
 //!
 //! The snapshots of these tests contain rows only, without bytes in the log, and are installed in memory.
 
-use std::{io, rc::Rc, sync::Arc};
+use std::{collections::BTreeSet, io, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -147,7 +147,7 @@ impl SnapshotWriter for Writer {
             batch.put(&[&row[0]], &[&row[1]]);
         }
         let (id, membership) = &self.id.position.membership;
-        let membership = AppliedMembership { id: *id, payload: membership.encode().into() };
+        let membership = AppliedMembership { id: *id, payload: membership.encode().into(), removed: BTreeSet::new() };
         let vote = self.machine.vote().unwrap();
         portable::follow(&mut batch, &applied, &membership, vote.as_deref());
         backend.apply(&batch, applied).unwrap();

@@ -3,7 +3,7 @@
 //! Invariant: records are applied in log order. The node's own records (moves, votes, purges) before an entry
 //! are applied before that entry.
 
-use std::{io, sync::Arc};
+use std::{collections::BTreeSet, io, sync::Arc};
 
 use futures_util::{Stream, StreamExt};
 use openraft::{
@@ -77,7 +77,7 @@ impl Applier {
         let id = LogId { term: record.term, index: record.index };
         let mut outcomes = Vec::new();
         match record.kind {
-            RecordKind::Membership => self.machine.apply_membership(id, record.time, &record.payload, next_lsn),
+            RecordKind::Membership => self.machine.apply_membership(id, record.time, &record.payload, &BTreeSet::new(), next_lsn),
             RecordKind::Blank => self.machine.skip(next_lsn, Some((id.term, id.index, record.time))),
             RecordKind::Entry => {
                 let (payload, at) = (&record.payload[..], record.payload_at);

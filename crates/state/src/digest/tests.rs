@@ -49,11 +49,12 @@ fn data_key() -> Vec<u8> {
 
 #[test]
 fn rows_about_a_node_have_no_form() {
-    let keys: [&[u8]; 8] = [
+    let keys: [&[u8]; 9] = [
         &keys::liveness_row(Generation(1)),
         &keys::MEMBERSHIP,
         &keys::VOTE,
         &keys::PURGED,
+        &keys::REMOVED,
         &keys::HISTORY_FLOOR,
         &keys::verdict(Index(1)),
         &keys::history_mark(Revision(1)),
@@ -187,7 +188,7 @@ fn unknown_kinds_and_broken_rows_are_corruption() {
         (b"\0", b""),
         (b"\x7f", b""),
         (b"\xf0", b""),
-        (&[keys::TAG_MEMBERSHIP, 4], b""),
+        (&[keys::TAG_MEMBERSHIP, 5], b""),
         (&[keys::TAG_VERSIONS, 3], b""),
         (&data_key(), b"\x01\0\0\0\0\0\0\0\0short"),
         (&version, b"short"),

@@ -2,7 +2,7 @@
 //!
 //! `THALWEG_BLESS=1` rewrites the file.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, path::Path, time::Duration};
 
 use thalweg_state::{
     keyspaces::StoredValue,
@@ -93,7 +93,7 @@ pub fn fixed(options: MachineOptions) -> Bench {
         ],
     );
     let mut passed = || bench.log.skip(SpaceTime(3_000_000)).next_lsn;
-    bench.machine.apply_membership(MEMBERSHIP, SpaceTime(3_000_000), b"members", passed()).unwrap();
+    bench.machine.apply_membership(MEMBERSHIP, SpaceTime(3_000_000), b"members", &BTreeSet::new(), passed()).unwrap();
     bench.machine.apply_vote(b"vote", passed()).unwrap();
     bench.machine.apply_purged(PURGED, passed()).unwrap();
     bench
