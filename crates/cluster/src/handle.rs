@@ -72,7 +72,7 @@ impl ClusterHandle for Node {
 
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId> {
         let kind = if request.stays_learner { ManageKind::JoinAsLearner } else { ManageKind::Join };
-        self.change(kind, request.node, NodeInfo { name: request.name, address: request.address }, deadline)
+        self.change(kind, request.node, NodeInfo { name: request.name, ..NodeInfo::at(request.address) }, deadline)
     }
 
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_raft::{Consensus, ConsensusStatus};
+use thalweg_raft::Consensus;
 use thalweg_replica::Leadership;
 use thalweg_serving::cluster::{ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
@@ -74,7 +74,7 @@ pub(crate) fn compose(
             heard: if *node == here { Some(Since(0)) } else { heard.map(|(_, silent_for)| since(silent_for)) },
             log_index: known.map(|(last, _)| last),
             applied_index: known.map(|(_, applied)| applied),
-            lag: matched.map(|matched| lag_of(&status, last, matched)),
+            lag: matched.map(|matched| lag_of(consensus, last, matched)),
             behind: if *node == here { None } else { facts.behind().map(since) },
         }
     });
@@ -92,8 +92,7 @@ pub(crate) fn compose(
     }
 }
 
-/// Returns the distance between the last entry of this node and the last one of a member. The bytes are estimated from
-/// the mean size of the entries in the log.
-fn lag_of(_: &ConsensusStatus, last: Index, matched: Index) -> Lag {
-    Lag { entries: last.0.saturating_sub(matched.0), bytes: 0 }
+/// Returns the distance between the last entry of this node and the last one of a member.
+fn lag_of(consensus: &Consensus<Rt>, last: Index, matched: Index) -> Lag {
+    Lag { entries: last.0.saturating_sub(matched.0), bytes: consensus.bytes_after(matched) }
 }

@@ -6,7 +6,7 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
     future::{Future, ready},
     rc::Rc,
@@ -147,8 +147,6 @@ pub(crate) struct Requests {
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
-    /// Nodes that have joined as learners and stay it until they are promoted. Known to the leader that added them only.
-    pub learners: RefCell<BTreeSet<NodeId>>,
     receiving: RefCell<BTreeMap<NodeId, Receiving>>,
 }
 
@@ -166,8 +164,8 @@ impl Requests {
         data: Data,
         about: AboutNode,
     ) -> Self {
-        let (about, learners, receiving) = (RefCell::new(about), RefCell::default(), RefCell::default());
-        Self { consensus, network, ears, events, snapshots, data, about, learners, receiving }
+        let (about, receiving) = (RefCell::new(about), RefCell::default());
+        Self { consensus, network, ears, events, snapshots, data, about, receiving }
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -265,18 +263,13 @@ impl Requests {
         let change = async {
             match kind {
                 ManageKind::Join | ManageKind::JoinAsLearner => {
+                    let info = NodeInfo { stays_learner: kind == ManageKind::JoinAsLearner, ..info };
                     match consensus.add_learner(node, info.clone()).await {
                         Err(ChangeError::AlreadyMember(_)) => consensus.set_info(node, info).await?,
                         added => added?,
                     }
-                    if kind == ManageKind::JoinAsLearner {
-                        self.learners.borrow_mut().insert(node);
-                    }
                 }
-                ManageKind::Promote => {
-                    self.learners.borrow_mut().remove(&node);
-                    consensus.promote(node).await?;
-                }
+                ManageKind::Promote => consensus.promote(node).await?,
                 ManageKind::Remove => consensus.remove(node, Removal::Safe).await?,
                 ManageKind::ForceRemove => consensus.remove(node, Removal::Forced).await?,
                 ManageKind::Transfer => return consensus.transfer((node != UNKNOWN).then_some(node)).await,
@@ -292,7 +285,7 @@ impl Requests {
     async fn manage(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let Manage { kind, node, name, address, timeout_millis } = Manage::decode_body(&body)?;
-            let info = NodeInfo { name: name.to_owned(), address: address.to_owned() };
+            let info = NodeInfo { name: name.to_owned(), ..NodeInfo::at(address) };
             let node = self.change_members(kind, node, info, within(timeout_millis)).await?;
             Ok(Managed { node })
         };

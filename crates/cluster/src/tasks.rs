@@ -81,7 +81,7 @@ impl Tasks {
     }
 
     pub fn own_info(&self) -> NodeInfo {
-        NodeInfo { name: self.options.name.clone(), address: self.advertise.clone() }
+        NodeInfo { name: self.options.name.clone(), ..NodeInfo::at(self.advertise.clone()) }
     }
 
     /// Other members with their addresses.
@@ -290,7 +290,7 @@ impl Tasks {
             let node = connection.node();
             let described = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await;
             let about = described.map_err(|error| error.to_string())?;
-            members.insert(node, NodeInfo { name: about.name, address: address.clone() });
+            members.insert(node, NodeInfo { name: about.name, ..NodeInfo::at(address.clone()) });
         }
         if members.len() != self.options.expect {
             let found = members.len();
@@ -310,9 +310,10 @@ impl Tasks {
                 continue;
             }
             let status = self.consensus.status();
-            let learners = status.members.iter().filter(|(node, member)| {
-                !member.votes && !self.requests.learners.borrow().contains(node) && member.matched.is_some()
-            });
+            let learners = status
+                .members
+                .iter()
+                .filter(|(_, member)| !member.votes && !member.info.stays_learner && member.matched.is_some());
             for (node, _) in learners {
                 match self.consensus.promote(*node).await {
                     Ok(()) => tracing::info!(%node, "a learner has caught up and votes now"),

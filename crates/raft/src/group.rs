@@ -78,7 +78,7 @@ impl Group {
         if self.index.is_empty() {
             self.index.begin_at(record.index);
         }
-        self.index.push(record.term, record.lsn, record.payload_at);
+        self.index.push(record.term, record.lsn, record.payload_at, record.payload.len());
         self.last_time = record.time;
         if record.kind == RecordKind::Membership {
             let membership = Membership::decode(&record.payload);

@@ -1,11 +1,11 @@
 //! Positions of a group's entries in the log.
 //!
-//! Owns: the range of indexes that the group's log contains, the LSN of some of its entries (*anchors*), and the first
-//! index of each term. Does not own: the entries.
+//! Owns: the range of indexes that the group's log contains, the LSN of some of its entries (*anchors*), the first index of
+//! each term, and the number of bytes of entries before each anchor. Does not own: the entries.
 //!
-//! Memory: 16 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records of
-//! the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 1/16 byte each, and a GiB of
-//! large entries takes 256 KiB. A read starts at the last anchor before its first entry.
+//! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records of
+//! the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 3/32 byte each, and a GiB
+//! of large entries takes 384 KiB. A read starts at the last anchor before its first entry.
 //!
 //! Invariants: `first <= next`; anchors and terms ascend; the first anchor and the first term cover `first`, if there
 //! are entries.
@@ -24,6 +24,8 @@ const ANCHOR_BYTES: u32 = 64 * 1024;
 struct Anchor {
     index: Index,
     lsn: Lsn,
+    /// Bytes of the entries before this one that this index has seen.
+    bytes_before: u64,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(crate) struct SparseIndex {
     /// Index after the last entry.
     next: Index,
     anchors: VecDeque<Anchor>,
+    /// Bytes of all entries up to the last one that this index has seen.
+    bytes: u64,
     /// First known index of each term.
     terms: VecDeque<(Index, Term)>,
     /// Position of the newest anchor's entry; `None` if the next entry must become an anchor.
@@ -58,8 +62,8 @@ impl SparseIndex {
         (self.first, self.next) = (first, first);
     }
 
-    /// Adds the entry with index [`next`](Self::next).
-    pub fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition) {
+    /// Adds the entry with index [`next`](Self::next), whose payload has `len` bytes.
+    pub fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition, len: usize) {
         let index = self.next;
         let is_near = self.anchors.back().zip(self.newest_at).is_some_and(|(anchor, anchor_at)| {
             lsn.0 - anchor.lsn.0 < ANCHOR_RECORDS
@@ -67,12 +71,13 @@ impl SparseIndex {
                 && at.offset - anchor_at.offset < ANCHOR_BYTES
         });
         if !is_near {
-            self.anchors.push_back(Anchor { index, lsn });
+            self.anchors.push_back(Anchor { index, lsn, bytes_before: self.bytes });
             self.newest_at = Some(at);
         }
         if self.terms.back().is_none_or(|(_, last)| *last != term) {
             self.terms.push_back((index, term));
         }
+        self.bytes += len as u64;
         self.next = index.next();
     }
 
@@ -81,6 +86,7 @@ impl SparseIndex {
         if from >= self.next {
             return;
         }
+        self.bytes -= self.bytes_from(from);
         self.next = from.max(self.first);
         while self.anchors.pop_back_if(|anchor| anchor.index >= from).is_some() {}
         while self.terms.pop_back_if(|(first, _)| *first >= from).is_some() {}
@@ -114,6 +120,22 @@ impl SparseIndex {
     pub fn seek(&self, index: Index) -> Option<Lsn> {
         let after = self.anchors.partition_point(|anchor| anchor.index <= index);
         Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
+    }
+
+    /// Returns the number of bytes of the payloads from an entry on. Between two anchors all entries count as equally large.
+    pub fn bytes_from(&self, index: Index) -> u64 {
+        let index = index.max(self.first);
+        if index >= self.next {
+            return 0;
+        }
+        let after = self.anchors.partition_point(|anchor| anchor.index <= index);
+        let Some(anchor) = after.checked_sub(1).and_then(|at| self.anchors.get(at)) else { return 0 };
+        let (next, bytes) =
+            self.anchors.get(after).map_or((self.next, self.bytes), |next| (next.index, next.bytes_before));
+        let (entries, share) = (next.0 - anchor.index.0, next.0 - index.0);
+        let between = u128::from(bytes - anchor.bytes_before) * u128::from(share) / u128::from(entries);
+        // The share is at most the whole, which is a u64.
+        self.bytes - bytes + between as u64
     }
 
     /// Returns the term of an entry.
@@ -157,7 +179,7 @@ mod tests {
     fn filled(entries: u64) -> SparseIndex {
         let mut index = SparseIndex::default();
         for number in 0..entries {
-            index.push(Term(number / 1000), Lsn(10 + number), at(1, 100 * number as u32));
+            index.push(Term(number / 1000), Lsn(10 + number), at(1, 100 * number as u32), 60);
         }
         index
     }
@@ -170,17 +192,20 @@ mod tests {
         assert_eq!(index.seek(Index(99_999)), Some(Lsn(10 + 99_840)));
         assert_eq!(index.last(), Some(LogId { term: Term(99), index: Index(99_999) }));
         assert!(index.bytes() < 100_000 / 4, "{}", index.bytes());
+        assert_eq!(index.bytes_from(Index(99_000)), 60_000);
     }
 
     #[test]
     fn large_entries_and_new_segments_have_anchors_of_their_own() {
         let mut index = SparseIndex::default();
-        index.push(Term(1), Lsn(1), at(1, 0));
-        index.push(Term(1), Lsn(2), at(1, ANCHOR_BYTES));
-        index.push(Term(1), Lsn(3), at(1, ANCHOR_BYTES + 1));
-        index.push(Term(1), Lsn(4), at(2, 0));
+        index.push(Term(1), Lsn(1), at(1, 0), ANCHOR_BYTES as usize);
+        index.push(Term(1), Lsn(2), at(1, ANCHOR_BYTES), 1);
+        index.push(Term(1), Lsn(3), at(1, ANCHOR_BYTES + 1), 1);
+        index.push(Term(1), Lsn(4), at(2, 0), 7);
         let found: Vec<_> = (0..4).map(|entry| index.seek(Index(entry)).unwrap().0).collect();
         assert_eq!(found, [1, 2, 2, 4]);
+        let bytes: Vec<_> = (0..5).map(|entry| index.bytes_from(Index(entry))).collect();
+        assert_eq!(bytes, [u64::from(ANCHOR_BYTES) + 9, 9, 8, 7, 0]);
     }
 
     #[test]
@@ -188,7 +213,8 @@ mod tests {
         let mut index = filled(100);
         index.truncate(Index(50));
         assert_eq!((index.next(), index.term(Index(50))), (Index(50), None));
-        index.push(Term(7), Lsn(900), at(1, 20_000));
+        index.push(Term(7), Lsn(900), at(1, 20_000), 5);
+        assert_eq!((index.bytes_from(Index(0)), index.bytes_from(Index(50))), (50 * 60 + 5, 5));
         assert_eq!(index.seek(Index(49)), Some(Lsn(10)));
         assert_eq!(index.seek(Index(50)), Some(Lsn(900)));
         assert_eq!(index.term(Index(50)), Some(Term(7)));
@@ -202,6 +228,7 @@ mod tests {
         index.purge(Index(1500));
         assert_eq!((index.first(), index.next()), (Index(1501), Index(3000)));
         assert_eq!(index.seek(Index(1501)), Some(Lsn(10 + 1280)));
+        assert_eq!((index.bytes_from(Index(0)), index.bytes_from(Index(2990))), (1499 * 60, 600));
         assert_eq!((index.term(Index(1500)), index.term(Index(1501))), (None, Some(Term(1))));
         let ends: Vec<_> = index.term_ends(Index(1501), Index(2999)).map(|id| (id.term.0, id.index.0)).collect();
         assert_eq!(ends, [(1, 1999)]);

@@ -53,6 +53,13 @@ pub struct MemberStatus {
     pub last_answer: Option<Duration>,
 }
 
+impl MemberStatus {
+    /// Returns the description of this member after it has joined again with another one.
+    fn rejoins_as(&self, info: &NodeInfo) -> NodeInfo {
+        NodeInfo { stays_learner: self.info.stays_learner || info.stays_learner, ..info.clone() }
+    }
+}
+
 /// Condition under which a member is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
@@ -136,6 +143,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
+    /// Returns the size in bytes of the entries that this node has after an entry, see [`LogReader::bytes_after`].
+    ///
+    /// [`LogReader::bytes_after`]: crate::LogReader::bytes_after
+    #[must_use]
+    pub fn bytes_after(&self, index: Index) -> u64 {
+        self.0.reader.bytes_after(index)
+    }
+
     /// Returns the membership of the group, as this node knows it.
     pub fn membership(&self) -> Result<Membership, ChangeError> {
         let stored = self.0.raft.server_metrics().borrow_watched().membership_config.clone();
@@ -145,12 +160,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         })
     }
 
-    /// Adds a learner, or confirms that it is one.
+    /// Adds a learner, or confirms that it is one. A node that joins again stays a learner if it joined as one.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         self.apply_earlier_changes().await?;
         let status = self.led()?;
         match status.members.get(&node) {
-            Some(known) if known.info == info => return Ok(()),
+            Some(known) if known.info == known.rejoins_as(&info) => return Ok(()),
             Some(_) => return Err(ChangeError::AlreadyMember(node)),
             None if self.is_removed(node).map_err(|error| ChangeError::Stopped(error.to_string()))? => {
                 return Err(ChangeError::Removed(node));
@@ -163,13 +178,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Changes the name and address of a member.
+    /// Changes the name and address of a member. A member that stays a learner stays one.
     pub async fn set_info(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         let status = self.led()?;
-        match status.members.get(&node) {
-            None => return Err(ChangeError::NotAMember(node)),
-            Some(known) if known.info == info => return Ok(()),
-            Some(_) => {}
+        let known = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+        let info = known.rejoins_as(&info);
+        if known.info == info {
+            return Ok(());
         }
         let mut nodes: BTreeMap<_, _> =
             status.members.iter().map(|(node, member)| (*node, member.info.clone())).collect();

@@ -43,6 +43,8 @@ use thalweg_types::{
 pub const MAX_ADDRESS_BYTES: usize = 1024;
 /// Maximum length of a member's name in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+/// Bit of an address's length that is set for members that stay learners.
+const STAYS_LEARNER: u16 = 1 << 15;
 /// Maximum number of members of a Raft group, including learners.
 pub const MAX_MEMBERS: usize = 1024;
 /// Maximum number of configs (sets of voters) in a membership. A change of the group uses two.
@@ -78,13 +80,15 @@ pub struct NodeInfo {
     pub name: String,
     /// Address at which the other members reach the node.
     pub address: String,
+    /// True if the leader must not make the node a voter by itself.
+    pub stays_learner: bool,
 }
 
 impl NodeInfo {
     /// Creates the description of a member without a name.
     #[must_use]
     pub fn at(address: impl Into<String>) -> Self {
-        Self { name: String::new(), address: address.into() }
+        Self { address: address.into(), ..Self::default() }
     }
 }
 
@@ -177,13 +181,14 @@ impl Membership {
             config.iter().for_each(|voter| out.extend_from_slice(&voter.0.to_le_bytes()));
         }
         out.extend_from_slice(&(self.members.len() as u32).to_le_bytes());
-        for (node, NodeInfo { name, address }) in &self.members {
+        for (node, NodeInfo { name, address, stays_learner }) in &self.members {
             out.extend_from_slice(&node.0.to_le_bytes());
             if has_names {
                 out.push(name.len() as u8);
                 out.extend_from_slice(name.as_bytes());
             }
-            out.extend_from_slice(&(address.len() as u16).to_le_bytes());
+            let flag = if *stays_learner { STAYS_LEARNER } else { 0 };
+            out.extend_from_slice(&(address.len() as u16 | flag).to_le_bytes());
             out.extend_from_slice(address.as_bytes());
         }
         out
@@ -236,7 +241,8 @@ fn decode_member(reader: &mut Reader<'_>, has_name: bool) -> Result<(NodeId, Nod
         info.name = decode_text(reader, len.into(), "name")?;
     }
     let len = reader.u16("address length")?;
-    info.address = decode_text(reader, len.into(), "address")?;
+    info.stays_learner = len & STAYS_LEARNER > 0;
+    info.address = decode_text(reader, (len & !STAYS_LEARNER).into(), "address")?;
     Ok((node, info))
 }
 
@@ -295,7 +301,7 @@ mod tests {
 
     fn named() -> Membership {
         let members = [
-            (NodeId(1), NodeInfo { name: "ax".to_owned(), address: "a:1".to_owned() }),
+            (NodeId(1), NodeInfo { name: "ax".to_owned(), address: "a:1".to_owned(), stays_learner: true }),
             (NodeId(2), NodeInfo::at("b")),
         ];
         Membership::new(vec![BTreeSet::from([NodeId(1)])], BTreeMap::from(members)).unwrap()
@@ -316,7 +322,7 @@ mod tests {
         assert_eq!(Membership::decode(&bytes), Some(joint()));
         let bytes = [
             b"\0\x01\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0".as_slice(),
-            b"\x01\0\0\0\0\0\0\0\x02ax\x03\0a:1\x02\0\0\0\0\0\0\0\0\x01\0b",
+            b"\x01\0\0\0\0\0\0\0\x02ax\x03\x80a:1\x02\0\0\0\0\0\0\0\0\x01\0b",
         ]
         .concat();
         assert_eq!(named().encode(), bytes);
@@ -344,7 +350,7 @@ mod tests {
         assert_eq!(stranger, Err(MembershipError::NotAMember(NodeId(2))));
         let long = BTreeMap::from([(NodeId(1), NodeInfo::at("a".repeat(MAX_ADDRESS_BYTES + 1)))]);
         assert_eq!(Membership::new(vec![voters(&[1])], long), Err(MembershipError::AddressTooLong(NodeId(1))));
-        let long = NodeInfo { name: "a".repeat(MAX_NAME_BYTES + 1), address: String::new() };
+        let long = NodeInfo { name: "a".repeat(MAX_NAME_BYTES + 1), ..NodeInfo::default() };
         let long = Membership::new(vec![voters(&[1])], BTreeMap::from([(NodeId(1), long)]));
         assert_eq!(long, Err(MembershipError::NameTooLong(NodeId(1))));
     }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use thalweg_cluster::{Node, NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity, Options};
 use thalweg_raft::ConsensusOptions;
-use thalweg_serving::cluster::{ClusterHandle, ClusterReport, Role};
+use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, Role};
 use thalweg_types::{ClusterId, NodeId};
 
 /// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
@@ -104,6 +104,26 @@ impl TestCluster {
         let options = NodeOptions { join, ..node_options(name) };
         let identity = MemberIdentity::Join { cluster: self.id };
         self.nodes.push(TestNode::start(self.dir.path().join(name), identity, options, Some(self.id)));
+    }
+
+    /// Adds a new node that stays a learner.
+    pub fn add_learner(&mut self, name: &str) -> NodeId {
+        let path = self.dir.path().join(name);
+        let identity = MemberIdentity::Join { cluster: self.id };
+        let db = Database::open_member(&path, database_options(), identity).unwrap();
+        let id = db.member_parts().unwrap().member.node();
+        db.close().unwrap();
+        drop(db);
+        let request = JoinRequest {
+            node: id,
+            name: name.to_owned(),
+            address: "127.0.0.1:1".to_owned(),
+            zone: String::new(),
+            stays_learner: true,
+        };
+        crate::nodes::wait(self.nodes[0].node.join(request, crate::nodes::soon())).unwrap();
+        self.add(name);
+        id
     }
 
     /// Starts a node again that was stopped.

@@ -8,11 +8,11 @@ use thalweg_types::{Durability, ReadLevel};
 
 use crate::cluster::{TestCluster, wait_until};
 
-fn soon() -> Instant {
+pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-fn wait<T>(future: thalweg_serving::cluster::ClusterFuture<T>) -> Result<T, ClusterError> {
+pub fn wait<T>(future: thalweg_serving::cluster::ClusterFuture<T>) -> Result<T, ClusterError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
@@ -92,6 +92,26 @@ fn a_stopped_leader_is_replaced_and_nothing_acknowledged_is_lost() {
 }
 
 #[test]
+fn the_leader_reports_what_a_stopped_follower_lacks() {
+    let mut cluster = TestCluster::start(3);
+    let follower = cluster.follower();
+    let id = cluster.nodes[follower].id();
+    let (path, options) = cluster.nodes.remove(follower).stop();
+    let leader = cluster.leader();
+    let keyspace = cluster.nodes[leader].db.keyspace("k").unwrap();
+    (0..50_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), &[7; 10_000]).unwrap()));
+    let lag = |cluster: &TestCluster| {
+        let report = cluster.nodes[cluster.leader()].report();
+        report.members.iter().find(|member| member.node == id).unwrap().lag
+    };
+    wait_until("the leader knows it", || lag(&cluster).is_some_and(|lag| lag.entries >= 50));
+    let bytes = lag(&cluster).unwrap().bytes;
+    assert!((430_000..600_000).contains(&bytes), "{bytes}, of which up to 64 KiB are an estimate");
+    cluster.restart(path, options);
+    wait_until("the follower has caught up", || lag(&cluster).is_some_and(|lag| (lag.entries, lag.bytes) == (0, 0)));
+}
+
+#[test]
 fn without_a_majority_nothing_is_acknowledged_or_read() {
     let mut cluster = TestCluster::start(3);
     let keyspace = cluster.nodes[0].db.keyspace("k").unwrap();
@@ -132,6 +152,30 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     cluster.check_equal();
     let report = cluster.nodes[0].report();
     assert!(report.members.iter().all(|member| member.node != gone && member.role == Role::Voter));
+}
+
+#[test]
+fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
+    let mut cluster = TestCluster::start(3);
+    let learner = cluster.add_learner("n4");
+    let role = |cluster: &TestCluster, id| {
+        let report = cluster.nodes[cluster.leader()].report();
+        report.members.iter().find(|member| member.node == id).map(|member| (member.role, member.lag.unwrap_or_default()))
+    };
+    let caught_up = |cluster: &TestCluster| role(cluster, learner).is_some_and(|(_, lag)| lag.entries == 0);
+    wait_until("the learner has all entries", || caught_up(&cluster));
+    let target = cluster.nodes[cluster.follower()].id();
+    let led = cluster.leader();
+    wait(cluster.nodes[led].node.transfer(Some(target), soon())).unwrap();
+    wait_until("the learner has all entries of the new leader", || caught_up(&cluster));
+    // The new leader makes a node a voter that may become one.
+    cluster.add("n5");
+    let new = cluster.nodes[4].id();
+    wait_until("the other node votes", || role(&cluster, new).is_some_and(|(role, _)| role == Role::Voter));
+    assert_eq!(role(&cluster, learner).unwrap().0, Role::Learner);
+    // Another change can still be in progress.
+    wait_until("the learner is promoted", || wait(cluster.nodes[0].node.promote(learner, soon())).is_ok());
+    wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == Role::Voter);
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_group_of_one_grows_and_its_address_changes() {
         let leader = cluster.leader().await;
         cluster.write(&put("k", b"v")).await;
         assert_eq!(leader.consensus.remove(NodeId(1), Removal::Safe).await, Err(ChangeError::LastVoter(NodeId(1))));
-        let info = NodeInfo { name: "first".to_owned(), address: "elsewhere:1".to_owned() };
+        let info = NodeInfo { name: "first".to_owned(), ..NodeInfo::at("elsewhere:1") };
         leader.consensus.set_info(NodeId(1), info.clone()).await.unwrap();
         assert_eq!(leader.consensus.membership().unwrap().members()[&NodeId(1)], info);
         for id in 2..=3 {

@@ -16,7 +16,7 @@ fn writes_become_these_records_and_come_back() {
     run(async {
         let disk = SimDisk::new(1);
         let mut group = Group::open(&disk);
-        let nodes = [(1, NodeInfo { name: "ax".to_owned(), address: "a:1".to_owned() }), (2, NodeInfo::at("b"))];
+        let nodes = [(1, NodeInfo { name: "ax".to_owned(), ..NodeInfo::at("a:1") }), (2, NodeInfo::at("b"))];
         let membership = RaftMembership::new(
             vec![BTreeSet::from([1])],
             nodes.into_iter().collect::<std::collections::BTreeMap<_, _>>(),

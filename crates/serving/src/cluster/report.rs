@@ -50,7 +50,7 @@ impl NodeHealth {
 pub struct Lag {
     /// Number of entries that the replica lacks.
     pub entries: u64,
-    /// Size in bytes of these entries, as far as it is known.
+    /// Size in bytes of these entries, as far as the reporting node's log still has them.
     pub bytes: u64,
 }
 
