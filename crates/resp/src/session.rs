@@ -256,9 +256,15 @@ impl Session {
         moved
     }
 
+    /// Returns true while commands only join a burst, which takes little time. The end of a slice must not split a burst,
+    /// because its commands take effect together.
+    fn gathers_burst(&self) -> bool {
+        !self.burst.is_empty() && matches!(self.store(), Database::Batched(_))
+    }
+
     fn run_for(&mut self, slice: &mut Slice, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
-        while self.listens() && out.len() < OUTBOX_BYTES && slice.has_time() {
+        while self.listens() && out.len() < OUTBOX_BYTES && (slice.has_time() || self.gathers_burst()) {
             self.arrived = input.pending_bytes();
             let flow = match input.next(self.trust) {
                 Ok(None) => break,
