@@ -22,7 +22,7 @@ use crate::runtime::random;
 /// Maximum bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Age of log that is kept for history, within the bound of its bytes.
-const HISTORY_AGE: Duration = Duration::from_secs(3);
+const HISTORY_AGE: Duration = Duration::from_secs(1);
 
 /// Options with which a node starts. None of them may affect the answers to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,12 @@ impl NodeOptions {
     pub fn with_backend(backend: BackendKind) -> Self {
         Self {
             backend,
-            segment_bytes: pick(&[64 * 1024, 128 * 1024, 512 * 1024]) as u32,
+            segment_bytes: pick(&[64 * 1024, 64 * 1024, 256 * 1024]) as u32,
             inline_value_bytes: pick(&[128, 512, 4096]) as usize,
             memtable_bytes: pick(&[64 * 1024, 1024 * 1024]) as usize,
-            max_replay_bytes: pick(&[32 * 1024, 128 * 1024, 512 * 1024]),
-            history_bytes: pick(&[0, 256 * 1024, 1 << 30]),
-            maintenance_pause: Duration::from_millis(pick(&[150, 600, 1_500])),
+            max_replay_bytes: pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
+            history_bytes: pick(&[0, 0, 128 * 1024]),
+            maintenance_pause: Duration::from_millis(pick(&[100, 250, 800])),
             chunk_bytes: pick(&[2 * 1024, 16 * 1024, 1024 * 1024]) as usize,
         }
     }

@@ -42,6 +42,8 @@ const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 const SHORTEST: Duration = Duration::from_millis(200);
 /// Time for which the clients stay quiet after followers have lost their promises.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
+/// Time for which a node stays cut off until the others have freed entries that it lacks.
+const PURGED_WITHIN: Duration = Duration::from_secs(5);
 /// Time within which a node that is reached again gets a snapshot, if it gets one.
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
 /// Most operations of a disk, from the first chunk of a snapshot on, after which its power is cut.
@@ -434,6 +436,7 @@ impl Cluster {
                 }
             }
             FaultKind::CutInstall => {
+                self.until_purged(victim).await;
                 self.mend(victim);
                 self.cut_install(victim);
             }
@@ -540,6 +543,19 @@ impl Cluster {
             self.0.network.mend(id, other);
             self.0.network.mend(other, id);
         });
+    }
+
+    /// Waits until the leader has freed entries that a node lacks, at most [`PURGED_WITHIN`].
+    async fn until_purged(&self, id: ProcessId) {
+        let begun = now();
+        let lacks = |cluster: &Self| {
+            let leader = cluster.leader().filter(|leader| *leader != id)?;
+            let purged = cluster.0.network.node(leader)?.reader().purged()?;
+            Some(purged.index.0 > cluster.running(id)?.applied())
+        };
+        while now() < begun + PURGED_WITHIN && lacks(self) != Some(true) {
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again.
