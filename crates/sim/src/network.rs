@@ -487,8 +487,9 @@ impl RaftNetworkV2<Types> for Link {
         let SnapshotHandle::Send(Some(snapshots)) = snapshot.snapshot else {
             return Err(unreachable("the snapshot was received").into());
         };
+        let least = snapshot.meta.last_log_id.as_ref().map_or(Index::ZERO, |last| Index(last.index));
         let sending = async {
-            let mut reader = snapshots.open().await.map_err(|error| unreachable(&error.to_string()))?;
+            let mut reader = snapshots.open(least).await.map_err(|error| unreachable(&error.to_string()))?;
             self.send_snapshot(vote, &mut *reader).await
         };
         let (sending, cancel) = (pin!(sending), pin!(cancel));

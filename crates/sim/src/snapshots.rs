@@ -19,6 +19,7 @@ use thalweg_engine::{
 use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
+use thalweg_types::Index;
 
 use crate::{
     runtime::{ProcessId, now, random, random_duration, record, sleep},
@@ -83,9 +84,10 @@ impl NodeSnapshots {
 }
 
 impl Snapshots for NodeSnapshots {
-    fn open(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
+    fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         async move {
             let kept = self.kept.borrow_mut().take();
+            let kept = kept.filter(|kept| kept.id.position.last.index >= least);
             let kept = kept.map_or_else(|| begin(&self.db, self.chunk_bytes), Ok)?;
             let Kept { id, snapshot, at } = kept;
             let reader = ChunkReader { id, snapshot: Some(snapshot), at, kept: Rc::clone(&self.kept) };
