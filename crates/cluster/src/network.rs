@@ -30,7 +30,7 @@ use openraft::{
 };
 use thalweg_raft::{LogReader, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
 use thalweg_replica::NodeInfo;
-use thalweg_types::{NodeId, SpaceTime};
+use thalweg_types::{Index, NodeId, SpaceTime};
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
@@ -360,8 +360,9 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let SnapshotHandle::Send(Some(snapshots)) = snapshot.snapshot else {
             return Err(streaming("this node makes no snapshots"));
         };
+        let least = snapshot.meta.last_log_id.as_ref().map_or(Index::ZERO, |last| Index(last.index));
         let sending = async {
-            let mut reader = snapshots.open().await.map_err(streaming)?;
+            let mut reader = snapshots.open(least).await.map_err(streaming)?;
             self.send_snapshot(vote, &mut *reader).await.map_err(streaming)
         };
         let (sending, cancel) = (pin!(sending), pin!(cancel.fuse()));

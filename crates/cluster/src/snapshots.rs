@@ -4,7 +4,8 @@
 //! interrupted. Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
 //!
 //! A transfer that was interrupted continues within [`KEEP`]: the leader keeps the snapshot at its position, and the
-//! follower keeps what it has received. A snapshot that is kept holds the log back, as an open one does.
+//! follower keeps what it has received. A snapshot that is older than what openraft announces to the leader is not
+//! continued: the leader would count entries for the majority that the follower lacks. A snapshot that is kept holds the log back, as an open one does.
 
 use std::{cell::RefCell, fmt, io, rc::Rc, time::Duration};
 
@@ -17,6 +18,7 @@ use thalweg_engine::{
 use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
+use thalweg_types::Index;
 use tokio::task::{spawn_blocking, spawn_local};
 
 use crate::secret::nonce;
@@ -69,10 +71,10 @@ fn begin(db: &Database) -> io::Result<Kept> {
 }
 
 impl Snapshots for DatabaseSnapshots {
-    fn open(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
+    fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         async move {
             let kept = self.kept.borrow_mut().take();
-            let Kept { id, snapshot } = match kept {
+            let Kept { id, snapshot } = match kept.filter(|kept| kept.id.position.last.index >= least) {
                 Some(kept) => kept,
                 None => {
                     let db = self.db.clone();

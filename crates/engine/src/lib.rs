@@ -50,6 +50,10 @@ mod open_parts;
 mod open_replica;
 mod optimistic;
 mod options;
+#[cfg(feature = "plant")]
+pub mod plant;
+#[cfg(not(feature = "plant"))]
+mod plant;
 mod priority;
 mod producer;
 mod redis;

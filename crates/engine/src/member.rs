@@ -11,7 +11,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Log;
-use thalweg_replica::{Member, ReplayProgress};
+use thalweg_replica::{Member, Observer, ReplayProgress};
 use thalweg_state::machine::Machine;
 use thalweg_types::{Clock, ClusterId, Index, Lsn};
 
@@ -94,7 +94,7 @@ impl Database {
 
     /// Opens a data directory without any thread of its own, alone or as a member. The caller does the background work
     /// with [`step`](Self::step) and [`maintain_async`](Self::maintain_async). Calls that block for an fsync perform it
-    /// on the caller's thread. For simulations; snapshots and scrubs still start threads.
+    /// on the caller's thread. For simulations. No part starts a thread but the scrub, which runs on request.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and [`open_member`](Self::open_member).
@@ -119,6 +119,12 @@ impl Database {
         let open = &self.inner.open;
         let member = open.replica.member()?.clone();
         Some(MemberParts { log: open.log.clone(), machine: open.machine.clone(), member })
+    }
+
+    /// Sets an observer that is called after each entry that this member applies, on the thread that applies it. Only the
+    /// first call has an effect; a node alone has none.
+    pub fn observe_applied(&self, observer: Arc<dyn Observer>) {
+        let _ = self.inner.open.witness.set(observer);
     }
 
     /// Keeps log from an entry on while it is within `history_bytes`, whatever its age, because a live follower still

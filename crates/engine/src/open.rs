@@ -8,13 +8,13 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
-use thalweg_replica::Replica;
+use thalweg_replica::{Observer, Replica};
 use thalweg_state::machine::Machine;
 use thalweg_store::{Backend, BarrierFailed, LogBarrier};
 use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
@@ -77,6 +77,8 @@ pub(crate) struct Opened {
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
+    /// Observer of the caller, on a member.
+    pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
     pub(crate) mode: Mode,
     /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
     pub(crate) os_dir: Option<PathBuf>,
@@ -207,14 +209,15 @@ pub(crate) fn on(
     let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
     let tails = Arc::new(Tails::new(machine.clone()));
     let hashes = Arc::<HashMarks>::default();
+    let witness = Arc::<OnceLock<Arc<dyn Observer>>>::default();
     let source = Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO };
     let watches = Hub::new(source, mode, options.max_watch_queues_bytes);
     let observers = Observers { tails: tails.clone(), watches: watches.clone() };
     match replica.member() {
         None => replica.observe(Arc::new(observers)),
         Some(_) => {
-            let (machine, hashes) = (machine.clone(), hashes.clone());
-            replica.observe(Arc::new(MemberObservers { observers, machine, hashes }));
+            let (machine, hashes, witness) = (machine.clone(), hashes.clone(), witness.clone());
+            replica.observe(Arc::new(MemberObservers { observers, machine, hashes, witness }));
         }
     }
     let report = OpenReport {
@@ -240,6 +243,7 @@ pub(crate) fn on(
         clock_file,
         identity: Mutex::new(identity),
         hashes,
+        witness,
         mode,
         tails,
         watches,

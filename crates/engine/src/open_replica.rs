@@ -23,7 +23,6 @@ use thalweg_store::Backend;
 use thalweg_types::{
     Clock, ClusterId, Durability, Index, Revision, SpaceId, SpaceTime,
     command::{CommandError, Framed, HistoryFloor, MoveTarget, encode_expire},
-    limits::MIN_INLINE_VALUE_BYTES,
 };
 
 use crate::{
@@ -32,6 +31,7 @@ use crate::{
     identity::{Identity, MemberIdentity, Origin, Part},
     open::{LogBlobs, Mode, Progress, io_error},
     options::{Options, Repair},
+    plant::min_inline_value_bytes,
 };
 
 /// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
@@ -71,7 +71,7 @@ impl SpaceParts<'_> {
     }
 
     fn machine(&self) -> Result<Arc<Machine>, OpenError> {
-        let inline_value_bytes = self.options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
+        let inline_value_bytes = self.options.inline_value_bytes.max(min_inline_value_bytes());
         let machine = Machine::open(self.backend.clone(), MachineOptions { inline_value_bytes })?;
         Ok(Arc::new(machine.with_blobs(Arc::new(LogBlobs(self.log.clone())))))
     }

@@ -81,6 +81,8 @@ impl StateDir {
     }
 
     fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        // A backend that does its own I/O has its directories elsewhere in a simulation.
+        disk.create_dir(PARENT)?;
         // The names of the new directory and of its parents.
         disk.sync_dir(PARENT)?;
         match disk.remove(TEMPORARY) {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
+use thalweg_types::Index;
 
 /// Position of a snapshot in its group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,10 @@ pub struct SnapshotPosition {
 /// Builds and installs snapshots of one node's state. The methods run on the consensus thread; those that block for long do
 /// their work elsewhere and return a future.
 pub trait Snapshots: fmt::Debug + 'static {
-    /// Opens a snapshot of the present state for reading.
-    fn open(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>>;
+    /// Opens a snapshot for reading: of the present state, or one whose transfer was interrupted, if it contains the entry
+    /// `least`. openraft takes it for granted that a follower with the snapshot has the entries up to there, and counts
+    /// them for the majority.
+    fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>>;
     /// Begins to receive a snapshot, or continues one that an earlier call has begun to receive and that has the same
     /// `id`.
     fn receive<'a>(&'a self, id: &'a SnapshotId) -> LocalBoxFuture<'a, io::Result<Box<dyn SnapshotWriter>>>;
@@ -68,7 +71,7 @@ pub trait SnapshotWriter: fmt::Debug {
 #[derive(Clone)]
 pub enum SnapshotHandle {
     /// A snapshot to send: the network opens it with [`Snapshots::open`], and sends its position in place of openraft's,
-    /// which can be older.
+    /// which can be older and must not be newer.
     Send(Option<Rc<dyn Snapshots>>),
     /// A snapshot that has been received.
     Received(Rc<std::cell::RefCell<Option<Box<dyn SnapshotWriter>>>>),

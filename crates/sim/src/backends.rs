@@ -1,7 +1,6 @@
-//! The storage of a simulated node's state: the product's backends, without threads, on the node's disk.
+//! The options of a simulated node's database, and the files of its LSM tree.
 //!
-//! Owns: the options that a node is started with, and opening its backend. Does not own: when the state is persisted
-//! (`node`).
+//! Owns: the options that a node is started with, and the real directories. Does not own: opening the database (`node`).
 //!
 //! The memory backend and redb do their I/O through the simulated disk. The LSM crate opens files of the operating system
 //! by itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable does not
@@ -9,47 +8,26 @@
 //! as after the last such call, which is what the directory has.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-use bytes::Bytes;
-use thalweg_disk::Disk;
-use thalweg_log::{Log, LogOptions};
-use thalweg_state::blobs::{BlobUnreadable, Blobs};
-use thalweg_store::{
-    Backend, BackendError, BackendHealth, Background, BarrierFailed, BufferOptions, LogBarrier,
-    lsm::{LsmBackend, LsmOptions},
-    memory::{MemoryBackend, MemoryOptions},
-    redb::{RedbBackend, RedbOptions},
-};
-use thalweg_types::{BlobRef, Lsn};
+pub use thalweg_engine::BackendKind;
+use thalweg_engine::Options;
 
 use crate::runtime::random;
 
-/// Free bytes of a disk below which the state is not persisted.
-const MIN_FREE_BYTES: u64 = 16 << 20;
-
-/// Kind of a node's backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// A map in memory, with checkpoints.
-    Memory,
-    /// An LSM tree.
-    Lsm,
-    /// A B-tree.
-    Redb,
-}
+/// Maximum bytes of the queue of proposals.
+const MAX_QUEUE_BYTES: usize = 1 << 20;
+/// Age of log that is kept for history, within the bound of its bytes.
+const HISTORY_AGE: Duration = Duration::from_secs(1);
 
 /// Options with which a node starts. None of them may affect the answers to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// Backend of the state.
+    /// Backend of the state, which a directory keeps.
     pub backend: BackendKind,
     /// Size of a log segment in bytes.
     pub segment_bytes: u32,
@@ -57,56 +35,63 @@ pub struct NodeOptions {
     pub inline_value_bytes: usize,
     /// Size at which a memtable is persisted.
     pub memtable_bytes: usize,
-    /// Mean time between two calls that persist the state.
-    pub flush_pause: Duration,
+    /// Bytes of log after the persisted state at which the state is persisted again.
+    pub max_replay_bytes: u64,
+    /// Bytes of log that are kept for followers and history.
+    pub history_bytes: u64,
+    /// Mean time between two rounds of maintenance.
+    pub maintenance_pause: Duration,
+    /// Bytes of rows in a chunk of a snapshot.
+    pub chunk_bytes: usize,
+}
+
+fn pick(from: &[u64]) -> u64 {
+    from[random(0..from.len() as u64) as usize]
 }
 
 impl NodeOptions {
     /// Draws options.
     #[must_use]
     pub fn random() -> Self {
-        let pick = |from: &[u64]| from[random(0..from.len() as u64) as usize];
+        Self::with_backend(match random(0..3) {
+            0 => BackendKind::Memory,
+            1 => BackendKind::Lsm,
+            _ => BackendKind::Redb,
+        })
+    }
+
+    /// Draws options for a directory with a backend.
+    #[must_use]
+    pub fn with_backend(backend: BackendKind) -> Self {
         Self {
-            backend: match random(0..3) {
-                0 => BackendKind::Memory,
-                1 => BackendKind::Lsm,
-                _ => BackendKind::Redb,
-            },
-            segment_bytes: pick(&[64 * 1024, 256 * 1024, 1024 * 1024]) as u32,
+            backend,
+            segment_bytes: pick(&[64 * 1024, 64 * 1024, 256 * 1024]) as u32,
             inline_value_bytes: pick(&[128, 512, 4096]) as usize,
             memtable_bytes: pick(&[64 * 1024, 1024 * 1024]) as usize,
-            flush_pause: Duration::from_millis(pick(&[150, 600, 2_500])),
+            max_replay_bytes: pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
+            history_bytes: pick(&[0, 0, 128 * 1024]),
+            maintenance_pause: Duration::from_millis(pick(&[100, 250, 800])),
+            chunk_bytes: pick(&[2 * 1024, 16 * 1024, 1024 * 1024]) as usize,
         }
     }
 
-    /// Returns the options of the node's log.
+    /// Returns the options of the node's database.
     #[must_use]
-    pub fn log(&self) -> LogOptions {
-        LogOptions {
+    pub fn database(&self) -> Options {
+        Options {
+            backend: Some(self.backend),
             segment_bytes: self.segment_bytes,
             reserve_bytes: 0,
-            idle_mark_after: Duration::ZERO,
-            ..LogOptions::default()
+            history_bytes: self.history_bytes,
+            history_age: HISTORY_AGE,
+            inline_value_bytes: self.inline_value_bytes,
+            cache_bytes: 4 << 20,
+            memtable_bytes: self.memtable_bytes,
+            max_queue_bytes: MAX_QUEUE_BYTES,
+            max_replay_bytes: self.max_replay_bytes,
+            max_clock_jump: Duration::ZERO,
+            ..Options::default()
         }
-    }
-}
-
-/// Barrier that syncs the log before the backend persists any part of the state.
-struct Barrier(Log);
-
-impl LogBarrier for Barrier {
-    fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed> {
-        self.0.sync_through(lsn).map_err(|error| BarrierFailed(error.to_string()))
-    }
-}
-
-/// Reader of values that stay in the log.
-#[derive(Debug)]
-pub(crate) struct LogBlobs(pub(crate) Log);
-
-impl Blobs for LogBlobs {
-    fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable> {
-        self.0.read_blob(blob).map_err(|error| BlobUnreadable(error.to_string()))
     }
 }
 
@@ -142,7 +127,7 @@ impl Tables {
         let _ = fs::remove_dir_all(&self.0);
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -151,57 +136,6 @@ impl Drop for Tables {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-fn dir_of(kind: BackendKind) -> String {
-    format!("state/{kind:?}").to_lowercase()
-}
-
-/// Opens the backend of a node.
-pub(crate) fn open(
-    options: &NodeOptions,
-    disk: &Arc<dyn Disk>,
-    tables: &Tables,
-    log: &Log,
-) -> Result<Arc<dyn Backend>, BackendError> {
-    let barrier: Arc<dyn LogBarrier> = Arc::new(Barrier(log.clone()));
-    let (dir, memtable_bytes) = (dir_of(options.backend), options.memtable_bytes);
-    Ok(match options.backend {
-        BackendKind::Memory => {
-            let checkpoint_bytes = memtable_bytes as u64;
-            Arc::new(MemoryBackend::open(Arc::clone(disk), MemoryOptions { dir, checkpoint_bytes }, barrier)?)
-        }
-        BackendKind::Redb => {
-            let background = Background::Stepped;
-            let buffer = BufferOptions { memtable_bytes, background, ..BufferOptions::default() };
-            let options = RedbOptions { dir, cache_bytes: 4 << 20, buffer };
-            Arc::new(RedbBackend::open(disk, options, barrier)?)
-        }
-        BackendKind::Lsm => {
-            let options = LsmOptions {
-                memtable_bytes,
-                cache_bytes: 4 << 20,
-                background: Background::Stepped,
-                ..LsmOptions::new(tables.path())
-            };
-            Arc::new(LsmBackend::open(options, barrier)?)
-        }
-    })
-}
-
-/// Persists the state, if the disk has room for that.
-pub(crate) fn persist(backend: &dyn Backend, disk: &dyn Disk) -> Result<(), BackendError> {
-    // redb fails for good if it finds the disk full.
-    let has_room = disk.free_bytes().is_ok_and(|free| free > MIN_FREE_BYTES + 2 * backend.bytes_to_persist());
-    if !has_room {
-        return Ok(());
-    }
-    let persisted = if random(0..4) == 0 { backend.flush().map(drop) } else { backend.maintain() };
-    backend.step();
-    if let BackendHealth::Failed(message) = backend.health() {
-        return Err(BackendError::Failed(message));
-    }
-    persisted.or_else(|error| if error.is_disk_full() { Ok(()) } else { Err(error) })
 }
 
 /// Flips a random bit of a random table. Returns its place; `None` if there are no tables.
@@ -221,20 +155,4 @@ pub(crate) fn flip_in(tables: &Tables) -> Option<String> {
     bytes[at] ^= 1 << bit;
     fs::write(path, bytes).ok()?;
     Some(format!("{} at {at}", path.file_name()?.display()))
-}
-
-/// Removes what a kind of backend has stored, so that it begins with an empty state.
-pub(crate) fn discard(kind: BackendKind, disk: &dyn Disk, tables: &Tables) -> io::Result<()> {
-    if kind == BackendKind::Lsm {
-        tables.clear();
-        return Ok(());
-    }
-    let dir = dir_of(kind);
-    match disk.list(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        listed => {
-            listed?.into_iter().try_for_each(|name| disk.remove(&format!("{dir}/{name}")))?;
-            disk.sync_dir(&dir)
-        }
-    }
 }

@@ -42,6 +42,12 @@ const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 const SHORTEST: Duration = Duration::from_millis(200);
 /// Time for which the clients stay quiet after followers have lost their promises.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
+/// Time for which a node stays cut off until the others have freed entries that it lacks.
+const PURGED_WITHIN: Duration = Duration::from_secs(5);
+/// Time within which a node that is reached again gets a snapshot, if it gets one.
+const INSTALL_WITHIN: Duration = Duration::from_secs(3);
+/// Most operations of a disk, from the first chunk of a snapshot on, after which its power is cut.
+const INSTALL_OPERATIONS: u64 = 250;
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
@@ -362,13 +368,13 @@ impl Cluster {
         let network = &self.0.network;
         match fault.kind {
             FaultKind::PowerLoss | FaultKind::Kill => self.crash(victim, fault.kind),
-            FaultKind::PowerCut => self.cut_power(victim),
+            FaultKind::PowerCut => self.cut_power(victim, random(0..60)),
             FaultKind::Restarted => self.restart_soon(victim),
             FaultKind::LostPromises => self.lose_promises(victim),
             FaultKind::Transfer => self.transfer(),
             FaultKind::Reconfigured => {
                 self.crash(victim, fault.kind);
-                parts.options.set(NodeOptions::random());
+                parts.options.set(NodeOptions::with_backend(parts.options.get().backend));
                 record(victim, format!("next: {:?}", parts.options.get()));
             }
             FaultKind::Flipped => {
@@ -388,7 +394,7 @@ impl Cluster {
                     cluster.crash_all(&fault);
                 });
             }
-            FaultKind::Isolated => others().for_each(|other| {
+            FaultKind::Isolated | FaultKind::CutInstall => others().for_each(|other| {
                 network.cut(victim, other);
                 network.cut(other, victim);
             }),
@@ -429,16 +435,16 @@ impl Cluster {
                     self.restart(id).await;
                 }
             }
+            FaultKind::CutInstall => {
+                self.until_purged(victim).await;
+                self.mend(victim);
+                self.cut_install(victim);
+            }
             FaultKind::Isolated
             | FaultKind::Deaf
             | FaultKind::Mute
             | FaultKind::Partition
-            | FaultKind::LostPromises => {
-                self.0.nodes.borrow().keys().for_each(|&other| {
-                    network.mend(victim, other);
-                    network.mend(other, victim);
-                });
-            }
+            | FaultKind::LostPromises => self.mend(victim),
             FaultKind::StuckSync => parts.faults.is_stuck.set(false),
             FaultKind::SlowSync => parts.faults.slow_micros.set(0),
             FaultKind::Stopped => resume(victim),
@@ -461,23 +467,24 @@ impl Cluster {
     fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
         let parts = self.parts(id);
+        // What the node's parts write while they are dropped is too late.
+        let disk = parts.disk.borrow().clone();
+        let is_reused = self.plant() == Some(Plant::ReusedId);
+        let next = match kind {
+            _ if kind.keeps_writes() => disk.kill_process(),
+            _ if is_reused => thalweg_disk::SimDisk::new(random(0..u64::MAX)),
+            _ => disk.power_loss(random(0..u64::MAX)),
+        };
+        disk.power_off_after(0);
         self.0.network.disconnect(id);
         kill(id);
         parts.is_starting.set(false);
         parts.is_power_cut.set(false);
         drop(parts.running.take());
-        let disk = parts.disk.borrow().clone();
-        let is_reused = self.plant() == Some(Plant::ReusedId);
-        *parts.disk.borrow_mut() = match kind {
-            FaultKind::Kill | FaultKind::Restarted | FaultKind::Reconfigured | FaultKind::Flipped => {
-                disk.kill_process()
-            }
-            _ if is_reused => {
-                parts.tables.clear();
-                thalweg_disk::SimDisk::new(random(0..u64::MAX))
-            }
-            _ => disk.power_loss(random(0..u64::MAX)),
-        };
+        if is_reused && !kind.keeps_writes() {
+            parts.tables.clear();
+        }
+        *parts.disk.borrow_mut() = next;
     }
 
     /// Cuts a node off from half of the other voters, which soon want to elect another leader and have all entries, because
@@ -530,12 +537,51 @@ impl Cluster {
         });
     }
 
-    /// Lets the node write a little more, and then cuts its power.
-    fn cut_power(&self, id: ProcessId) {
+    /// Repairs all links of a node.
+    fn mend(&self, id: ProcessId) {
+        self.0.nodes.borrow().keys().for_each(|&other| {
+            self.0.network.mend(id, other);
+            self.0.network.mend(other, id);
+        });
+    }
+
+    /// Waits until the leader has freed entries that a node lacks, at most [`PURGED_WITHIN`].
+    async fn until_purged(&self, id: ProcessId) {
+        let begun = now();
+        let lacks = |cluster: &Self| {
+            let leader = cluster.leader().filter(|leader| *leader != id)?;
+            let purged = cluster.0.network.node(leader)?.reader().purged()?;
+            Some(purged.index.0 > cluster.running(id)?.applied())
+        };
+        while now() < begun + PURGED_WITHIN && lacks(self) != Some(true) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again.
+    fn cut_install(&self, id: ProcessId) {
+        let (cluster, parts, begun) = (self.clone(), self.parts(id), now());
+        let before = parts.received.get();
+        spawn(OUTSIDE, async move {
+            while parts.received.get() == before {
+                if now() > begun + INSTALL_WITHIN || parts.running.borrow().is_none() {
+                    return;
+                }
+                sleep(Duration::from_micros(200)).await;
+            }
+            record(id, "is about to lose power amid its install");
+            cluster.cut_power(id, random(0..INSTALL_OPERATIONS));
+            sleep(SLOW_BEFORE_LOSS + Duration::from_millis(random(1..300))).await;
+            cluster.restart(id).await;
+        });
+    }
+
+    /// Lets the node perform so many more operations of its disk, and then cuts its power.
+    fn cut_power(&self, id: ProcessId, operations: u64) {
         let parts = self.parts(id);
         let disk = parts.disk.borrow().clone();
-        let last = disk.operations() + random(0..60);
-        disk.power_off_after(last - disk.operations());
+        let last = disk.operations() + operations;
+        disk.power_off_after(operations);
         parts.is_power_cut.set(true);
         let (cluster, begun) = (self.clone(), now());
         spawn(OUTSIDE, async move {

@@ -22,7 +22,10 @@ pub enum FaultKind {
     LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
-    /// The process is killed, and starts again at the end with other options: another backend, other sizes.
+    /// No message reaches or leaves the node. At the end it gets a snapshot, if the others have freed their logs, and loses
+    /// power in the middle of the install.
+    CutInstall,
+    /// The process is killed, and starts again at the end with other options.
     Reconfigured,
     /// The process is killed, and a bit of its files flips. It starts again at the end. If the node finds the damage, it is
     /// replaced.
@@ -59,13 +62,14 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::PowerLoss,
         Self::PowerCut,
         Self::Kill,
         Self::Restarted,
         Self::LostPromises,
         Self::Transfer,
+        Self::CutInstall,
         Self::Reconfigured,
         Self::Flipped,
         Self::FullDisk,
@@ -92,6 +96,12 @@ impl FaultKind {
         !matches!(self, Self::AllPowerLoss | Self::SlowThenPowerLoss | Self::FullDisk | Self::LostPromises)
     }
 
+    /// Returns true if the node's process ends, and its disk keeps all that was written.
+    #[must_use]
+    pub const fn keeps_writes(self) -> bool {
+        matches!(self, Self::Kill | Self::Restarted | Self::Reconfigured | Self::Flipped)
+    }
+
     /// Name of the kind in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,6 +112,7 @@ impl FaultKind {
             Self::Restarted => "restarted",
             Self::LostPromises => "lost promises",
             Self::Transfer => "transfer",
+            Self::CutInstall => "cut install",
             Self::Reconfigured => "reconfigured",
             Self::Flipped => "flipped bit",
             Self::FullDisk => "full disk",

@@ -1,7 +1,7 @@
 //! Deterministic simulation of a cluster: whole replicas on simulated disks, networks and clocks, in one thread.
 //!
 //! Owns: the runtime, the faults, the clients and the oracles. Does not own: what is simulated, which is the product's own
-//! code: the log (`log`), the state (`state`, `store`), the member (`replica`) and its consensus (`raft`).
+//! code: the database of a node (`engine`, with `log`, `state`, `store`, `replica`) and its consensus (`raft`).
 //!
 //! ```text
 //! simulation ── faults ──> cluster ── network, nodes ──> truth ────┐
@@ -21,6 +21,7 @@ pub mod network;
 pub mod node;
 pub mod oracle;
 pub mod plant;
+pub mod planted_disk;
 pub mod report;
 pub mod running;
 pub mod runtime;
@@ -28,6 +29,7 @@ pub mod search;
 pub mod settings;
 pub mod shrink;
 pub mod simulation;
+pub mod snapshots;
 pub mod truth;
 pub mod types;
 

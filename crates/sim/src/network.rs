@@ -1,6 +1,6 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
-//! Owns: the links and their faults, the pings, and forwarding to the leader. Does not own: what the messages mean
+//! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own: what the messages mean
 //! (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
 //!
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
@@ -15,15 +15,18 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     future::Future,
+    io,
     ops::Range,
+    pin::pin,
     rc::Rc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Either, LocalBoxFuture, select};
 use openraft::{
     OptionalSend,
+    async_runtime::WatchReceiver,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
     raft::{
@@ -32,7 +35,10 @@ use openraft::{
     },
 };
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle};
+use thalweg_raft::{
+    BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader,
+    SnapshotWriter, Snapshots,
+};
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 
@@ -44,8 +50,22 @@ use crate::{
 
 /// Time between two pings.
 const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
+/// Maximum time of a chunk of a snapshot.
+const CHUNK_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum time of an install.
+const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// Usual time of a message.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
+
+/// A snapshot that a node is receiving, by its sender.
+type Receiving = RefCell<BTreeMap<ProcessId, Box<dyn SnapshotWriter>>>;
+
+/// The receiving end of a node's snapshots.
+#[derive(Clone)]
+struct Receiver {
+    snapshots: Rc<dyn Snapshots>,
+    receiving: Rc<Receiving>,
+}
 
 /// The network of a cluster. A clone refers to the same network.
 #[derive(Clone)]
@@ -53,6 +73,7 @@ pub struct Network(Rc<Inner>);
 
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
+    receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
     /// Knowledge of a node (the first one) about another.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
     /// Directed links that are cut.
@@ -72,6 +93,7 @@ impl Network {
     pub fn new(plant: Option<Plant>) -> Self {
         Self(Rc::new(Inner {
             nodes: RefCell::default(),
+            receivers: RefCell::default(),
             hearings: RefCell::default(),
             cuts: RefCell::default(),
             loss: Cell::new(0),
@@ -88,8 +110,9 @@ impl Network {
     }
 
     /// Connects a node that has started. All connections to it are new.
-    pub fn connect(&self, node: ProcessId, consensus: SimConsensus) {
+    pub fn connect(&self, node: ProcessId, consensus: SimConsensus, snapshots: Rc<dyn Snapshots>) {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
+        self.0.receivers.borrow_mut().insert(node, Receiver { snapshots, receiving: Rc::default() });
         self.0.nodes.borrow_mut().insert(node, consensus);
         let links = self.links_of(node);
         spawn(node, async move {
@@ -102,7 +125,7 @@ impl Network {
 
     /// Disconnects a node that has crashed.
     pub fn disconnect(&self, node: ProcessId) {
-        let removed = self.0.nodes.borrow_mut().remove(&node);
+        let removed = (self.0.nodes.borrow_mut().remove(&node), self.0.receivers.borrow_mut().remove(&node));
         drop(removed);
     }
 
@@ -316,6 +339,77 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Calls the receiving end of the other node's snapshots.
+    async fn call_receiver<T, F>(
+        &self,
+        limit: Duration,
+        serve: impl FnOnce(SimConsensus, Receiver) -> F,
+    ) -> Result<T, Unreachable<Types>>
+    where
+        T: 'static,
+        F: Future<Output = io::Result<T>> + 'static,
+    {
+        let receiver = self.network.0.receivers.borrow().get(&self.to).cloned();
+        let receiver = receiver.ok_or_else(|| unreachable("the node is down"))?;
+        self.call_within(limit, |node| serve(node, receiver)).await
+    }
+
+    async fn send_snapshot(
+        &self,
+        vote: RaftVote,
+        reader: &mut dyn SnapshotReader,
+    ) -> Result<SnapshotResponse<Types>, Unreachable<Types>> {
+        let (from, id) = (self.from, reader.id().clone());
+        let nonce = id.nonce;
+        let begin = |node: SimConsensus, Receiver { snapshots, receiving }: Receiver| async move {
+            let own = node.raft().server_metrics().borrow_watched().vote;
+            if own > vote {
+                return Ok(Err(own));
+            }
+            // A writer of an earlier attempt is given up first, because a node receives one snapshot at a time.
+            let before = receiving.borrow_mut().remove(&from);
+            let writer = match before.filter(|writer| writer.id().nonce == nonce) {
+                Some(writer) => writer,
+                None => snapshots.receive(&id).await?,
+            };
+            let next = writer.next();
+            receiving.borrow_mut().insert(from, writer);
+            Ok(Ok(next))
+        };
+        let mut number = match self.call_receiver(CHUNK_LIMIT, begin).await? {
+            Ok(next) => next,
+            Err(higher) => return Ok(SnapshotResponse::new(higher)),
+        };
+        let failed = |error: io::Error| unreachable(&error.to_string());
+        let take = move |receiving: &Receiving| {
+            let writer = receiving.borrow_mut().remove(&from).filter(|writer| writer.id().nonce == nonce);
+            writer.ok_or_else(|| io::Error::other("the snapshot was not begun here"))
+        };
+        while let Some(chunk) = reader.chunk(number).await.map_err(failed)? {
+            let write = |_, Receiver { receiving, .. }: Receiver| async move {
+                let mut writer = take(&receiving)?;
+                if writer.next() != number {
+                    return Err(io::Error::other("another chunk is next"));
+                }
+                writer.write(chunk).await?;
+                receiving.borrow_mut().insert(from, writer);
+                Ok(())
+            };
+            self.call_receiver(CHUNK_LIMIT, write).await?;
+            number += 1;
+        }
+        let end = |node: SimConsensus, Receiver { receiving, .. }: Receiver| async move {
+            let writer = take(&receiving)?;
+            if writer.next() != number {
+                return Err(io::Error::other("chunks are missing"));
+            }
+            node.install_snapshot(vote, writer).await
+        };
+        self.call_receiver(INSTALL_LIMIT, end).await
+    }
+}
+
 impl RaftNetworkV2<Types> for Link {
     type SnapshotData = SnapshotHandle;
 
@@ -385,11 +479,23 @@ impl RaftNetworkV2<Types> for Link {
 
     async fn full_snapshot(
         &mut self,
-        _: RaftVote,
-        _: RaftSnapshot,
-        _: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        vote: RaftVote,
+        snapshot: RaftSnapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        Err(unreachable("logs are never purged, so no node needs a snapshot").into())
+        let SnapshotHandle::Send(Some(snapshots)) = snapshot.snapshot else {
+            return Err(unreachable("the snapshot was received").into());
+        };
+        let least = snapshot.meta.last_log_id.as_ref().map_or(Index::ZERO, |last| Index(last.index));
+        let sending = async {
+            let mut reader = snapshots.open(least).await.map_err(|error| unreachable(&error.to_string()))?;
+            self.send_snapshot(vote, &mut *reader).await
+        };
+        let (sending, cancel) = (pin!(sending), pin!(cancel));
+        match select(sending, cancel).await {
+            Either::Left((sent, _)) => sent.map_err(Into::into),
+            Either::Right((closed, _)) => Err(StreamingError::Closed(closed)),
+        }
     }
 }

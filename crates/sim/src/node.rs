@@ -1,4 +1,4 @@
-//! A simulated node: the product's log on a simulated disk, state, member and consensus.
+//! A simulated node: the product's database in stepped mode on a simulated disk, and its consensus.
 //!
 //! Owns: starting a node from its disk, and the time that its fsyncs take. Does not own: when nodes start and crash
 //! (`cluster`).
@@ -20,33 +20,38 @@ use openraft::{
     storage::{IOFlushed, RaftLogStorage},
 };
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_log::Log;
+use thalweg_engine::{
+    BackendKind, Database, Health, MemberIdentity, MemberParts, SteppedOptions, plant::take_any_inline_bytes,
+};
 use thalweg_raft::{
     ConsensusOptions, ConsensusParts, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, SyncDriver, SyncQueue,
 };
-use thalweg_replica::{Member, MemberOptions};
-use thalweg_state::machine::{Machine, MachineOptions};
-use thalweg_store::Backend;
-use thalweg_types::{Clock, NodeId, SpaceTime};
+use thalweg_types::{Clock, ClusterId, Index, SpaceTime};
 
 use crate::{
-    backends::{BackendKind, LogBlobs, NodeOptions, Tables, discard, flip_in, open, persist},
+    backends::{NodeOptions, Tables, flip_in},
     network::Network,
     plant::Plant,
+    planted_disk::UnsyncedInstalls,
     running::{Reports, Running},
     runtime::{ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
+    snapshots::NodeSnapshots,
     truth::Truth,
-    types::{SPACE, SimConsensus, Types},
+    types::{SimConsensus, Types},
 };
 
 /// Wall clock at the start of a simulation, in microseconds since the Unix epoch.
 const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
+/// Free bytes of a disk below which a node is not maintained.
+const MIN_FREE_BYTES: u64 = 16 << 20;
+/// Time without an answer after which a leader keeps no log for a follower.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+/// Cluster of all nodes.
+const CLUSTER: ClusterId = ClusterId(19);
 /// Number of appends that overtake a vote, if that bug is planted.
 const LATE_APPENDS: u32 = 300;
-/// Maximum bytes of the queue of proposals.
-const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Usual size of a disk.
 const DISK_BYTES: u64 = 1 << 40;
 /// Time after which a stuck fsync looks again.
@@ -190,8 +195,8 @@ pub struct NodeParts {
     pub tables: Tables,
     /// Options for the next start.
     pub options: Cell<NodeOptions>,
-    /// Backend of the last start.
-    started_with: Cell<Option<BackendKind>>,
+    /// Number of chunks of snapshots that the node has received.
+    pub received: Rc<Cell<u64>>,
     /// Faults of the disk.
     pub faults: Rc<DiskFaults>,
     is_full: Cell<bool>,
@@ -216,7 +221,7 @@ impl NodeParts {
             disk: RefCell::new(SimDisk::new(seed)),
             tables: Tables::default(),
             options: Cell::new(NodeOptions::random()),
-            started_with: Cell::default(),
+            received: Rc::default(),
             faults: Rc::default(),
             is_full: Cell::default(),
             is_flipped: Cell::default(),
@@ -258,7 +263,7 @@ impl NodeParts {
     /// Flips a bit of the node's files. Returns its place; `None` without files.
     #[must_use]
     pub fn flip_bit(&self) -> Option<String> {
-        if self.started_with.get() == Some(BackendKind::Lsm)
+        if self.options.get().backend == BackendKind::Lsm
             && random(0..2) == 0
             && let Some(place) = flip_in(&self.tables)
         {
@@ -267,24 +272,25 @@ impl NodeParts {
         self.disk.borrow().flip_random_bit(random(0..u64::MAX)).map(|flip| format!("{} at {}", flip.path, flip.offset))
     }
 
-    /// Opens the node's state. A backend that the node did not use last begins with an empty state.
-    fn open_state(
-        &self,
-        disk: &Arc<dyn Disk>,
-        log: &Log,
-        plant: Option<Plant>,
-    ) -> io::Result<(Arc<dyn Backend>, Machine)> {
-        let options = self.options.get();
-        if self.started_with.replace(Some(options.backend)).is_some_and(|before| before != options.backend) {
-            discard(options.backend, &**disk, &self.tables)?;
-        }
-        let backend = open(&options, disk, &self.tables, log).map_err(io::Error::other)?;
-        // The running hash depends on options below the minimum, which the engine refuses.
+    /// Opens the node's database as a member of the cluster, which a new directory joins.
+    fn open(&self, plant: Option<Plant>) -> io::Result<Database> {
+        let (disk, options) = (self.disk.borrow().clone(), self.options.get());
+        let disk: Arc<dyn Disk> = match plant {
+            Some(Plant::UnsyncedInstall) => Arc::new(UnsyncedInstalls::new(disk)),
+            _ => Arc::new(disk),
+        };
+        let os_dir = (options.backend == BackendKind::Lsm).then(|| self.tables.path());
+        let stepped = SteppedOptions { disk, clock: Arc::new(self.clock()), seed: self.id, os_dir };
+        let mut database = options.database();
+        // The running hash depends on options below the minimum.
         let is_planted = plant == Some(Plant::OptionInApply) && self.id == 2;
-        let inline_value_bytes = if is_planted { 16 } else { options.inline_value_bytes };
-        let machine_options = MachineOptions { inline_value_bytes };
-        let machine = Machine::open(Arc::clone(&backend), machine_options).map_err(io::Error::other)?;
-        Ok((backend, machine.with_blobs(Arc::new(LogBlobs(log.clone())))))
+        take_any_inline_bytes(is_planted);
+        if is_planted {
+            database.inline_value_bytes = 16;
+        }
+        let opened = Database::open_stepped(&stepped, database, Some(MemberIdentity::Join { cluster: CLUSTER }));
+        take_any_inline_bytes(false);
+        opened.map_err(io::Error::other)
     }
 
     /// Starts the node from its disk. Runs in the node's process. Calls `failed` if the node can no longer persist its
@@ -297,11 +303,8 @@ impl NodeParts {
         plant: Option<Plant>,
         failed: impl Fn(String) + 'static,
     ) -> io::Result<()> {
-        let disk: Arc<dyn Disk> = Arc::new(self.disk.borrow().clone());
-        let options = self.options.get();
-        let clock = Arc::new(self.clock());
-        let opened = Log::open_stepped(Arc::clone(&disk), "log", options.log(), clock, self.id);
-        let (log, _) = opened.map_err(io::Error::other)?;
+        let db = self.open(plant)?;
+        let MemberParts { log, machine, member } = db.member_parts().expect("it is opened as a member");
         let queue = Arc::new(SyncQueue::new(log.clone()));
         let syncs = Arc::new(Syncs {
             node: self.id,
@@ -310,15 +313,6 @@ impl NodeParts {
             faults: Rc::clone(&self.faults),
         });
         let _ = syncs.queue.set(Arc::clone(&queue));
-        let (backend, machine) = self.open_state(&disk, &log, plant)?;
-        let machine = Arc::new(machine);
-        let options_of_member = MemberOptions {
-            max_move_wait: Duration::ZERO,
-            ..MemberOptions::new(SPACE, NodeId(self.id), MAX_QUEUE_BYTES)
-        };
-        let clock = Arc::new(self.clock());
-        let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options_of_member);
-        let member = member.map_err(io::Error::other)?;
         if machine.membership().map_err(io::Error::other)?.is_some() {
             truth.opened(self.id, machine.applied());
         }
@@ -329,28 +323,22 @@ impl NodeParts {
             reader: OnceLock::new(),
             truth: truth.clone(),
         });
-        member.observe(Arc::clone(&reports) as _);
+        db.observe_applied(Arc::clone(&reports) as _);
         spawn(self.id, async move {
             loop {
                 log.step();
                 sleep(STEP).await;
             }
         });
-        spawn(self.id, async move {
-            loop {
-                sleep(random_duration(Duration::from_micros(1)..2 * options.flush_pause)).await;
-                if let Err(error) = persist(&*backend, &*disk) {
-                    return failed(format!("it cannot persist its state: {error}"));
-                }
-            }
-        });
+        let chunk_bytes = self.options.get().chunk_bytes;
+        let snapshots = NodeSnapshots::new(self.id, db.clone(), truth.clone(), chunk_bytes, Rc::clone(&self.received));
         let links = network.links_of(self.id);
         let parts = ConsensusParts {
             member: member.clone(),
             queue,
             driver: syncs,
             network: links.clone(),
-            snapshots: None,
+            snapshots: Some(Rc::new(snapshots.clone())),
             forwarder: Some(Rc::new(links)),
         };
         let clock_error = Arc::clone(&self.clock_error);
@@ -358,8 +346,55 @@ impl NodeParts {
         let consensus = SimConsensus::start_with(parts, ConsensusOptions::DEFAULTS, view).await;
         let consensus = consensus.map_err(|error| io::Error::other(error.to_string()))?;
         let _ = reports.reader.set(consensus.reader().clone());
-        network.connect(self.id, consensus.clone());
-        *self.running.borrow_mut() = Some(Running::new(member, consensus, plant));
+        network.connect(self.id, consensus.clone(), Rc::new(snapshots.clone()));
+        spawn(
+            self.id,
+            maintain(
+                db.clone(),
+                consensus.clone(),
+                snapshots,
+                self.disk.borrow().clone(),
+                self.options.get().maintenance_pause,
+                failed,
+            ),
+        );
+        *self.running.borrow_mut() = Some(Running::new(db, member, consensus, plant));
         Ok(())
     }
+}
+
+/// Maintains a node's database for as long as its process lives. Calls `failed` if the node can no longer persist its
+/// state.
+async fn maintain(
+    db: Database,
+    consensus: SimConsensus,
+    snapshots: NodeSnapshots,
+    disk: SimDisk,
+    pause: Duration,
+    failed: impl Fn(String),
+) {
+    loop {
+        sleep(random_duration(Duration::from_micros(1)..2 * pause)).await;
+        snapshots.drop_old();
+        // redb fails for good if it finds the disk full.
+        let needed = MIN_FREE_BYTES + 2 * consensus.member().machine().backend().bytes_to_persist();
+        if disk.free_bytes().is_ok_and(|free| free < needed) {
+            continue;
+        }
+        db.set_follower_floor(follower_floor(&consensus));
+        while db.step() {}
+        // A round that finds entries which are not committed yet goes on later.
+        let _ = db.maintain_async().await;
+        if let Health::Failed { reason } = db.health() {
+            return failed(format!("it cannot persist its state: {reason}"));
+        }
+    }
+}
+
+/// Returns the entry from which on a follower that answers needs the leader's log.
+fn follower_floor(consensus: &SimConsensus) -> Option<Index> {
+    let status = consensus.status();
+    let lives = |answer: Option<Duration>| answer.is_some_and(|ago| ago < DOWN_AFTER);
+    let live = status.members.values().filter(|member| lives(member.last_answer));
+    live.filter_map(|member| member.matched).min().map(Index::next)
 }

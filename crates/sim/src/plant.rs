@@ -27,6 +27,8 @@ pub enum Plant {
     OptionInApply,
     /// A leader takes the answer of a learner for that of a voter.
     LearnerInQuorum,
+    /// A node switches to the state of a snapshot before it has synced that state.
+    UnsyncedInstall,
     /// A node that lost its disk comes back with the same id.
     ReusedId,
 }

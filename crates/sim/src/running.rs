@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use thalweg_engine::Database;
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
 use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
@@ -36,6 +37,8 @@ const PAGE_BATCHES: usize = 256;
 pub struct Running(Rc<Parts>);
 
 struct Parts {
+    /// Keeps the database open.
+    _db: Database,
     member: Member,
     consensus: SimConsensus,
     plant: Option<Plant>,
@@ -48,8 +51,8 @@ fn failed(error: impl std::fmt::Display) -> io::Error {
 impl Running {
     /// Creates the handle of a node that has started.
     #[must_use]
-    pub fn new(member: Member, consensus: SimConsensus, plant: Option<Plant>) -> Self {
-        Self(Rc::new(Parts { member, consensus, plant }))
+    pub fn new(db: Database, member: Member, consensus: SimConsensus, plant: Option<Plant>) -> Self {
+        Self(Rc::new(Parts { _db: db, member, consensus, plant }))
     }
 
     /// Returns the node's consensus.

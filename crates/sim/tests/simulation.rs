@@ -16,6 +16,7 @@ fn likely_seed(plant: Plant) -> u64 {
         Plant::DeafLeaderKept => 42,
         Plant::VoteAfterRestart | Plant::OwnClock => 15,
         Plant::LateVote => 32,
+        Plant::UnsyncedInstall => 48,
         _ => 1,
     }
 }

@@ -57,7 +57,7 @@ use thalweg_types::{
     limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
 };
 
-use crate::{database::Database, inner::Inner, priority::Priority};
+use crate::{database::Database, inner::Inner, open_parts::Mode, priority::Priority};
 
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use file::SnapshotFile;
@@ -95,7 +95,7 @@ impl Default for SnapshotOptions {
 /// A snapshot in progress, which returns one chunk after the other.
 ///
 /// A snapshot has threads of its own with idle priority, which read and compress chunks before the caller requests
-/// them. Memory: six chunks, and six more for each compressing thread after the first, of which there are at most
+/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after the first, of which there are at most
 /// four. Dropping the snapshot releases all of it.
 pub struct Snapshot {
     begin: Begin,
@@ -107,6 +107,8 @@ pub struct Snapshot {
     pipeline: Option<Pipeline>,
     /// Priority of the threads that read and compress.
     priority: Priority,
+    /// In stepped mode, the caller's thread does the work.
+    mode: Mode,
     /// Longest time that the threads may take for a chunk at idle priority. After it they are started again with a low
     /// priority.
     patience: Duration,
@@ -170,6 +172,7 @@ impl Snapshot {
             source,
             pipeline: None,
             priority: Priority::Idle,
+            mode: inner.open.mode,
             patience: PATIENCE,
             link: Link::default(),
             next: Cursor::Begin,
@@ -262,7 +265,11 @@ impl Snapshot {
                 Some(pipeline) => pipeline,
                 none => {
                     let (source, next, pace) = (&self.source, &self.next, self.pace);
-                    none.insert(Pipeline::start(source, next, self.chunk_bytes, self.compression, priority, pace)?)
+                    let (chunk_bytes, compression) = (self.chunk_bytes, self.compression);
+                    none.insert(match self.mode {
+                        Mode::Threaded => Pipeline::start(source, next, chunk_bytes, compression, priority, pace)?,
+                        Mode::Stepped => Pipeline::here(source, next, chunk_bytes, compression)?,
+                    })
                 }
             };
             if let Some(ready) = pipeline.next(patience)? {

@@ -1,4 +1,5 @@
-//! Threads that read and compress the chunks of a snapshot before the caller requests them.
+//! Reading and compressing the chunks of a snapshot: on threads, before the caller requests them, or on the caller's
+//! thread, if the database was opened in stepped mode.
 //!
 //! Owns: one thread that gathers the contents of chunks, several threads that compress (packers) in turns, and the
 //! order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
@@ -51,15 +52,32 @@ pub(super) struct Ready {
 
 type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 
+/// Source of the chunks of a snapshot.
+pub(super) enum Pipeline {
+    Threads(Threads),
+    /// The caller's thread does the work when it requests a chunk.
+    Here(Gatherer, Packer),
+}
+
 /// The threads that gather and compress chunks. They end when this is dropped, at the end of the snapshot, or at an
 /// error.
-pub(super) struct Pipeline {
+pub(super) struct Threads {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
     /// Index of the compressing thread whose chunk is next.
     turn: usize,
 }
 
 impl Pipeline {
+    /// Creates a pipeline without threads.
+    pub(super) fn here(
+        source: &Source,
+        from: &Cursor,
+        chunk_bytes: usize,
+        compression: Compression,
+    ) -> Result<Self, SnapshotError> {
+        Ok(Self::Here(Gatherer::new(source.clone(), from.clone(), chunk_bytes)?, Packer::new(compression)?))
+    }
+
     pub(super) fn start(
         source: &Source,
         from: &Cursor,
@@ -81,11 +99,24 @@ impl Pipeline {
         }
         let pacer = Pacer::new(pace, Instant::now());
         spawn("snapshot-read", priority, move || gather(gatherer, pacer, &to_packers, &freed))?;
-        Ok(Self { lanes, turn: 0 })
+        Ok(Self::Threads(Threads { lanes, turn: 0 }))
     }
 
     /// Returns the next chunk of the snapshot; `None` if it is not ready within `patience`.
     pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
+        match self {
+            Self::Threads(threads) => threads.next(patience),
+            Self::Here(gatherer, packer) => {
+                let gathered = gatherer.next(Vec::new()).ok_or_else(|| SnapshotError::Io(stopped()))?;
+                let GatheredChunk { kind, plain, after } = gathered?;
+                Ok(Some(Ready { kind, packed: packer.pack(&plain)?, after }))
+            }
+        }
+    }
+}
+
+impl Threads {
+    fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
         match self.lanes[self.turn].recv_timeout(patience) {
             Ok(ready) => {
                 self.turn = (self.turn + 1) % self.lanes.len();

@@ -1,6 +1,6 @@
 //! Notification of waiting stream readers and of watches that entries were applied.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use thalweg_replica::Observer;
 use thalweg_state::machine::Machine;
@@ -32,6 +32,8 @@ pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,
     pub(crate) machine: Arc<Machine>,
     pub(crate) hashes: Arc<HashMarks>,
+    /// Observer of the caller.
+    pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 
 impl Observer for MemberObservers {
@@ -41,5 +43,8 @@ impl Observer for MemberObservers {
             self.hashes.add(HashMark { index: applied.index, running_hash: applied.running_hash });
         }
         self.observers.applied(outcomes);
+        if let Some(witness) = self.witness.get() {
+            witness.applied(outcomes);
+        }
     }
 }

@@ -167,7 +167,7 @@ impl RaftNetworkV2<Types> for Link {
         let SnapshotHandle::Send(Some(own)) = snapshot.snapshot else { panic!("a leader sends its own state") };
         let (peer, snapshots) = self.links.reach_parts(self.to)?;
         let installed = async {
-            let mut reader = own.open().await?;
+            let mut reader = own.open(Index::ZERO).await?;
             let mut writer = snapshots.receive(reader.id()).await?;
             while let Some(chunk) = reader.chunk(writer.next()).await? {
                 writer.write(chunk).await?;

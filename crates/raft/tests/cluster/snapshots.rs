@@ -66,7 +66,7 @@ struct Writer {
 }
 
 impl Snapshots for Copies {
-    fn open(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
+    fn open(&self, _: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         let applied = self.machine.applied();
         let stored = self.machine.membership().unwrap().unwrap();
         let membership = (stored.id, Membership::decode(&stored.payload).unwrap());

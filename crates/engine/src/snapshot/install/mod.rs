@@ -38,7 +38,7 @@ use thalweg_state::{
     portable,
 };
 use thalweg_store::{Applied, Backend};
-use thalweg_types::{NodeId, limits::MIN_INLINE_VALUE_BYTES};
+use thalweg_types::NodeId;
 
 use self::{
     log_tail::{LogTail, Passed, catch_up},
@@ -55,6 +55,7 @@ use crate::{
     inner::Inner,
     open::{Barrier, LogBlobs, io_error},
     options::Options,
+    plant::min_inline_value_bytes,
     state_dir::{StateDir, SwitchError},
 };
 
@@ -264,7 +265,7 @@ impl Install {
             let lost = std::io::Error::other("it has another position than was written");
             return Err(self.io("opening the new state", &lost));
         }
-        let inline_value_bytes = self.inner.options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
+        let inline_value_bytes = self.inner.options.inline_value_bytes.max(min_inline_value_bytes());
         let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
         let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
         if catch_up(&open.log, &machine, info.applied.index)? == Passed::CoveredEntries {

@@ -1,0 +1,26 @@
+//! Deliberate bugs, for simulations that must find them. The switches exist only with the feature `plant`.
+//!
+//! Owns: the switches, one set for each thread. All are off at first.
+
+use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
+
+#[cfg(feature = "plant")]
+thread_local! {
+    static TAKES_ANY_INLINE_BYTES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Makes databases that are opened on this thread use an option that is below its minimum. Then what an entry changes
+/// depends on the option.
+#[cfg(feature = "plant")]
+pub fn take_any_inline_bytes(takes: bool) {
+    TAKES_ANY_INLINE_BYTES.set(takes);
+}
+
+/// Returns the least length of a value that a state stores itself.
+pub(crate) fn min_inline_value_bytes() -> usize {
+    #[cfg(feature = "plant")]
+    if TAKES_ANY_INLINE_BYTES.get() {
+        return 0;
+    }
+    MIN_INLINE_VALUE_BYTES
+}
