@@ -40,7 +40,7 @@ use crate::{
     data::Data,
     events::Events,
     frames::{Frame, encoded},
-    handshake::Peer,
+    handshake::{Names, Peer},
     hearing::Ears,
     link::UNKNOWN,
     listener::Service,
@@ -404,11 +404,11 @@ impl Requests {
 }
 
 impl Service for Requests {
-    fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>> {
+    fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>> {
         if self.consensus.is_removed(node) {
             return Err("the node was removed from the cluster; it can only join with a new directory".into());
         }
-        Ok(())
+        Ok(self.consensus.status().members.get(&node).map(|member| member.info.clone()))
     }
 
     fn connected(&self, peer: &Peer) {
