@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::{constant_time::verify_slices_are_equal, hmac, rand};
 use thalweg_types::NodeId;
 use thalweg_wire::peer::{Nonce, Role, sealed_bytes, transcript};
 
@@ -50,14 +50,22 @@ impl Secret {
 impl Secret {
     /// Seals the body of a hello whose last field is the seal.
     pub(crate) fn seal(&self, hello: &mut [u8]) {
-        let Some(bytes) = sealed_bytes(hello) else { return };
-        let at = hello.len() - 32;
-        hello[at..].copy_from_slice(hmac::sign(&self.0, &bytes).as_ref());
+        let Some((parts, seal)) = sealed_bytes(hello) else { return };
+        let (tag, at) = (self.sign(parts), hello.len() - seal.len());
+        hello[at..].copy_from_slice(tag.as_ref());
     }
 
     /// Returns true if the seal of a hello is right.
     pub(crate) fn verify_seal(&self, hello: &[u8]) -> bool {
-        sealed_bytes(hello).is_some_and(|bytes| hmac::verify(&self.0, &bytes, &hello[hello.len() - 32..]).is_ok())
+        sealed_bytes(hello)
+            .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())
+    }
+
+    /// Signs parts without a copy of them: a stranger must not make this node take the memory.
+    fn sign(&self, parts: [&[u8]; 2]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        context.sign()
     }
 }
 

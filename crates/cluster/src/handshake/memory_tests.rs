@@ -46,8 +46,12 @@ static COUNTING: Counting = Counting;
 
 /// Lets a node accept a connection that delivers these bytes. Returns the error, and the memory that it took.
 fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    // One runtime for each thread, because making one takes longer than a handshake.
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    }
+    let accepting = async {
         let stream = tokio::io::join(bytes, tokio::io::sink());
         let before = LIVE.get().0;
         LIVE.set((before, before));
@@ -55,7 +59,8 @@ fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, 
         let on_stack = size_of_val(&accepting);
         let error = accepting.await.err().expect("it is rejected");
         (error, LIVE.get().1 - before + on_stack)
-    })
+    };
+    RUNTIME.with(|runtime| runtime.block_on(accepting))
 }
 
 #[test]
@@ -106,4 +111,73 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
     let (_, cost) = accept_of(&own, &hello(&node(1, 9, &secret, "n1:1".to_owned())), true);
     assert!(cost > BOUND, "{cost} bytes for a TLS session");
     println!("{cost} bytes for a hello that is accepted, and nothing behind it");
+}
+
+/// Xorshift generator; the same seed gives the same numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % bound
+    }
+}
+
+/// Changes bytes, cuts the end off, repeats a part, or inserts one.
+fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    for _ in 0..=dice.below(3) {
+        let at = dice.below(bytes.len().max(1)).min(bytes.len());
+        match dice.below(6) {
+            0 => bytes.truncate(at),
+            1 => {
+                let part = bytes[at..].to_vec();
+                bytes.extend_from_slice(&part);
+            }
+            2 => bytes.insert(at, dice.below(256) as u8),
+            3 if bytes.len() >= 4 => {
+                let lengths = [0, 1, MAX_HANDSHAKE_BYTES as u32, MAX_HANDSHAKE_BYTES as u32 + 1, u32::MAX, 1 << 20];
+                bytes[..4].copy_from_slice(&lengths[dice.below(lengths.len())].to_le_bytes());
+            }
+            _ if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
+            _ => {}
+        }
+    }
+}
+
+/// Streams that begin like a member's: none panics, and none costs more unless its hello is whole. `THALWEG_TEST_MUTATIONS`
+/// sets their number (20,000), and `THALWEG_TEST_SEED` another seed.
+#[test]
+fn mutated_handshakes_are_rejected_within_the_bound() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("THALWEG_TEST_SEED").unwrap_or(20);
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let secret = Secret::new(&[5; 32]);
+    let node = |node, tls| Credentials {
+        cluster: ClusterId(9),
+        node: NodeId(node),
+        address: format!("n{node}:1"),
+        secret: secret.clone(),
+        tls,
+    };
+    let tls = Some(PeerTls::without_authority().unwrap());
+    let (mut mutated, mut whole) = (0, 0);
+    for protection in [None, tls] {
+        let own = node(2, protection.clone());
+        let hello = sealed_hello(&node(1, protection), Channel::Control).unwrap();
+        let mut member = hello.clone();
+        encode(&Proof { proof: Nonce([3; 32]) }, 0, &mut member).unwrap();
+        drop(accept_of(&own, &member, true));
+        for _ in 0..number("THALWEG_TEST_MUTATIONS").unwrap_or(20_000) / 2 {
+            let mut bytes = member.clone();
+            mutate(&mut bytes, &mut dice);
+            let (error, cost) = accept_of(&own, &bytes, true);
+            let is_whole = bytes.get(HEADER_BYTES..hello.len()) == Some(&hello[HEADER_BYTES..]);
+            assert!(is_whole || cost < BOUND, "seed {seed}: {cost} bytes before {error}: {bytes:x?}");
+            mutated += 1;
+            whole += u64::from(is_whole);
+        }
+    }
+    assert!(whole * 10 > mutated && whole * 10 < mutated * 9, "{whole} of {mutated} had a whole hello");
 }

@@ -166,6 +166,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<ManageKind>(),
         of::<HashMark>(),
         of::<super::handshake::Channel>(),
+        of::<super::handshake::Protection>(),
     ]
 }
 

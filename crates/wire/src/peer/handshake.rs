@@ -216,12 +216,12 @@ pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonc
     parts.concat()
 }
 
-/// Returns the bytes that the seal of a hello authenticates, from the body of the hello as sent. `None` if the body is too
-/// short for a seal.
+/// Returns the bytes that the seal of a hello authenticates, in two parts, and the seal, from the body of the hello as sent.
+/// `None` if the body is too short for a seal.
 #[must_use]
-pub fn sealed_bytes(hello: &[u8]) -> Option<Vec<u8>> {
-    let unsealed = hello.len().checked_sub(size_of::<Nonce>())?;
-    Some([b"thalweg peer hello v1\0", &hello[..unsealed]].concat())
+pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
+    let (unsealed, seal) = hello.split_last_chunk()?;
+    Some(([b"thalweg peer hello v1\0", unsealed], seal))
 }
 
 #[cfg(test)]
