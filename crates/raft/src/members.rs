@@ -37,6 +37,8 @@ use crate::{
 const MAX_CHANGE: Duration = Duration::from_secs(10);
 /// Time after an answer for which a member counts as alive, in leases.
 const ALIVE_LEASES: u32 = 3;
+/// Interval at which a change looks for answers of the voters.
+const ANSWER_POLL: Duration = Duration::from_millis(20);
 
 /// A member as the leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +190,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         let mut after = voters(&status);
         after.insert(node);
-        self.check_majority(&status, &after)?;
+        self.check_majority(&after).await?;
         self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
@@ -206,7 +208,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 return Err(ChangeError::Leads(node));
             }
             if removal == Removal::Safe {
-                self.check_majority(&status, &after)?;
+                self.check_majority(&after).await?;
             }
             self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
         } else {
@@ -285,11 +287,22 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         member.last_answer.is_some_and(|age| age <= ALIVE_LEASES * self.0.options.lease())
     }
 
-    /// Checks that the voters that have answered recently are a majority of `after`.
-    fn check_majority(&self, status: &ConsensusStatus, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
-        let is_alive = |node: &&NodeId| status.members.get(node).is_some_and(|member| self.is_alive(member));
-        let (alive, voters) = (after.iter().filter(is_alive).count(), after.len());
-        if 2 * alive > voters { Ok(()) } else { Err(ChangeError::NoMajority { alive, voters }) }
+    /// Checks that the voters that have answered recently are a majority of `after`. A leader that was just elected has not
+    /// heard the others yet, so they get the time in which a living member answers.
+    async fn check_majority(&self, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
+        loop {
+            let status = self.led()?;
+            let is_alive = |node: &&NodeId| status.members.get(node).is_some_and(|member| self.is_alive(member));
+            let (alive, voters) = (after.iter().filter(is_alive).count(), after.len());
+            if 2 * alive > voters {
+                return Ok(());
+            }
+            if Types::<Rt>::now() >= gives_up {
+                return Err(ChangeError::NoMajority { alive, voters });
+            }
+            Types::<Rt>::sleep(ANSWER_POLL).await;
+        }
     }
 
     async fn change(&self, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
