@@ -81,7 +81,8 @@ pub(crate) async fn write_frame<'a, F: PeerFrame<'a>>(
 ) -> io::Result<()> {
     let mut out = Vec::new();
     encode(frame, 0, &mut out).map_err(invalid)?;
-    stream.write_all(&out).await
+    stream.write_all(&out).await?;
+    stream.flush().await
 }
 
 /// Encodes a frame on its own.
@@ -163,6 +164,8 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
                 rooms.push(next._room);
             }
             stream.write_all(&together).await?;
+            // A TLS session may keep encrypted bytes.
+            stream.flush().await?;
             drop(rooms);
         }
         stream.shutdown().await

@@ -1,15 +1,20 @@
 //! The handshake of a connection, on both sides.
 //!
-//! Owns: the checks of each step, their order, and the time that they may take. Does not own: the bytes (`wire::peer`).
+//! Owns: the checks of each step, their order, and the time that they may take. Does not own: the bytes (`wire::peer`),
+//! certificates (`transport::PeerTls`).
 //!
-//! Invariant: before the proof of the peer is verified, a side reads at most `MAX_HANDSHAKE_BYTES` for a frame and keeps
-//! nothing else of the peer.
+//! Invariants: before the proof of the peer is verified, a side reads at most `MAX_HANDSHAKE_BYTES` for a frame and keeps
+//! nothing else of the peer. A side that accepts begins a TLS session only behind a hello that it accepts, and until then
+//! allocates less than 4 KiB.
 
 use std::{borrow::Cow, io, time::Duration};
 
+use thalweg_replica::NodeInfo;
+use thalweg_transport::PeerTls;
 use thalweg_types::{ClusterId, NodeId};
 use thalweg_wire::peer::{
-    Challenge, Channel, Hello, MAX_HANDSHAKE_BYTES, PeerFrame, PeerKind, Proof, Rejected, Role, VERSION, Welcome,
+    BeginTls, Challenge, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, Proof,
+    Protection, Rejected, Role, VERSION, Welcome, encode,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -19,6 +24,7 @@ use tokio::{
 use crate::{
     frames::{Frame, read_frame, write_frame},
     secret::{Proven, Secret, nonce},
+    secured::Secured,
 };
 
 /// Maximum time of a handshake.
@@ -38,7 +44,18 @@ pub struct Credentials {
     pub address: String,
     /// Secret of the cluster.
     pub secret: Secret,
+    /// TLS of the links; `None` for plain TCP.
+    pub tls: Option<PeerTls>,
 }
+
+impl Credentials {
+    fn protection(&self) -> Protection {
+        if self.tls.is_some() { Protection::Tls } else { Protection::Plain }
+    }
+}
+
+/// What the members know of a node; `None` if it is no member.
+pub(crate) type Names = Option<NodeInfo>;
 
 /// Error of a handshake.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +66,9 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
+    /// The TLS session could not begin.
+    #[error("no TLS session with the node: {0}")]
+    Tls(String),
     /// The peer has rejected this node.
     #[error("the node has rejected the connection ({code}): {reason}")]
     Rejected {
@@ -57,8 +77,11 @@ pub enum HandshakeError {
         /// Reason, for people.
         reason: String,
     },
-    /// The peer does not know the secret of the cluster.
-    #[error("the node at this address does not know the secret of the cluster")]
+    /// The peer does not know the secret of the cluster, or it is not the end of this TLS session.
+    #[error(
+        "the node at this address does not know the secret of the cluster, or something between the nodes ends the TLS \
+         session"
+    )]
     WrongSecret,
     /// Another node answers at the address of the expected one.
     #[error("node {found} answers at the address of node {expected}")]
@@ -104,25 +127,8 @@ async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result
     }
 }
 
-/// Performs the handshake of a connection that this node has dialled. `expected` is the node at that address; `None` if
-/// its id is not known yet. Returns the id of the node that answered.
-pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-    credentials: &Credentials,
-    channel: Channel,
-    expected: Option<NodeId>,
-) -> Result<NodeId, HandshakeError> {
-    timeout(HANDSHAKE_LIMIT, dial_unbounded(stream, credentials, channel, expected))
-        .await
-        .map_err(|_| HandshakeError::TooSlow)?
-}
-
-async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-    credentials: &Credentials,
-    channel: Channel,
-    expected: Option<NodeId>,
-) -> Result<NodeId, HandshakeError> {
+/// Encodes the hello of this node with its seal, as a frame.
+fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, HandshakeError> {
     let hello = Hello {
         magic: Hello::magic(),
         min_version: VERSION,
@@ -131,21 +137,57 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         cluster_high: (credentials.cluster.0 >> 64) as u64,
         node: credentials.node,
         channel,
+        protection: credentials.protection(),
         nonce: nonce(),
         address: &credentials.address,
         software: SOFTWARE,
+        seal: Nonce([0; 32]),
     };
-    let mut hello_body = Vec::new();
-    thalweg_types::codec::Field::put(&hello, &mut hello_body).map_err(|_| malformed("the address is too long"))?;
-    write_frame(stream, &hello).await?;
-    let frame = expect(stream, PeerKind::Challenge).await?;
+    let mut frame = Vec::new();
+    encode(&hello, 0, &mut frame).map_err(|_| malformed("the address is too long"))?;
+    credentials.secret.seal(&mut frame[HEADER_BYTES..]);
+    Ok(frame)
+}
+
+/// Performs the handshake of a connection that this node has dialled at `host`. `expected` is the node at that address;
+/// `None` if its id is not known yet. Returns the id of the node that answered, and the connection.
+pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    credentials: &Credentials,
+    channel: Channel,
+    expected: Option<NodeId>,
+    host: &str,
+) -> Result<(NodeId, Secured<S>), HandshakeError> {
+    timeout(HANDSHAKE_LIMIT, dial_unbounded(stream, credentials, channel, expected, host))
+        .await
+        .map_err(|_| HandshakeError::TooSlow)?
+}
+
+async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    credentials: &Credentials,
+    channel: Channel,
+    expected: Option<NodeId>,
+    host: &str,
+) -> Result<(NodeId, Secured<S>), HandshakeError> {
+    let hello = sealed_hello(credentials, channel)?;
+    stream.write_all(&hello).await?;
+    stream.flush().await?;
+    if credentials.tls.is_some() {
+        // Before a session begins, the other node says that it does, or why it does not.
+        let begins = expect(&mut stream, PeerKind::BeginTls).await?;
+        BeginTls::decode_body(&begins.body).map_err(|_| malformed("a malformed answer to the hello"))?;
+    }
+    let secured = Secured::connect(stream, credentials.tls.as_ref(), host).await;
+    let mut stream = secured.map_err(|error| HandshakeError::Tls(format!("{host}: {error}")))?;
+    let frame = expect(&mut stream, PeerKind::Challenge).await.map_err(after_tls)?;
     let challenge = Challenge::decode_body(&frame.body).map_err(|_| malformed("a malformed challenge"))?;
     let proven = Proven {
-        hello: &hello_body,
+        hello: &hello[HEADER_BYTES..],
         version: challenge.version,
         acceptor: challenge.node,
         nonce: &challenge.nonce,
-        binding: &[],
+        binding: &stream.binding()?,
     };
     if challenge.version != VERSION {
         return Err(malformed("the node speaks another version of the protocol"));
@@ -158,59 +200,152 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     {
         return Err(HandshakeError::OtherNode { expected, found: challenge.node });
     }
-    write_frame(stream, &Proof { proof: credentials.secret.prove(Role::Dialler, proven) }).await?;
-    let frame = expect(stream, PeerKind::Welcome).await?;
+    write_frame(&mut stream, &Proof { proof: credentials.secret.prove(Role::Dialler, proven) }).await?;
+    let frame = expect(&mut stream, PeerKind::Welcome).await?;
     Welcome::decode_body(&frame.body).map_err(|_| malformed("a malformed welcome"))?;
-    Ok(challenge.node)
+    Ok((challenge.node, stream))
+}
+
+/// The other node checks the certificate of this one after this one's part of the TLS handshake, so its alert arrives in
+/// place of the first frame.
+fn after_tls(error: HandshakeError) -> HandshakeError {
+    match error {
+        HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData && error.get_ref().is_some() => {
+            HandshakeError::Tls(format!("the node does not accept this node's certificate: {error}"))
+        }
+        error => error,
+    }
 }
 
 /// Performs the handshake of a connection that this node has accepted. `admits` decides by id if this node talks to the
-/// peer, and returns the reason if it does not.
+/// peer, and returns what the members know of it, or the reason if it does not.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
+    stream: S,
     credentials: &Credentials,
-    admits: impl Fn(NodeId) -> Result<(), Cow<'static, str>>,
-) -> Result<Peer, HandshakeError> {
+    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
+) -> Result<(Peer, Secured<S>), HandshakeError> {
     let accepted = timeout(HANDSHAKE_LIMIT, accept_unbounded(stream, credentials, admits)).await;
-    let accepted = accepted.unwrap_or(Err(HandshakeError::TooSlow));
-    if let Err(HandshakeError::Refused { code, reason }) = &accepted {
-        // The peer may be gone, or not speak the protocol.
+    accepted.unwrap_or(Err(HandshakeError::TooSlow))
+}
+
+/// Tells the peer why it is rejected. The peer may be gone, or not speak the protocol.
+async fn reject<T>(stream: &mut (impl AsyncWrite + Unpin), error: HandshakeError) -> Result<T, HandshakeError> {
+    if let HandshakeError::Refused { code, reason } = &error {
         let _ = write_frame(stream, &Rejected { code, reason }).await;
         let _ = stream.shutdown().await;
     }
-    accepted
+    Err(error)
 }
 
 async fn accept_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
+    mut stream: S,
     credentials: &Credentials,
-    admits: impl Fn(NodeId) -> Result<(), Cow<'static, str>>,
-) -> Result<Peer, HandshakeError> {
-    let frame = expect(stream, PeerKind::Hello).await?;
+    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
+) -> Result<(Peer, Secured<S>), HandshakeError> {
+    let frame = expect(&mut stream, PeerKind::Hello).await?;
     let hello = Hello::decode_body(&frame.body).map_err(|_| malformed("a malformed hello"))?;
-    let refused = |code, reason: String| HandshakeError::Refused { code, reason };
+    let (version, names) = match check_hello(&hello, &frame.body, credentials, admits) {
+        Ok(checked) => checked,
+        Err(error) => return reject(&mut stream, error).await,
+    };
+    if credentials.tls.is_some() {
+        write_frame(&mut stream, &BeginTls {}).await?;
+    }
+    let secured = Secured::accept(stream, credentials.tls.as_ref()).await;
+    let mut stream = secured.map_err(|error| {
+        HandshakeError::Tls(format!("node {} at {}, as it calls itself: {error}", hello.node, hello.address))
+    })?;
+    match check_proof(&mut stream, &hello, &frame.body, version, &names, credentials).await {
+        Ok(peer) => Ok((peer, stream)),
+        Err(error) => reject(&mut stream, error).await,
+    }
+}
+
+fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
+    HandshakeError::Refused { code, reason: reason.into() }
+}
+
+/// Checks a hello, before anything else is read or allocated for its sender.
+fn check_hello(
+    hello: &Hello<'_>,
+    body: &[u8],
+    credentials: &Credentials,
+    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
+) -> Result<(u16, Names), HandshakeError> {
     let Some(version) = hello.common_version() else {
         let (min, max) = (hello.min_version, hello.max_version);
         return Err(refused("version", format!("this node speaks version {VERSION}, the other {min} to {max}")));
     };
     if hello.cluster() != credentials.cluster.0 {
-        return Err(refused("cluster", "the nodes belong to different clusters".to_owned()));
+        return Err(refused("cluster", "the nodes belong to different clusters"));
+    }
+    if !credentials.secret.verify_seal(body) {
+        return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     if hello.node == credentials.node {
-        return Err(refused("node", "the node has the id of this node".to_owned()));
+        return Err(refused("node", "the node has the id of this node"));
     }
-    admits(hello.node).map_err(|reason| refused("node", reason.into_owned()))?;
+    if hello.protection != credentials.protection() {
+        let reason = match hello.protection {
+            Protection::Plain => "the node dials without TLS, and this one uses TLS: give both the same cluster_tls",
+            Protection::Tls => "the node dials with TLS, and this one uses none: give both the same cluster_tls",
+        };
+        return Err(refused("protection", reason));
+    }
+    let names = admits(hello.node).map_err(|reason| refused("node", reason))?;
+    Ok((version, names))
+}
+
+/// Exchanges proofs over the secured connection.
+async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut Secured<S>,
+    hello: &Hello<'_>,
+    body: &[u8],
+    version: u16,
+    names: &Names,
+    credentials: &Credentials,
+) -> Result<Peer, HandshakeError> {
+    if credentials.tls.as_ref().is_some_and(PeerTls::has_authority) {
+        check_certificate(stream, hello, names)?;
+    }
     let nonce = nonce();
-    let proven = Proven { hello: &frame.body, version, acceptor: credentials.node, nonce: &nonce, binding: &[] };
+    let binding = stream.binding()?;
+    let proven = Proven { hello: body, version, acceptor: credentials.node, nonce: &nonce, binding: &binding };
     let proof = credentials.secret.prove(Role::Acceptor, proven);
     write_frame(stream, &Challenge { version, node: credentials.node, nonce, proof }).await?;
     let answer = expect(stream, PeerKind::Proof).await?;
     let answer = Proof::decode_body(&answer.body).map_err(|_| malformed("a malformed proof"))?;
     if !credentials.secret.verify(Role::Dialler, proven, &answer.proof) {
-        return Err(refused("secret", "the node does not know the secret of the cluster".to_owned()));
+        return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     write_frame(stream, &Welcome { software: SOFTWARE }).await?;
     Ok(Peer { node: hello.node, address: hello.address.to_owned(), channel: hello.channel })
+}
+
+/// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
+/// host; a node that joins, by the host that it states.
+fn check_certificate<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &Secured<S>,
+    hello: &Hello<'_>,
+    names: &Names,
+) -> Result<(), HandshakeError> {
+    let wanted = match names {
+        Some(info) => vec![info.name.as_str(), host_of(&info.address)],
+        None => vec![host_of(hello.address)],
+    };
+    if stream.peer_is_any(wanted.iter().copied()) {
+        return Ok(());
+    }
+    let wanted = wanted.join(" or ");
+    let reason =
+        format!("the certificate does not name {wanted}: make one with `thalweg cluster create-cert` that does");
+    Err(refused("certificate", reason))
+}
+
+/// Returns the host of an address, without the brackets of an IPv6 address.
+pub(crate) fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 #[cfg(test)]
@@ -219,7 +354,13 @@ mod tests {
 
     fn node(node: u64, cluster: u128, secret: u8) -> Credentials {
         let secret = Secret::new(&[secret; 32]);
-        Credentials { cluster: ClusterId(cluster), node: NodeId(node), address: format!("n{node}:1"), secret }
+        Credentials {
+            cluster: ClusterId(cluster),
+            node: NodeId(node),
+            address: format!("n{node}:1"),
+            secret,
+            tls: None,
+        }
     }
 
     async fn meet(
@@ -227,11 +368,12 @@ mod tests {
         acceptor: Credentials,
         admits: Result<(), Cow<'static, str>>,
     ) -> (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>) {
-        let (mut near, mut far) = tokio::io::duplex(4096);
+        let (near, far) = tokio::io::duplex(4096);
         let expected = Some(acceptor.node);
-        tokio::join!(async move { dial(&mut near, &dialler, Channel::Control, expected).await }, async move {
-            accept(&mut far, &acceptor, |_| admits.clone()).await
-        },)
+        tokio::join!(
+            async move { dial(near, &dialler, Channel::Control, expected, "n2").await.map(|(node, _)| node) },
+            async move { accept(far, &acceptor, |_| admits.map(|()| None)).await.map(|(peer, _)| peer) },
+        )
     }
 
     #[tokio::test]
@@ -260,30 +402,31 @@ mod tests {
     #[tokio::test]
     async fn a_wrong_secret_is_noticed_on_both_sides() {
         let (dialled, accepted) = meet(node(1, 9, 6), node(2, 9, 5), Ok(())).await;
-        assert!(matches!(dialled, Err(HandshakeError::WrongSecret)), "{dialled:?}");
-        assert!(accepted.is_err());
-        // A dialler that does not check the acceptor is rejected by it.
+        assert!(matches!(dialled, Err(HandshakeError::Rejected { code, .. }) if code == "secret"));
+        assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
+        // A node that only pretends to accept is noticed by the dialler.
+        let (near, mut far) = tokio::io::duplex(4096);
+        let dialler = node(1, 9, 5);
+        let pretending = async move {
+            expect(&mut far, PeerKind::Hello).await.unwrap();
+            let forged = Challenge { version: VERSION, node: NodeId(2), nonce: nonce(), proof: nonce() };
+            write_frame(&mut far, &forged).await.unwrap();
+            expect(&mut far, PeerKind::Proof).await.map(drop)
+        };
+        let dialling = async move { dial(near, &dialler, Channel::Control, None, "n2").await.map(drop) };
+        let (dialled, pretended) = tokio::join!(dialling, pretending);
+        assert!(matches!(dialled, Err(HandshakeError::WrongSecret)) && pretended.is_err(), "{dialled:?}");
+        // A dialler with a recorded hello, which does not check the acceptor, is rejected by it.
         let (mut near, mut far) = tokio::io::duplex(4096);
         let acceptor = node(2, 9, 5);
+        let recorded = sealed_hello(&node(1, 9, 5), Channel::Appends).unwrap();
         let forging = async move {
-            let hello = Hello {
-                magic: Hello::magic(),
-                min_version: 1,
-                max_version: 1,
-                cluster_low: 9,
-                cluster_high: 0,
-                node: NodeId(1),
-                channel: Channel::Appends,
-                nonce: nonce(),
-                address: "",
-                software: "",
-            };
-            write_frame(&mut near, &hello).await.unwrap();
+            near.write_all(&recorded).await.unwrap();
             expect(&mut near, PeerKind::Challenge).await.unwrap();
             write_frame(&mut near, &Proof { proof: nonce() }).await.unwrap();
             expect(&mut near, PeerKind::Welcome).await.map(drop)
         };
-        let (forged, accepted) = tokio::join!(forging, accept(&mut far, &acceptor, |_| Ok(())));
+        let (forged, accepted) = tokio::join!(forging, accept(&mut far, &acceptor, |_| Ok(None)));
         assert!(matches!(forged, Err(HandshakeError::Rejected { code, .. }) if code == "secret"));
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
     }
@@ -291,7 +434,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_costs_a_bounded_time() {
         let (_near, mut far) = tokio::io::duplex(4096);
-        let accepted = accept(&mut far, &node(2, 9, 5), |_| Ok(())).await;
+        let accepted = accept(&mut far, &node(2, 9, 5), |_| Ok(None)).await;
         assert!(matches!(accepted, Err(HandshakeError::TooSlow)));
     }
 
@@ -299,7 +442,7 @@ mod tests {
     async fn garbage_is_rejected() {
         for garbage in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice(), &[0xff; 64], &[0; 64]] {
             let mut stream = tokio_test_stream(garbage);
-            assert!(accept(&mut stream, &node(2, 9, 5), |_| Ok(())).await.is_err());
+            assert!(accept(&mut stream, &node(2, 9, 5), |_| Ok(None)).await.is_err());
         }
     }
 
@@ -311,3 +454,9 @@ mod tests {
         far
     }
 }
+
+#[cfg(test)]
+mod memory_tests;
+
+#[cfg(test)]
+mod tls_tests;

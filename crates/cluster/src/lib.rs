@@ -29,6 +29,7 @@ mod options;
 mod peers;
 mod report;
 mod secret;
+mod secured;
 mod service;
 mod shared;
 mod snapshots;
@@ -42,3 +43,6 @@ pub use link::CallError;
 pub use node::{Node, NodeError};
 pub use options::NodeOptions;
 pub use secret::Secret;
+pub use thalweg_transport::{
+    Authority, CertificateFiles, Existing, IdentityError, PeerTls, PeerTlsError, PeerTlsFiles, Validity,
+};

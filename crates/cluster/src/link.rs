@@ -34,8 +34,8 @@ use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
 use thalweg_wire::peer::{Channel, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
 use tokio::{
-    io::BufReader,
-    net::{TcpStream, tcp::OwnedReadHalf},
+    io::{BufReader, ReadHalf},
+    net::TcpStream,
     sync::{Notify, oneshot},
     task::spawn_local,
     time::{Instant, MissedTickBehavior, interval, timeout_at},
@@ -44,7 +44,8 @@ use tokio::{
 use crate::{
     about::AboutNode,
     frames::{FrameSender, encoded_elsewhere, frame_queue, keep_alive, read_frame},
-    handshake::{Credentials, HandshakeError, dial},
+    handshake::{Credentials, HandshakeError, dial, host_of},
+    secured::Secured,
 };
 
 /// Id of a node that is known by its address only. No node has it.
@@ -171,8 +172,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn begin(node: NodeId, channel: Channel, path: &Path, stream: TcpStream) -> Self {
-        let (reading, writing) = stream.into_split();
+    fn begin(node: NodeId, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
+        let (reading, writing) = tokio::io::split(stream);
         let (sender, writer) = frame_queue(writing);
         let (waiting, has_ended) = (Waiting::default(), Rc::new(Cell::new(false)));
         let (traffic, next_id) = (Rc::new(Traffic::default()), Rc::new(Cell::new(1)));
@@ -309,7 +310,11 @@ impl<'a> ReadReply<'a, AboutNode> for AboutNode {
     }
 }
 
-async fn read_replies(reading: OwnedReadHalf, waiting: &Waiting, traffic: &Traffic) -> std::io::Result<()> {
+async fn read_replies(
+    reading: ReadHalf<Secured<TcpStream>>,
+    waiting: &Waiting,
+    traffic: &Traffic,
+) -> std::io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
@@ -433,12 +438,12 @@ impl Link {
         }
         let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address));
         let connected = connecting.await.map_err(|_| format!("no connection to {address} within {CONNECT_LIMIT:?}"))?;
-        let mut stream = connected.map_err(|error| format!("{address}: {error}"))?;
+        let stream = connected.map_err(|error| format!("{address}: {error}"))?;
         stream.set_nodelay(true).and_then(|()| keep_alive(&stream)).map_err(|error| error.to_string())?;
         let expected = (self.0.node != UNKNOWN).then_some(self.0.node);
-        let dialled = dial(&mut stream, &self.0.credentials, self.0.channel, expected).await;
+        let dialled = dial(stream, &self.0.credentials, self.0.channel, expected, host_of(address)).await;
         match dialled {
-            Ok(node) => Ok(Connection::begin(node, self.0.channel, &self.0.path, stream)),
+            Ok((node, stream)) => Ok(Connection::begin(node, self.0.channel, &self.0.path, stream)),
             Err(error) => {
                 if !matches!(error, HandshakeError::Io(_)) {
                     tracing::warn!(node = %self.0.node, %address, %error, "cannot connect to a node of the cluster");

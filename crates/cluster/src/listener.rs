@@ -3,9 +3,11 @@
 //! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not own:
 //! the meaning of requests ([`Service`]).
 //!
-//! A stranger costs a bounded amount: [`MAX_HALF_OPEN`] handshakes run at a time, each with less than 4 KiB and a time
-//! limit. If there are more, the oldest one is given up; a member's handshake takes a few round trips, so it is
-//! rarely the oldest.
+//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN`] connections wait for a hello that this node accepts, each
+//! with less than 4 KiB and a time limit; if there are more, the oldest one is given up. A member sends its hello at once,
+//! so it is rarely the oldest. Behind the hello, which states the id of the cluster, as many connections have a TLS session
+//! and prove themselves, again the newest ones. So strangers that do not know the id, however many, never take the place of
+//! a member in the longer part of its handshake.
 
 use std::{
     borrow::Cow,
@@ -20,7 +22,7 @@ use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use thalweg_types::NodeId;
 use thalweg_wire::peer::MAX_BODY_BYTES;
 use tokio::{
-    io::BufReader,
+    io::{BufReader, ReadHalf},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::{AbortHandle, spawn_local},
@@ -29,10 +31,11 @@ use tokio::{
 
 use crate::{
     frames::{Frame, frame_queue, keep_alive, read_frame},
-    handshake::{Credentials, HandshakeError, Peer, accept},
+    handshake::{Credentials, HandshakeError, Names, Peer, accept},
+    secured::Secured,
 };
 
-/// Maximum number of handshakes that run at a time.
+/// Maximum number of connections that wait for a hello, and of those that prove themselves behind it.
 pub(crate) const MAX_HALF_OPEN: usize = 256;
 /// Maximum number of established connections: a few for each of the largest number of members.
 const MAX_CONNECTIONS: usize = 8192;
@@ -47,8 +50,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Requests of other nodes, as this node serves them.
 pub(crate) trait Service: 'static {
-    /// Checks that this node talks to a node. Returns the reason if not.
-    fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>>;
+    /// Checks that this node talks to a node, and returns what the members know of it; otherwise the reason.
+    fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>>;
 
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
@@ -58,10 +61,33 @@ pub(crate) trait Service: 'static {
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 
+/// Connections whose handshake runs, with their numbers.
+type HalfOpen = RefCell<VecDeque<(u64, AbortHandle)>>;
+
+/// Adds a connection, and gives up the oldest one at the bound.
+fn begin(half_open: &HalfOpen, number: u64, task: AbortHandle) {
+    let mut half_open = half_open.borrow_mut();
+    half_open.push_back((number, task));
+    if half_open.len() > MAX_HALF_OPEN
+        && let Some((_, oldest)) = half_open.pop_front()
+    {
+        oldest.abort();
+    }
+}
+
+fn end(half_open: &HalfOpen, number: u64) -> Option<AbortHandle> {
+    let mut half_open = half_open.borrow_mut();
+    let at = half_open.iter().position(|(other, _)| *other == number)?;
+    half_open.remove(at).map(|(_, task)| task)
+}
+
 struct Shared<S> {
     credentials: Rc<Credentials>,
     service: Rc<S>,
-    half_open: RefCell<VecDeque<(u64, AbortHandle)>>,
+    /// Connections that have sent no hello yet, the oldest first.
+    half_open: HalfOpen,
+    /// Connections whose hello is accepted, and that have not proved themselves yet.
+    greeted: HalfOpen,
     connections: Cell<usize>,
     /// Time of the last logged rejection, and the number of rejections since.
     reported: Cell<(Option<Instant>, u64)>,
@@ -79,6 +105,7 @@ pub(crate) async fn serve<S: Service>(
         credentials,
         service,
         half_open: RefCell::default(),
+        greeted: RefCell::default(),
         connections: Cell::new(0),
         reported: Cell::default(),
         stop: stop.clone(),
@@ -98,7 +125,7 @@ pub(crate) async fn serve<S: Service>(
                         tracing::debug!(%from, %error, "a connection from a node has ended");
                     }
                 });
-                shared.begin(number, task.abort_handle());
+                begin(&shared.half_open, number, task.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection from a node");
@@ -109,17 +136,6 @@ pub(crate) async fn serve<S: Service>(
 }
 
 impl<S: Service> Shared<S> {
-    /// Notes a connection whose handshake begins. Gives up the oldest one at the bound.
-    fn begin(&self, number: u64, task: AbortHandle) {
-        let mut half_open = self.half_open.borrow_mut();
-        half_open.push_back((number, task));
-        if half_open.len() > MAX_HALF_OPEN
-            && let Some((_, oldest)) = half_open.pop_front()
-        {
-            oldest.abort();
-        }
-    }
-
     /// Logs a rejection. Strangers could fill the log, so it has at most one a second with the number of the others.
     fn report(&self, error: &HandshakeError) {
         let (last, others) = self.reported.get();
@@ -131,17 +147,23 @@ impl<S: Service> Shared<S> {
         tracing::warn!(%error, others, "rejected a connection from a node");
     }
 
-    fn end_handshake(&self, number: u64) {
-        self.half_open.borrow_mut().retain(|(other, _)| *other != number);
+    /// Accepts the hello of a node. Its connection may now take the time to prove itself.
+    fn greet(&self, number: u64, node: NodeId) -> Result<Names, Cow<'static, str>> {
+        let names = self.service.admits(node)?;
+        if let Some(task) = end(&self.half_open, number) {
+            begin(&self.greeted, number, task);
+        }
+        Ok(names)
     }
 
-    async fn run(self: Rc<Self>, number: u64, mut stream: TcpStream) -> Result<(), HandshakeError> {
+    async fn run(self: Rc<Self>, number: u64, stream: TcpStream) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
-        let accepted = accept(&mut stream, &self.credentials, |node| self.service.admits(node)).await;
-        self.end_handshake(number);
-        let peer = accepted.inspect_err(|error| {
-            if matches!(error, HandshakeError::Refused { .. }) {
+        let accepted = accept(stream, &self.credentials, |node| self.greet(number, node)).await;
+        end(&self.half_open, number);
+        end(&self.greeted, number);
+        let (peer, stream) = accepted.inspect_err(|error| {
+            if matches!(error, HandshakeError::Refused { .. } | HandshakeError::Tls(_)) {
                 self.report(error);
             }
         })?;
@@ -155,8 +177,8 @@ impl<S: Service> Shared<S> {
         Ok(served?)
     }
 
-    async fn serve(&self, peer: &Peer, stream: TcpStream) -> io::Result<()> {
-        let (reading, writing) = stream.into_split();
+    async fn serve(&self, peer: &Peer, stream: Secured<TcpStream>) -> io::Result<()> {
+        let (reading, writing) = tokio::io::split(stream);
         let mut reading = BufReader::with_capacity(READ_BYTES, reading);
         let (replies, writer) = frame_queue(writing);
         let mut writer = std::pin::pin!(writer);
@@ -205,7 +227,7 @@ impl<S: Service> Shared<S> {
     }
 }
 
-async fn read_next(reading: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> io::Result<Option<Frame>> {
+async fn read_next(reading: &mut BufReader<ReadHalf<Secured<TcpStream>>>) -> io::Result<Option<Frame>> {
     read_frame(reading, MAX_BODY_BYTES).await
 }
 

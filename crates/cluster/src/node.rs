@@ -17,6 +17,7 @@ use std::{
 use thalweg_engine::{Database, MemberParts};
 use thalweg_raft::{Consensus, ConsensusParts, StartError, SyncQueue, SyncThread};
 use thalweg_serving::cluster::{EventLog, NodeAddresses};
+use thalweg_transport::PeerTls;
 use thalweg_types::{Action, Classified, ClusterId};
 use tokio::{
     net::TcpListener,
@@ -57,10 +58,7 @@ pub enum NodeError {
         error: std::io::Error,
     },
     /// The address is not a loopback address. Links between machines need encryption.
-    #[error(
-        "{0} is not a loopback address, and links between nodes are not encrypted: use a loopback address, or allow it \
-         with cluster_plain = true if the network between the nodes is trusted"
-    )]
+    #[error("{0} is not a loopback address: links between machines need TLS")]
     NotLoopback(SocketAddr),
     /// A thread could not be started, or ended at once.
     #[error("cannot start the consensus thread: {0}")]
@@ -95,6 +93,7 @@ impl Classified for NodeError {
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
     address: SocketAddr,
+    tls: Option<PeerTls>,
 }
 
 impl fmt::Debug for Node {
@@ -121,9 +120,10 @@ impl Node {
     pub fn start(db: &Database, cluster: ClusterId, options: NodeOptions) -> Result<Self, NodeError> {
         let parts = db.member_parts().ok_or(NodeError::NotAMember)?;
         let listen = options.listen;
-        if !listen.ip().is_loopback() && !options.allow_plain {
+        if !listen.ip().is_loopback() && options.tls.is_none() {
             return Err(NodeError::NotLoopback(listen));
         }
+        let tls = options.tls.clone();
         let bound = |error| NodeError::Bind { address: listen, error };
         let listener = std::net::TcpListener::bind(listen).map_err(bound)?;
         listener.set_nonblocking(true).map_err(bound)?;
@@ -160,7 +160,7 @@ impl Node {
             .map_err(NodeError::Thread)?;
         *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         match starting.recv() {
-            Ok(Ok(())) => Ok(Self { shared, address }),
+            Ok(Ok(())) => Ok(Self { shared, address, tls }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(NodeError::Thread(std::io::Error::other("it has panicked"))),
         }
@@ -170,6 +170,12 @@ impl Node {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the TLS of the links, whose files can be read again; `None` for plain TCP.
+    #[must_use]
+    pub fn tls(&self) -> Option<&PeerTls> {
+        self.tls.as_ref()
     }
 
     /// Stops consensus and waits until its thread has ended. Later calls do nothing.
@@ -230,11 +236,17 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     let listener = TcpListener::from_std(listener).map_err(bound)?;
     let advertise = if options.advertise.is_empty() { address.to_string() } else { options.advertise.clone() };
     let MemberParts { log, member, .. } = parts;
+    let protection = match &options.tls {
+        None => "plain",
+        Some(tls) if tls.has_authority() => "tls with an authority",
+        Some(_) => "tls with the secret",
+    };
     let credentials = Rc::new(Credentials {
         cluster,
         node: member.node(),
         address: advertise.clone(),
         secret: options.secret.clone(),
+        tls: options.tls.clone(),
     });
     let ears = Ears::new(options.consensus.lease(), options.detector);
     let events = Events(events);
@@ -288,7 +300,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     });
     Tasks::spawn(&tasks);
     tokio::task::spawn_local(answer_calls(Rc::clone(&tasks), calls));
-    tracing::info!(%address, %cluster, node = %member.node(), "serving other nodes");
+    tracing::info!(%address, %cluster, node = %member.node(), protection, "serving other nodes");
     Ok(async move {
         // An error means that the last handle was dropped.
         let _ = stop.wait_for(|stop| *stop).await;

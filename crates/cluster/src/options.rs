@@ -4,6 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{Since, Triggers};
+use thalweg_transport::PeerTls;
 
 use crate::{detector::DetectorOptions, secret::Secret};
 
@@ -20,9 +21,8 @@ pub struct NodeOptions {
     pub zone: String,
     /// Secret of the cluster.
     pub secret: Secret,
-    /// True if links may leave this machine although they are not encrypted. Whoever can read or change the packets can
-    /// then read and change the data.
-    pub allow_plain: bool,
+    /// TLS of the links to other nodes, which all nodes use, or none. `None` is allowed at a loopback address only.
+    pub tls: Option<PeerTls>,
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,
     /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the cluster
@@ -54,7 +54,7 @@ impl NodeOptions {
             name: String::new(),
             zone: String::new(),
             secret,
-            allow_plain: false,
+            tls: None,
             join: Vec::new(),
             expect: 0,
             consensus: ConsensusOptions::DEFAULTS,

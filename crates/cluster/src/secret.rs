@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::{constant_time::verify_slices_are_equal, hmac, rand};
 use thalweg_types::NodeId;
-use thalweg_wire::peer::{Nonce, Role, transcript};
+use thalweg_wire::peer::{Nonce, Role, sealed_bytes, transcript};
 
 /// Secret of 256 bits that all nodes of a cluster share. Its value is never printed.
 #[derive(Clone)]
@@ -47,6 +47,28 @@ impl Secret {
     }
 }
 
+impl Secret {
+    /// Seals the body of a hello whose last field is the seal.
+    pub(crate) fn seal(&self, hello: &mut [u8]) {
+        let Some((parts, seal)) = sealed_bytes(hello) else { return };
+        let (tag, at) = (self.sign(parts), hello.len() - seal.len());
+        hello[at..].copy_from_slice(tag.as_ref());
+    }
+
+    /// Returns true if the seal of a hello is right.
+    pub(crate) fn verify_seal(&self, hello: &[u8]) -> bool {
+        sealed_bytes(hello)
+            .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())
+    }
+
+    /// Signs parts without a copy of them: a stranger must not make this node take the memory.
+    fn sign(&self, parts: [&[u8]; 2]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        context.sign()
+    }
+}
+
 fn bytes_of(role: Role, proven: Proven<'_>) -> Vec<u8> {
     let Proven { hello, version, acceptor, nonce, binding } = proven;
     transcript(role, hello, version, acceptor, nonce, binding)
@@ -62,6 +84,20 @@ pub(crate) fn nonce() -> Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_seal_holds_for_its_secret_and_hello_only() {
+        let secret = Secret::new(&[1; 32]);
+        let mut hello = vec![7; 100];
+        secret.seal(&mut hello);
+        assert!(secret.verify_seal(&hello) && !Secret::new(&[2; 32]).verify_seal(&hello));
+        for at in 0..hello.len() {
+            let mut changed = hello.clone();
+            changed[at] ^= 1;
+            assert!(!secret.verify_seal(&changed), "byte {at}");
+        }
+        assert!(!secret.verify_seal(&hello[..31]) && !secret.verify_seal(b""));
+    }
 
     #[test]
     fn a_proof_holds_for_its_secret_side_and_connection_only() {

@@ -40,7 +40,7 @@ use crate::{
     data::Data,
     events::Events,
     frames::{Frame, encoded},
-    handshake::Peer,
+    handshake::{Names, Peer},
     hearing::Ears,
     link::UNKNOWN,
     listener::Service,
@@ -397,9 +397,9 @@ impl Requests {
 }
 
 impl Service for Requests {
-    fn admits(&self, node: NodeId) -> Result<(), Cow<'static, str>> {
+    fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>> {
         match self.consensus.is_removed(node) {
-            Ok(false) => Ok(()),
+            Ok(false) => Ok(self.consensus.status().members.get(&node).map(|member| member.info.clone())),
             Ok(true) => Err("the node was removed from the cluster; it can only join with a new directory".into()),
             Err(error) => Err(format!("this node cannot read its state: {error}").into()),
         }

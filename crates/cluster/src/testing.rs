@@ -9,7 +9,7 @@ use tokio::{net::TcpListener, sync::watch, task::spawn_local};
 
 use crate::{
     frames::{Frame, encoded},
-    handshake::{Credentials, Peer},
+    handshake::{Credentials, Names, Peer},
     link::{Link, Path},
     listener::{Service, serve},
     secret::Secret,
@@ -20,7 +20,7 @@ pub(crate) const SERVER: NodeId = NodeId(2);
 
 pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
     let (cluster, address) = (ClusterId(9), format!("n{node}:1"));
-    Rc::new(Credentials { cluster, node, address, secret: Secret::new(&[secret; 32]) })
+    Rc::new(Credentials { cluster, node, address, secret: Secret::new(&[secret; 32]), tls: None })
 }
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;
@@ -32,8 +32,8 @@ pub(crate) struct Scripted {
 }
 
 impl Service for Scripted {
-    fn admits(&self, _: NodeId) -> Result<(), Cow<'static, str>> {
-        Ok(())
+    fn admits(&self, _: NodeId) -> Result<Names, Cow<'static, str>> {
+        Ok(None)
     }
 
     fn connected(&self, _: &Peer) {}

@@ -4,7 +4,10 @@
 //! (see [`trust`](crate::trust)).
 
 use std::{
-    fmt, fs, io,
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -68,6 +71,25 @@ pub(crate) fn pem_error(path: &Path, expected: &'static str, error: &PemError) -
     IdentityError::Pem { path: path.into(), expected, reason }
 }
 
+/// Atomically writes a file that only its owner can read.
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
+    let unfinished = path.with_extension("pem.tmp");
+    let write = || {
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // Never reuses an existing file, because another user may have created it with wider permissions.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(directory)?.sync_all()
+    };
+    write().map_err(|error| IdentityError::io(path, error))
+}
+
 /// Error returned when a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -107,8 +129,20 @@ pub enum IdentityError {
         /// Reason why key and certificate cannot be used together.
         reason: String,
     },
-    /// The development certificate could not be generated.
-    #[error("cannot generate a development certificate: {reason}")]
+    /// A file exists already, and may not be replaced.
+    #[error("{path} exists already; remove it, or choose another directory")]
+    Exists {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// A certificate cannot have this name.
+    #[error("{name:?} is neither a host name nor an IP address, so a certificate cannot have it")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A certificate could not be generated.
+    #[error("cannot generate a certificate: {reason}")]
     Generate {
         /// Error text of the library that generates certificates.
         reason: String,
@@ -125,5 +159,7 @@ classified!(IdentityError {
     Self::File { .. } => "certificate_file", Fix;
     Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem", Fix;
     Self::Unusable { .. } => "certificate_key", Fix;
+    Self::Name { .. } => "certificate_name", Fix;
+    Self::Exists { .. } => "certificate_exists", Fix;
     Self::Generate { .. } => "certificate_generate", Stop;
 });

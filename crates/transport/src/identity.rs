@@ -9,10 +9,7 @@
 //! new pair.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -25,7 +22,7 @@ use rustls::{
 };
 
 use crate::{
-    certificate::{Fingerprint, IdentityError, pem_error, read, read_certificates},
+    certificate::{Fingerprint, IdentityError, pem_error, read, read_certificates, write_private},
     tls,
 };
 
@@ -118,7 +115,7 @@ impl Identity {
         tls::server_config(Arc::new(CurrentIdentity(self.clone())))
     }
 
-    fn key(&self) -> Arc<CertifiedKey> {
+    pub(crate) fn key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -157,23 +154,4 @@ fn self_signed(address: IpAddr) -> Result<rcgen::CertifiedKey<rcgen::KeyPair>, I
         names.push(address.to_string());
     }
     rcgen::generate_simple_self_signed(names).map_err(|error| IdentityError::Generate { reason: error.to_string() })
-}
-
-/// Atomically writes a file that only its owner can read.
-fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
-    let unfinished = path.with_extension("pem.tmp");
-    let write = || {
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        // Never reuses an existing file, because another user may have created it with wider permissions.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(directory)?.sync_all()
-    };
-    write().map_err(|error| IdentityError::io(path, error))
 }

@@ -38,6 +38,7 @@
 //!   completely and in order.
 //! * Accepting never waits for a peer: handshakes happen in [`Incoming::establish`], which has a timeout.
 
+mod authority;
 mod certificate;
 mod channel;
 mod connection;
@@ -47,11 +48,13 @@ mod error;
 mod identity;
 mod listener;
 mod outbox;
+mod peer_tls;
 mod quic;
 mod timer;
 mod tls;
 mod trust;
 
+pub use authority::{AUTHORITY_FILE, AUTHORITY_KEY_FILE, Authority, CertificateFiles, Existing};
 pub use certificate::{Fingerprint, IdentityError, MAX_PEM_BYTES};
 pub use channel::{Channel, Kind, UNSENT_BYTES, limit_unsent};
 pub use connection::Connection;
@@ -61,6 +64,7 @@ pub use error::{DialError, EstablishError, ListenError};
 pub use identity::{CERTIFICATE_FILE, Identity, KEY_FILE, Validity};
 pub use listener::{Incoming, ListenOptions, Listener, StoppedListener, TcpSecurity, listen};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
+pub use peer_tls::{PeerStream, PeerTls, PeerTlsError, PeerTlsFiles};
 pub use quic::{MAX_QUIC_SOCKETS, QuicOptions, UNTRUSTED_WINDOW_BYTES};
 pub use timer::Timer;
 pub use tls::{ALPN, looks_like_tls};

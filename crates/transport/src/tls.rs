@@ -7,8 +7,10 @@ use std::{io, sync::Arc};
 
 use rustls::{
     ClientConfig, ConfigBuilder, ConfigSide, ServerConfig, WantsVerifier,
+    client::danger::ServerCertVerifier,
     crypto::{CryptoProvider, aws_lc_rs},
-    server::{NoServerSessionStorage, ResolvesServerCert},
+    server::{NoServerSessionStorage, ResolvesServerCert, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
 
@@ -32,15 +34,43 @@ fn versions<S: ConfigSide>(builder: ConfigBuilder<S, rustls::WantsVersions>) -> 
 /// TLS configuration of a server, which asks `resolver` for its certificate in each handshake.
 pub(crate) fn server_config(resolver: Arc<dyn ResolvesServerCert>) -> Arc<ServerConfig> {
     let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
-    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    without_tickets(builder.with_no_client_auth().with_cert_resolver(resolver), ALPN)
+}
+
+fn without_tickets(mut config: ServerConfig, alpn: &[u8]) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![alpn.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Arc::new(config)
 }
 
+/// TLS configuration of a node that accepts; `verifier` decides which certificates of dialling nodes are accepted.
+pub(crate) fn peer_server_config(
+    key: Arc<CertifiedKey>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    alpn: &[u8],
+) -> Arc<ServerConfig> {
+    let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
+    let resolver = Arc::new(SingleCertAndKey::from(key));
+    without_tickets(builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver), alpn)
+}
+
+/// TLS configuration of a node that dials; it shows its certificate if the other side asks for one.
+pub(crate) fn peer_client_config(
+    key: Arc<CertifiedKey>,
+    verifier: Arc<dyn ServerCertVerifier>,
+    alpn: &[u8],
+) -> Arc<ClientConfig> {
+    let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Arc::new(config)
+}
+
 /// TLS configuration of a client; `verifier` decides which server certificates are accepted.
-pub(crate) fn client_config(verifier: Arc<dyn rustls::client::danger::ServerCertVerifier>) -> Arc<ClientConfig> {
+pub(crate) fn client_config(verifier: Arc<dyn ServerCertVerifier>) -> Arc<ClientConfig> {
     let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
     // rustls calls every custom verifier "dangerous". Ours is in `trust`.
     let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();

@@ -42,7 +42,7 @@ fn dialling_goes_on_when_its_caller_has_no_more_time() {
                 if let Some(opened) = opened.take() {
                     opened.await.unwrap();
                 }
-                accept(&mut stream, &credentials(SERVER, 5), |_| Ok(())).await.unwrap();
+                accept(&mut stream, &credentials(SERVER, 5), |_| Ok(None)).await.unwrap();
                 spawn_local(async move {
                     let _stream = stream;
                     pending::<()>().await;

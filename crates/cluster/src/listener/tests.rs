@@ -1,7 +1,8 @@
 use futures_util::FutureExt;
 use thalweg_types::codec::Field;
 use thalweg_wire::peer::{
-    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, encode,
+    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, Protection,
+    encode,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -37,6 +38,23 @@ async fn answer(server: &Server, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
+/// Returns how many connections of strangers a test can hold open, both ends of which are in this process.
+fn most_strangers() -> usize {
+    const WANTED: usize = 10_000;
+    const OTHER_FILES: usize = 200;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: limit.maximum, ..limit },
+    );
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    // The server's ends are at most twice the bound.
+    let files = usize::try_from(limit).unwrap_or(usize::MAX);
+    let most = files.saturating_sub(OTHER_FILES + 2 * MAX_HALF_OPEN);
+    assert!(most > 4 * MAX_HALF_OPEN, "the limit of {files} open files is too low for this test");
+    most.min(WANTED)
+}
+
 fn hello(cluster: u64, min_version: u16) -> Vec<u8> {
     let hello = Hello {
         magic: Hello::magic(),
@@ -46,12 +64,15 @@ fn hello(cluster: u64, min_version: u16) -> Vec<u8> {
         cluster_high: 0,
         node: NodeId(7),
         channel: Channel::Control,
+        protection: Protection::Plain,
         nonce: Nonce([1; 32]),
         address: "a:1",
         software: "",
+        seal: Nonce([0; 32]),
     };
     let mut out = Vec::new();
     encode(&hello, 0, &mut out).unwrap();
+    credentials(NodeId(7), 5).secret.seal(&mut out[HEADER_BYTES..]);
     out
 }
 
@@ -63,7 +84,10 @@ fn strangers_get_a_reason_at_most_and_change_nothing() {
         let code = |answer: Vec<u8>| String::from_utf8_lossy(&answer).into_owned();
         assert!(code(answer(&server, &hello(8, 1)).await).contains("cluster"), "another cluster");
         assert!(code(answer(&server, &hello(9, 99)).await).contains("version"), "another version");
-        // The challenge of the server is worth nothing without the secret.
+        let mut unsealed = hello(9, 1);
+        *unsealed.last_mut().unwrap() ^= 1;
+        assert!(code(answer(&server, &unsealed).await).contains("secret"), "no secret");
+        // A recorded hello and the challenge of the server are worth nothing without the secret.
         let mut forged = hello(9, 1);
         encode(&thalweg_wire::peer::Proof { proof: Nonce([0; 32]) }, 0, &mut forged).unwrap();
         encode(&Ping { number: 1, heard: 0 }, 1, &mut forged).unwrap();
@@ -104,34 +128,38 @@ fn a_stranger_cannot_make_the_node_decompress() {
     });
 }
 
-/// Many connections that say nothing, or half a frame: the oldest are given up, and members connect and are served.
+/// Many connections that say nothing, half a frame, or a recorded hello: the oldest are given up, and members connect and
+/// are served. As many as the process may open; 10,000 if the limit of open files permits it.
 #[test]
 fn half_open_connections_are_bounded_and_members_get_in() {
-    const STRANGERS: usize = 500;
+    const KINDS: usize = 3;
+    let strangers_now = most_strangers();
+    println!("{strangers_now} connections at a time");
     run(async {
         let (server, link) = start().await;
         assert_serves(&link, 1).await;
+        let hello = hello(9, 1);
         let mut strangers = Vec::new();
-        for number in 0..STRANGERS {
+        for number in 0..strangers_now {
             let mut stream = TcpStream::connect(server.address).await.unwrap();
-            if number % 2 == 0 {
-                let _ = stream.write_all(&hello(9, 1)[..20]).await;
-            }
+            let sent = [&b""[..], &hello[..20], &hello][number % KINDS];
+            let _ = stream.write_all(sent).await;
             strangers.push(stream);
-            if number % 100 == 0 {
+            if number % 1000 == 0 {
                 assert_serves(&link, 2 + number as u64).await;
             }
         }
         let newcomer =
             Link::new(credentials(NodeId(3), 5), SERVER, server.address.to_string(), Channel::Control, Path::default());
         assert_serves(&newcomer, 1).await;
-        // All but the newest were closed by the server; waiting for them shows that the server has accepted all.
-        for stream in &mut strangers[..STRANGERS - MAX_HALF_OPEN] {
-            let mut rest = [0; 1];
-            let read = timeout(LONG, stream.read(&mut rest)).await.expect("the oldest are given up");
-            assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+        // All but the newest were closed by the server; waiting for them shows that the server has accepted all. The bound
+        // holds twice: before the hello, and behind it.
+        for stream in &mut strangers[..strangers_now - KINDS * MAX_HALF_OPEN] {
+            let mut rest = Vec::new();
+            let read = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the oldest are given up");
+            assert!(rest.len() < 256, "a challenge at most, and not {rest:?}, {read:?}");
         }
-        assert_serves(&link, 1_000).await;
+        assert_serves(&link, 1_000_000).await;
     });
 }
 
@@ -143,7 +171,7 @@ fn garbage_behind_a_handshake_ends_only_its_connection() {
         for garbage in [&[0xff_u8; 64][..], &[0, 0, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 9]] {
             let mut stream = TcpStream::connect(server.address).await.unwrap();
             let own = credentials(NodeId(4), 5);
-            crate::handshake::dial(&mut stream, &own, Channel::Proposals, Some(SERVER)).await.unwrap();
+            crate::handshake::dial(&mut stream, &own, Channel::Proposals, Some(SERVER), "").await.unwrap();
             stream.write_all(garbage).await.unwrap();
             stream.shutdown().await.unwrap();
             let mut rest = Vec::new();
@@ -159,7 +187,7 @@ fn a_handshake_costs_less_memory_than_promised() {
         let (near, mut far) = tokio::io::duplex(16);
         drop(near);
         let own = credentials(SERVER, 5);
-        let future = accept(&mut far, &own, |_| Ok(()));
+        let future = accept(&mut far, &own, |_| Ok(None));
         size_of_val(&future)
     };
     // The future contains both frames' states; a frame's body and the transcript are the only other memory.

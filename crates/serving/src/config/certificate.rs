@@ -1,4 +1,4 @@
-//! The choice of a server's TLS certificate: a file, or one that the server makes.
+//! The choice of TLS certificates: a file, or one that the server makes.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,34 @@ pub enum PemFile {
     Development,
     /// The PEM file at this path.
     At(PathBuf),
+}
+
+/// PEM file for the links between nodes, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerPem {
+    /// There is no file.
+    None,
+    /// The PEM file at this path.
+    At(PathBuf),
+}
+
+impl Setting for PeerPem {
+    const VALUE_NAME: &'static str = "FILE";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "" => Err("none, or the path of a PEM file"),
+            "none" => Ok(Self::None),
+            path => Ok(Self::At(path.into())),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::None => "none".to_owned(),
+            Self::At(path) => path.display().to_string(),
+        }
+    }
 }
 
 impl Setting for PemFile {

@@ -187,7 +187,12 @@ mod tests {
             (format!("{address}cluster_init = true\njoin = \"a:1\""), "join"),
             (format!("{address}expect = 3"), "expect"),
             (format!("{address}expect = 8\njoin = \"a:1\""), "expect"),
-            ("cluster = \"0.0.0.0:7072\"\nallow_unprotected = true".to_owned(), "advertise"),
+            ("cluster = \"0.0.0.0:7072\"".to_owned(), "advertise"),
+            ("cluster_tls = true".to_owned(), "cluster_tls"),
+            ("cluster_ca = \"a.pem\"".to_owned(), "cluster_ca"),
+            (format!("{address}cluster_ca = \"a.pem\""), "cluster_certificate"),
+            (format!("{address}cluster_certificate = \"a.pem\"\ncluster_key = \"k.pem\""), "cluster_ca"),
+            (format!("{address}cluster_certificate = \"a.pem\"\ncluster_ca = \"k.pem\""), "cluster_key"),
         ] {
             let refused = resolve(&text);
             assert!(
@@ -199,10 +204,20 @@ mod tests {
             assert!(resolve(&format!("{address}{text}")).is_ok(), "{text}");
         }
         assert!(matches!(resolve("cluster = \"127.0.0.1:7070\""), Err(ConfigError::SamePort { .. })));
-        let plain = resolve("cluster = \"10.0.0.1:7072\"");
-        assert!(matches!(plain, Err(ConfigError::PlainLinks { .. })), "{plain:?}");
-        assert!(resolve("cluster = \"10.0.0.1:7072\"\nallow_unprotected = true").is_ok());
         assert!(resolve("read_level = \"at-least=7\"").is_err(), "no revision suits all reads");
+    }
+
+    #[test]
+    fn links_that_leave_the_machine_use_tls() {
+        let uses_tls = |text: &str| {
+            Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve().unwrap().config.links_use_tls()
+        };
+        let files = "cluster_ca = \"a\"\ncluster_certificate = \"c\"\ncluster_key = \"k\"";
+        assert!(uses_tls("cluster = \"10.0.0.1:7072\""));
+        assert!(uses_tls("cluster = \"10.0.0.1:7072\"\nallow_unprotected = true"), "it is about clients only");
+        assert!(!uses_tls("cluster = \"127.0.0.1:7072\""));
+        assert!(uses_tls("cluster = \"127.0.0.1:7072\"\ncluster_tls = true"));
+        assert!(uses_tls(&format!("cluster = \"[::1]:7072\"\n{files}")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Advertise, Config, ConfigError};
+use super::{Advertise, Config, ConfigError, PeerPem};
 
 /// Largest number of nodes that can found a cluster together.
 const MAX_FOUNDERS: u32 = 7;
@@ -21,6 +21,31 @@ impl Config {
         }
     }
 
+    /// Returns true if the links to other nodes use TLS.
+    #[must_use]
+    pub fn links_use_tls(&self) -> bool {
+        let is_remote = self.cluster.address().is_some_and(|address| !address.ip().is_loopback());
+        is_remote || self.cluster_tls || self.cluster_certificate != PeerPem::None
+    }
+
+    /// Checks that the files for the links are all there, or none.
+    fn check_link_files(&self) -> Result<(), ConfigError> {
+        let files = [
+            ("cluster_ca", &self.cluster_ca),
+            ("cluster_certificate", &self.cluster_certificate),
+            ("cluster_key", &self.cluster_key),
+        ];
+        let missing = files.iter().find(|(_, file)| **file == PeerPem::None);
+        match missing {
+            Some((name, _)) if files.iter().any(|(_, file)| **file != PeerPem::None) => {
+                let expected = "a PEM file, because cluster_ca, cluster_certificate and cluster_key belong together; \
+                                `thalweg cluster create-ca` and `thalweg cluster create-cert` make them";
+                Err(ConfigError::Range { name, expected })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the settings of a cluster.
     pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
@@ -30,6 +55,10 @@ impl Config {
                 ("join", !self.join.0.is_empty()),
                 ("expect", self.expect > 0),
                 ("join_token", self.join_token.is_set()),
+                ("cluster_tls", self.cluster_tls),
+                ("cluster_ca", self.cluster_ca != PeerPem::None),
+                ("cluster_certificate", self.cluster_certificate != PeerPem::None),
+                ("cluster_key", self.cluster_key != PeerPem::None),
             ] {
                 if is_set {
                     return wrong(name, "given together with cluster, the address for the other nodes");
@@ -46,9 +75,7 @@ impl Config {
         if self.expect > MAX_FOUNDERS {
             return wrong("expect", "at most 7");
         }
-        if !address.ip().is_loopback() && !self.allow_unprotected {
-            return Err(ConfigError::PlainLinks { address });
-        }
+        self.check_link_files()?;
         if address.ip().is_unspecified() && self.advertise == Advertise::Listening {
             return wrong("advertise", "HOST:PORT, because cluster listens on all addresses of the machine");
         }

@@ -6,6 +6,7 @@ use std::{fs, ops::ControlFlow, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use thalweg_cluster::{Authority, CertificateFiles, Existing, IdentityError, Validity};
 use thalweg_server::cluster::{CREDENTIALS_FILE, Credentials};
 
 use super::diagnosis::{Node, Severity, diagnose};
@@ -144,6 +145,56 @@ pub enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
+    /// Create a certificate authority for the links between the nodes of a cluster
+    #[command(
+        after_help = "Writes cluster-ca.pem, which each node needs, and cluster-ca-key.pem, which only create-cert needs: keep it\n\
+                            away from the nodes. Without an authority, nodes know each other by the secret in the join token alone.\n\n\
+                            Examples:\n  thalweg cluster create-ca --to certs\n  \
+                            thalweg cluster create-cert db1 10.0.0.1 --ca certs --to certs"
+    )]
+    CreateCa {
+        /// Directory for the two files
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        to: PathBuf,
+        /// Name of the authority, for people
+        #[arg(long, default_value = "Thalweg cluster")]
+        name: String,
+        /// Days for which it is valid
+        #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Create a certificate for one node, signed by the authority of the cluster
+    #[command(
+        after_help = "NAMES are the host or IP address at which the other nodes reach the node (its --advertise, or --cluster), and\n\
+                            its --node-name, by which the others know it when its address changes. Writes NAME.pem and NAME-key.pem\n\
+                            for the first name. The node uses them as cluster_certificate and cluster_key, with cluster_ca. To renew a\n\
+                            certificate, replace the files and send the node SIGHUP.\n\n\
+                            Examples:\n  thalweg cluster create-cert db1 db1.example.net 10.0.0.1\n  \
+                            thalweg cluster create-cert db1 10.0.0.1 --replace"
+    )]
+    CreateCert {
+        /// Names of the node: its node name, host names, IP addresses
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Directory with the two files of the authority
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        ca: PathBuf,
+        /// Directory for the two files of the node
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        to: PathBuf,
+        /// Days for which the certificate is valid
+        #[arg(long, default_value_t = 397, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+        /// Replace files of an earlier certificate
+        #[arg(long)]
+        replace: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Create the join token and the admin token of a new cluster, for nodes that found it together
     #[command(
         after_help = "The admin token goes to stdout's second line, and is stored nowhere. Give the join token to each node as\n\
@@ -204,6 +255,29 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::Digest { place } => digest(place),
         ClusterAction::Watch { limit, place } => watch(*limit, place),
         ClusterAction::Doctor { place } => doctor(place),
+        ClusterAction::CreateCa { to, name, days, json } => {
+            fs::create_dir_all(to).map_err(|error| Failure::file(to, &error))?;
+            let files = CertificateFiles::of_authority(to);
+            Authority::create(&files, name, Validity::for_days(*days)).map_err(|error| Failure::of(&error))?;
+            created(&files, *json)
+        }
+        ClusterAction::CreateCert { names, ca, to, days, replace, json } => {
+            let authority = Authority::read(&CertificateFiles::of_authority(ca)).map_err(|error| {
+                Failure::of(&error)
+                    .then("create an authority with `thalweg cluster create-ca`, or name its directory with --ca")
+            })?;
+            fs::create_dir_all(to).map_err(|error| Failure::file(to, &error))?;
+            let files = CertificateFiles::of_node(to, &names[0]);
+            let existing = if *replace { Existing::Replace } else { Existing::Keep };
+            let issued = authority.issue(&files, names, Validity::for_days(*days), existing);
+            issued.map_err(|error| match error {
+                error @ IdentityError::Exists { .. } => {
+                    Failure::of(&error).then("renew the certificate with --replace")
+                }
+                error => Failure::of(&error),
+            })?;
+            created(&files, *json)
+        }
         ClusterAction::CreateToken { json } => {
             let (credentials, admin) = Credentials::random().map_err(|error| Failure::of(&error))?;
             let tokens = json!({ "join_token": credentials.join_token(), "admin_token": admin.reveal() });
@@ -223,6 +297,13 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
             render::print_result(&json!({ "admin_token": admin.reveal() }), *json, || admin.reveal().to_owned())
         }
     }
+}
+
+/// Prints which files were created.
+fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
+    let (certificate, key) = (files.certificate.display().to_string(), files.key.display().to_string());
+    let object = json!({ "certificate": certificate, "key": key });
+    render::print_result(&object, json, || format!("certificate:  {certificate}\nprivate key:  {key}"))
 }
 
 fn change(what: &str, body: &Value, token: &TokenArgs, place: &ServerArgs) -> Result<Value, Failure> {

@@ -1,12 +1,13 @@
 //! Reload of a running server at SIGHUP.
 //!
 //! Owns: the log level that can change at run time, and the comparison of the configuration with the one in use. Does not
-//! own the certificate's files (`thalweg_native::security`).
+//! own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
 //!
 //! Invariant: SIGHUP never ends the server. If the new configuration has an error, everything stays as it is.
 
 use std::io::Write as _;
 
+use thalweg_cluster::PeerTls;
 use thalweg_server::{
     config::{Config, ConfigError, KNOBS, LogFormat, LogLevel, Resolved},
     native::security::Certificate,
@@ -20,6 +21,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::serve::link_tls;
 use crate::{log_fields, render};
 
 /// Log output whose level can change.
@@ -65,11 +67,11 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
-/// Reloads the certificate and the configuration at each SIGHUP. `read` reads the configuration as at the start.
+/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads the configuration as at the start.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,
-    certificate: Option<Certificate>,
+    (certificate, links): (Option<Certificate>, Option<PeerTls>),
     log: Log,
     read: impl Fn() -> Result<Resolved, ConfigError>,
 ) {
@@ -82,6 +84,9 @@ pub(crate) async fn reload_at(
                 tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged");
             }
             None => {}
+        }
+        if let Some(links) = &links {
+            link_tls::reload(links);
         }
         match read() {
             Ok(new) => {

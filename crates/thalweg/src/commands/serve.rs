@@ -5,6 +5,7 @@
 //! generated), log output and reloading ([`reload`](super::reload)), and requests.
 
 mod headings;
+pub(super) mod link_tls;
 mod membership;
 
 use std::{
@@ -219,7 +220,7 @@ fn options(config: &Config, repair: bool) -> Options {
 fn start_member(part: &Part, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;
-    let Some(options) = membership::node_options(config, &member.credentials, database.report().node) else {
+    let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
         return Ok(None);
     };
     Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| Failure::of(&error))
@@ -247,7 +248,8 @@ async fn serve(
         error => Failure::of(&error),
     })?;
     let again = args.clone();
-    tokio::spawn(reload_at(hangup, config.clone(), server.certificate(), log, move || again.resolve()));
+    let links = member.and_then(|(node, _)| node.tls().cloned());
+    tokio::spawn(reload_at(hangup, config.clone(), (server.certificate(), links), log, move || again.resolve()));
     // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(admin) = member.and_then(|(_, part)| part.admin.as_ref()) {

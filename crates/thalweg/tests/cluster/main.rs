@@ -6,6 +6,7 @@
 mod node;
 
 mod operations;
+mod protection;
 mod serving;
 mod starting;
 
@@ -47,9 +48,20 @@ enum Founding {
     Together,
 }
 
+/// Protection of the links between the nodes of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Links {
+    Plain,
+    /// TLS with the secret alone.
+    Secret,
+    /// TLS with an authority, whose files are in `certs` below the directory of the cluster.
+    Authority,
+}
+
 /// A cluster of processes.
 struct Cluster {
     founding: Founding,
+    links: Links,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -66,10 +78,19 @@ impl Cluster {
 
     /// Starts a cluster like [`start`](Self::start), in another way.
     fn start_as(count: usize, founding: Founding) -> Self {
+        Self::start_with(count, founding, Links::Plain)
+    }
+
+    /// Starts a cluster like [`start_as`](Self::start_as), with this protection of the links.
+    fn start_with(count: usize, founding: Founding, links: Links) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
         let addresses = (0..count).map(|_| free_address()).collect();
-        let mut cluster = Self { founding, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() };
+        if links == Links::Authority {
+            protection::create(&root.join("certs"), count);
+        }
+        let mut cluster =
+            Self { founding, links, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() };
         for _ in 0..count {
             cluster.add();
         }
@@ -99,6 +120,12 @@ impl Cluster {
             (Founding::ByFirst, 0) => flags.push("--cluster-init"),
             (Founding::ByFirst, _) => flags.extend(["--join", &all]),
             (Founding::Together, _) => flags.extend(["--join", &all, "--expect", &count]),
+        }
+        let files = protection::flags(&self.root.join("certs"), number);
+        match self.links {
+            Links::Plain => {}
+            Links::Secret => flags.push("--cluster-tls"),
+            Links::Authority => flags.extend(files.iter().map(String::as_str)),
         }
         let mut binary = command();
         binary.env("THALWEG_JOIN_TOKEN", &self.tokens.join);

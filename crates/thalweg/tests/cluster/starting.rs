@@ -54,7 +54,7 @@ fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
         (&member[..], "", "is in no cluster yet"),
         (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "", "can't join without a join token"),
         (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "thalweg-join-x", "not a join token"),
-        (&["--cluster", "10.0.0.1:7072", "--cluster-init"], "", "not encrypted"),
+        (&[&member[..], &["--cluster-init", "--cluster-ca", "ca.pem"]].concat(), "", "cluster create-cert"),
         (&["--cluster-init"], "", "cluster_init"),
     ] {
         let said = serve(flags, token);

@@ -169,7 +169,7 @@ fn a_power_cut_loses_nothing_acknowledged() {
     let disk = match mount::Mounted::create(&image, &dir.path().join("disk")) {
         Ok(disk) => disk,
         Err(why) => {
-            eprintln!("skipped: a power cut needs root and a loop device: {why}");
+            node::skip("a power cut, which needs root and a loop device", &why);
             return;
         }
     };

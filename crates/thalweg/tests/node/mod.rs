@@ -141,6 +141,17 @@ pub fn free_address() -> String {
     panic!("no free port in {PORTS:?}");
 }
 
+/// Reports that a test is skipped, past the capture of the output, and counts it in the file that `THALWEG_SKIPPED` names.
+pub fn skip(test: &str, reason: &str) {
+    use std::io::Write as _;
+    let line = format!("SKIPPED: {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("THALWEG_SKIPPED") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
+}
+
 pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
     let pid = libc::c_long::from(child.id());
     // SAFETY: takes a pid and no flags, and the child has not been waited for, so the pid is its own.

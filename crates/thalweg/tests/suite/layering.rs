@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["types", "disk", "log", "store", "state", "replica", "recipes", "redis"]),
     ("sim", &["types", "disk", "log", "store", "state", "replica", "raft", "engine"]),
     ("serving", &["types", "broker", "engine", "transport"]),
-    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "serving"]),
+    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "transport", "serving"]),
     ("http", &["types", "wire", "broker", "engine", "serving"]),
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
@@ -43,7 +43,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
-    ("thalweg", &["sim"]),
+    ("thalweg", &["sim", "client"]),
     ("cluster", &["disk", "store"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];

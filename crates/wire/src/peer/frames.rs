@@ -12,7 +12,7 @@ use thalweg_types::{
 };
 
 use super::{
-    handshake::{Challenge, Hello, Proof, Rejected, Welcome},
+    handshake::{BeginTls, Challenge, Hello, Proof, Rejected, Welcome},
     header::{HEADER_BYTES, PeerFrame, encode},
 };
 
@@ -89,6 +89,8 @@ kinds! {
     Welcome<'a> = 4,
     /// End of the connection before the end of the handshake.
     Rejected<'a> = 5,
+    /// The accepting node accepts the hello, and a TLS session begins.
+    BeginTls = 6,
     /// Entries of the log.
     Append<'a> = 16,
     /// Reply to `Append`.
@@ -164,6 +166,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<ManageKind>(),
         of::<HashMark>(),
         of::<super::handshake::Channel>(),
+        of::<super::handshake::Protection>(),
     ]
 }
 

@@ -4,6 +4,8 @@
 //! dialling node                           accepting node
 //! hello      version range, cluster, ──►
 //!            node, channel, nonce
+//!                                    ◄──  begin TLS, if both nodes use it, or rejected with a code
+//!                    (TLS handshake)
 //!                                    ◄──  challenge  version, node, nonce, its proof
 //! proof                              ──►
 //!                                    ◄──  welcome, or rejected with a code
@@ -11,7 +13,9 @@
 //! Both nodes prove that they know the secret of the cluster: a proof is HMAC-SHA256 with the secret over
 //! [`transcript`], which contains the role of the prover, both frames with their nonces, and the binding to the
 //! encrypted session, if there is one. So a proof is valid for one connection and one direction only. The handshake does
-//! not encrypt; links that leave the machine use TLS.
+//! not encrypt; links that leave the machine use TLS. The hello precedes the session, so that a node rejects strangers
+//! without the work and the memory of a TLS handshake. Its seal shows that the sender has known the secret; the proofs show
+//! that the peer at the other end of this session knows it.
 //!
 //! Owns: the frames and the bytes that are authenticated. Does not own: the computation of the HMAC, time limits.
 
@@ -81,6 +85,16 @@ choices! {
     }
 }
 
+choices! {
+    /// Protection of a connection after the hello.
+    Protection as "protection" {
+        /// Plain TCP, between nodes on one machine.
+        Plain = 0 "plain",
+        /// A TLS session, which begins behind the hello.
+        Tls = 1 "tls",
+    }
+}
+
 structure! {
     /// First frame of a connection, from the dialling node. Its layout is the same in every version.
     Hello<'a> as "hello" {
@@ -98,12 +112,17 @@ structure! {
         node: NodeId,
         /// Use of the connection.
         channel: Channel,
+        /// Protection that the dialling node uses.
+        protection: Protection,
         /// Random number of the dialling node.
         nonce: Nonce,
         /// Address at which other nodes reach the dialling node.
         address: &'a str,
         /// Version of the dialling node's software, for people.
         software: &'a str,
+        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The other node takes the trouble of a TLS session
+        /// only behind a seal that is right. A recorded hello has one, too, so the proofs follow.
+        seal: Nonce,
     }
 }
 
@@ -125,6 +144,12 @@ impl Hello<'_> {
     pub fn common_version(&self) -> Option<u16> {
         (self.min_version..=self.max_version).contains(&VERSION).then_some(VERSION)
     }
+}
+
+structure! {
+    /// Answer of the accepting node to a hello that it accepts, if both nodes use TLS. The next bytes of both sides are
+    /// those of TLS.
+    BeginTls as "begin TLS" {}
 }
 
 structure! {
@@ -160,7 +185,7 @@ structure! {
 structure! {
     /// Rejection of a connection, after which the accepting node closes it.
     Rejected<'a> as "rejected" {
-        /// Code of the reason: `version`, `cluster`, `node`, `secret`, `overloaded`.
+        /// Code of the reason: `version`, `cluster`, `node`, `protection`, `secret`, `certificate`.
         code: &'a str,
         /// Reason, for people.
         reason: &'a str,
@@ -189,6 +214,14 @@ pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonc
     let parts: [&[u8]; 7] =
         [label, &hello_len, hello, &version.to_le_bytes(), &acceptor.0.to_le_bytes(), &nonce.0, binding];
     parts.concat()
+}
+
+/// Returns the bytes that the seal of a hello authenticates, in two parts, and the seal, from the body of the hello as sent.
+/// `None` if the body is too short for a seal.
+#[must_use]
+pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
+    let (unsealed, seal) = hello.split_last_chunk()?;
+    Some(([b"thalweg peer hello v1\0", unsealed], seal))
 }
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ mod handshake;
 mod header;
 
 pub use frames::*;
-pub use handshake::{Challenge, Channel, Hello, Nonce, Proof, Rejected, Role, VERSION, Welcome, transcript};
+pub use handshake::{
+    BeginTls, Challenge, Channel, Hello, Nonce, Proof, Protection, Rejected, Role, VERSION, Welcome, sealed_bytes,
+    transcript,
+};
 pub use header::{
     COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, PeerFrame, compress,
     decompress, encode, encode_compressed,

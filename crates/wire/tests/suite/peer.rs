@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::List};
 use thalweg_wire::peer::{
     Append, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, LogEntry, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES,
-    Nonce, PeerFrame, PeerKind, PeerVote, VERSION, decompress, encode, encode_compressed, structures,
+    Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, decompress, encode, encode_compressed, structures,
 };
 
 use crate::common::{Document, Random, seeds};
@@ -44,17 +44,20 @@ fn frames_are_pinned() {
         cluster_high: 3,
         node: NodeId(4),
         channel: Channel::Control,
+        protection: Protection::Tls,
         nonce: Nonce([7; 32]),
         address: "a:1",
         software: "0.1",
+        seal: Nonce([8; 32]),
     };
     assert_eq!(hello.cluster(), 3 << 64 | 2);
     let mut out = Vec::new();
     encode(&hello, 0, &mut out).unwrap();
     let body = [
-        b"TWPR\x01\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x01".as_slice(),
+        b"TWPR\x01\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x01\x01".as_slice(),
         &[7; 32],
         b"\x03\0a:1\x03\x000.1",
+        &[8; 32],
     ]
     .concat();
     assert_eq!(out[..HEADER_BYTES], [body.len() as u8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -24,6 +24,7 @@ use thalweg_server::{
 };
 use thalweg_types::NodeId;
 
+use super::link_tls;
 use crate::failure::{Exit, Failure};
 
 /// Way in which a directory is opened.
@@ -131,21 +132,21 @@ pub fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
 }
 
 /// Returns the options of the node's consensus and links; `None` if the configuration has no address for other nodes.
-pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) -> Option<NodeOptions> {
-    let listen = config.cluster.address()?;
+pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) -> Result<Option<NodeOptions>, Failure> {
+    let Some(listen) = config.cluster.address() else { return Ok(None) };
     let advertise = match &config.advertise {
         Advertise::Listening => String::new(),
         Advertise::At(address) => address.to_string(),
     };
-    Some(NodeOptions {
+    Ok(Some(NodeOptions {
         advertise,
         name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
         zone: config.zone.0.clone(),
         join: config.join.0.iter().map(ToString::to_string).collect(),
         expect: config.expect as usize,
-        allow_plain: config.allow_unprotected,
+        tls: link_tls::of(config)?,
         ..NodeOptions::new(listen, Secret::new(credentials.secret()))
-    })
+    }))
 }
 
 #[cfg(test)]

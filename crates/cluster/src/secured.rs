@@ -1,0 +1,85 @@
+//! A connection to another node, plain or in a TLS session.
+//!
+//! Owns: beginning a session on a connection. Does not own: certificates and their checks (`transport::PeerTls`), or when a
+//! session begins (`handshake`).
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use thalweg_transport::{PeerStream, PeerTls};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection to another node.
+#[derive(Debug)]
+pub(crate) enum Secured<S> {
+    /// Plain TCP.
+    Plain(S),
+    /// A TLS session.
+    Tls(Box<PeerStream<S>>),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
+    /// Begins the session of the side that has dialled `host`.
+    pub async fn connect(stream: S, tls: Option<&PeerTls>, host: &str) -> io::Result<Self> {
+        let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
+        // Boxed, so that connections without a session need no memory for one.
+        Ok(Self::Tls(Box::new(Box::pin(tls.connect(stream, host)).await?)))
+    }
+
+    /// Begins the session of the side that has accepted.
+    pub async fn accept(stream: S, tls: Option<&PeerTls>) -> io::Result<Self> {
+        let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
+        Ok(Self::Tls(Box::new(Box::pin(tls.accept(stream)).await?)))
+    }
+
+    /// Returns the value that identifies the session; nothing over plain TCP.
+    pub fn binding(&self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Plain(_) => Ok(Vec::new()),
+            Self::Tls(stream) => Ok(stream.binding()?.to_vec()),
+        }
+    }
+
+    /// Returns true if the certificate of the peer names one of these hosts.
+    pub fn peer_is_any<'a>(&self, mut hosts: impl Iterator<Item = &'a str>) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => hosts.any(|host| stream.peer_is(host)),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
+    }
+}

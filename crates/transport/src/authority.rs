@@ -1,0 +1,158 @@
+//! A certificate authority of one cluster, and the certificates of its nodes.
+//!
+//! Owns: making them, and their files. Does not own: checking them (see [`peer_tls`](crate::PeerTls)).
+//!
+//! Invariant: an existing file is replaced only if the caller says so, and a key is readable by its owner only.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use rustls::pki_types::ServerName;
+
+use crate::{
+    certificate::{IdentityError, read, write_private},
+    identity::Validity,
+};
+
+/// File name of the certificate of an authority.
+pub const AUTHORITY_FILE: &str = "cluster-ca.pem";
+/// File name of the private key of an authority.
+pub const AUTHORITY_KEY_FILE: &str = "cluster-ca-key.pem";
+
+/// Time before the present from which a new certificate is valid, because clocks differ.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
+
+impl Validity {
+    /// Returns the validity of a certificate that is made now for a number of days.
+    #[must_use]
+    pub fn for_days(days: u32) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let days = Duration::from_secs(u64::from(days) * 24 * 3600);
+        Self { not_before: seconds(now.saturating_sub(CLOCK_DIFFERENCE)), not_after: seconds(now + days) }
+    }
+
+    fn set(self, params: &mut CertificateParams) {
+        let at = |seconds: i64| {
+            rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+        };
+        (params.not_before, params.not_after) = (at(self.not_before), at(self.not_after));
+    }
+}
+
+/// Paths of a certificate and of its private key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Certificate in PEM form.
+    pub certificate: PathBuf,
+    /// Private key in PEM form.
+    pub key: PathBuf,
+}
+
+/// Decision about files that exist already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// They are kept, and making new ones fails.
+    Keep,
+    /// They are replaced.
+    Replace,
+}
+
+/// Authority that signs the certificates of a cluster's nodes.
+pub struct Authority(Issuer<'static, KeyPair>);
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Authority")
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> IdentityError {
+    IdentityError::Generate { reason: error.to_string() }
+}
+
+impl CertificateFiles {
+    /// Returns the files of an authority in a directory.
+    #[must_use]
+    pub fn of_authority(directory: &Path) -> Self {
+        Self { certificate: directory.join(AUTHORITY_FILE), key: directory.join(AUTHORITY_KEY_FILE) }
+    }
+
+    /// Returns the files of a node in a directory.
+    #[must_use]
+    pub fn of_node(directory: &Path, name: &str) -> Self {
+        Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
+    }
+
+    /// Writes the key first, so that a directory with a new certificate has its key, too.
+    fn write(&self, certificate: &Certificate, key: &KeyPair, existing: Existing) -> Result<(), IdentityError> {
+        for path in [&self.certificate, &self.key] {
+            let is_there = path.try_exists().map_err(|error| IdentityError::io(path, error))?;
+            if is_there && existing == Existing::Keep {
+                return Err(IdentityError::Exists { path: path.clone() });
+            }
+        }
+        write_private(&self.key, &key.serialize_pem())?;
+        write_private(&self.certificate, &certificate.pem())
+    }
+}
+
+impl Authority {
+    /// Makes an authority and writes its files.
+    pub fn create(files: &CertificateFiles, name: &str, validity: Validity) -> Result<(), IdentityError> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        validity.set(&mut params);
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.self_signed(&key).map_err(failed)?;
+        files.write(&certificate, &key, Existing::Keep)
+    }
+
+    /// Reads an authority from its files.
+    pub fn read(files: &CertificateFiles) -> Result<Self, IdentityError> {
+        let text = |path: &Path| Ok::<_, IdentityError>(String::from_utf8_lossy(&read(path)?).into_owned());
+        let unusable = |error: rcgen::Error| IdentityError::Unusable {
+            certificates: files.certificate.clone(),
+            key: files.key.clone(),
+            reason: error.to_string(),
+        };
+        let key = KeyPair::from_pem(&text(&files.key)?).map_err(unusable)?;
+        Issuer::from_ca_cert_pem(&text(&files.certificate)?, key).map(Self).map_err(unusable)
+    }
+
+    /// Makes a certificate for a node with these names: its name in the cluster, host names, and IP addresses. The node
+    /// uses it in both roles, because nodes dial and accept.
+    pub fn issue(
+        &self,
+        files: &CertificateFiles,
+        names: &[String],
+        validity: Validity,
+        existing: Existing,
+    ) -> Result<(), IdentityError> {
+        for name in names {
+            ServerName::try_from(name.as_str()).map_err(|_| IdentityError::Name { name: name.clone() })?;
+        }
+        let mut params = CertificateParams::new(names).map_err(failed)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if let Some(first) = names.first() {
+            params.distinguished_name.push(DnType::CommonName, first);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        validity.set(&mut params);
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.0).map_err(failed)?;
+        files.write(&certificate, &key, existing)
+    }
+}

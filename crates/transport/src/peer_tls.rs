@@ -1,0 +1,373 @@
+//! TLS between the nodes of one cluster.
+//!
+//! Owns: certificates for both roles, their check, their replacement while the node runs, and the value that identifies a
+//! session. Does not own: the secret of the cluster, which the nodes prove to each other inside of the session.
+//!
+//! There are two kinds. With an authority, each side checks that the other's certificate is signed by it and valid now, and
+//! the side that dials checks that the certificate names the dialled host. Without one, the certificates are made when the
+//! process starts and anyone could make such a certificate: then [`PeerStream::binding`] shows a man in the middle, because
+//! both ends of one session have the same value, and no other session has it.
+//!
+//! Invariant: a session uses the files as they were read last, completely. Files that cannot be used change nothing.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    pin::Pin,
+    sync::{Arc, PoisonError, RwLock},
+    task::{Context, Poll},
+};
+
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor, verify_server_name,
+    },
+    crypto::{verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{
+        ParsedCertificate, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+use thalweg_types::classified;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::{
+    certificate::{IdentityError, read_certificates},
+    identity::{Identity, Validity},
+    tls,
+};
+
+/// Protocol name in the TLS handshake between nodes (ALPN).
+const ALPN: &[u8] = b"thalweg-peer";
+/// Label of the exported value that identifies a session (RFC 9266).
+const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
+
+/// Files of a node whose cluster has an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTlsFiles {
+    /// Certificates of the authorities, of which one has signed the certificate of each node.
+    pub authorities: PathBuf,
+    /// Certificate of this node, with its intermediate certificates.
+    pub certificate: PathBuf,
+    /// Private key of this node.
+    pub key: PathBuf,
+}
+
+/// Configuration of both roles.
+struct Configs {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    validity: Option<Validity>,
+}
+
+struct Inner {
+    files: Option<PeerTlsFiles>,
+    configs: RwLock<Arc<Configs>>,
+}
+
+/// TLS of a node in both roles. A clone is the same.
+#[derive(Clone)]
+pub struct PeerTls(Arc<Inner>);
+
+impl fmt::Debug for PeerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerTls").field("files", &self.0.files).finish_non_exhaustive()
+    }
+}
+
+/// Error of files with which a node cannot take part in its cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerTlsError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] IdentityError),
+    /// The certificates of the file cannot serve as authorities.
+    #[error("the certificates in {path} cannot be used as authorities: {reason}")]
+    Authorities {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason why they cannot serve as authorities.
+        reason: String,
+    },
+    /// The other nodes would not accept the certificate of this node.
+    #[error(
+        "the other nodes would reject the certificate in {certificate}: {reason}; `thalweg cluster create-cert` makes one \
+         that the authority in {authorities} signs"
+    )]
+    Rejected {
+        /// Path of the certificate.
+        certificate: PathBuf,
+        /// Path of the authorities.
+        authorities: PathBuf,
+        /// Reason, for people.
+        reason: String,
+    },
+}
+
+classified!(PeerTlsError {
+    Self::File(error) => error.code(), Fix;
+    Self::Authorities { .. } => "invalid_authorities", Fix;
+    Self::Rejected { .. } => "certificate_rejected", Fix;
+});
+
+impl PeerTls {
+    /// Makes a certificate for this process. It says nothing about the node, so both sides must prove a secret together
+    /// with the binding of the session.
+    pub fn without_authority() -> Result<Self, IdentityError> {
+        let identity = Identity::ephemeral(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let verifier = Arc::new(AnyCertificate);
+        let configs = configs(&identity, verifier.clone(), verifier);
+        Ok(Self::of(None, configs))
+    }
+
+    /// Reads the files of a node whose cluster has an authority, and checks that the other nodes accept its certificate.
+    pub fn with_authority(files: PeerTlsFiles) -> Result<Self, PeerTlsError> {
+        let configs = read_files(&files)?;
+        Ok(Self::of(Some(files), configs))
+    }
+
+    fn of(files: Option<PeerTlsFiles>, configs: Configs) -> Self {
+        Self(Arc::new(Inner { files, configs: RwLock::new(Arc::new(configs)) }))
+    }
+
+    /// Returns true if an authority signs the certificates of the nodes.
+    #[must_use]
+    pub fn has_authority(&self) -> bool {
+        self.0.files.is_some()
+    }
+
+    /// Reads the files again, for later sessions; sessions that exist go on. Blocks on file reads. If a file cannot be
+    /// used, returns an error and changes nothing.
+    pub fn reload(&self) -> Result<(), PeerTlsError> {
+        if let Some(files) = &self.0.files {
+            let configs = Arc::new(read_files(files)?);
+            *self.0.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        }
+        Ok(())
+    }
+
+    /// Returns the validity of this node's certificate; `None` without an authority.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        self.0.files.as_ref().and_then(|_| self.configs().validity)
+    }
+
+    fn configs(&self) -> Arc<Configs> {
+        Arc::clone(&self.0.configs.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins a session as the side that has dialled `host`, which is a name or an IP address.
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<PeerStream<S>> {
+        // Without an authority the name does not matter, and addresses of nodes may have any form.
+        let name =
+            if self.has_authority() { server_name(host)? } else { ServerName::from(IpAddr::from([127, 0, 0, 1])) };
+        let connected = TlsConnector::from(Arc::clone(&self.configs().client)).connect(name, stream).await?;
+        Ok(PeerStream(connected.into()))
+    }
+
+    /// Begins a session as the side that has accepted.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<PeerStream<S>> {
+        let accepted = TlsAcceptor::from(Arc::clone(&self.configs().server)).accept(stream).await?;
+        Ok(PeerStream(accepted.into()))
+    }
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is not the name of a host")))
+}
+
+fn configs(identity: &Identity, server: Arc<dyn ServerCertVerifier>, client: Arc<dyn ClientCertVerifier>) -> Configs {
+    Configs {
+        server: tls::peer_server_config(identity.key(), client, ALPN),
+        client: tls::peer_client_config(identity.key(), server, ALPN),
+        validity: identity.validity(),
+    }
+}
+
+fn read_files(files: &PeerTlsFiles) -> Result<Configs, PeerTlsError> {
+    let unusable = |reason: String| PeerTlsError::Authorities { path: files.authorities.clone(), reason };
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(&files.authorities)? {
+        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+    }
+    let (roots, provider) = (Arc::new(roots), Arc::new(tls::provider()));
+    let server = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+    let server = server.map_err(|error| unusable(error.to_string()))?;
+    let client = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+    let client = client.map_err(|error| unusable(error.to_string()))?;
+    let identity = Identity::from_pem_files(&files.certificate, &files.key)?;
+    let key = identity.key();
+    let check = || {
+        let (own, chain) = key.cert.split_first().ok_or(Error::NoCertificatesPresented)?;
+        let algorithms = provider.signature_verification_algorithms.all;
+        let parsed = ParsedCertificate::try_from(own)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, chain, UnixTime::now(), algorithms)?;
+        client.verify_client_cert(own, chain, UnixTime::now()).map(drop)
+    };
+    check().map_err(|error| PeerTlsError::Rejected {
+        certificate: files.certificate.clone(),
+        authorities: files.authorities.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(configs(&identity, server, client))
+}
+
+/// A session between two nodes.
+#[derive(Debug)]
+pub struct PeerStream<S>(TlsStream<S>);
+
+impl<S> PeerStream<S> {
+    /// Returns the value that both ends of this session share, and that no other session has.
+    pub fn binding(&self) -> io::Result<[u8; 32]> {
+        let exported = match &self.0 {
+            TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
+            TlsStream::Server(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
+        };
+        exported.map_err(io::Error::other)
+    }
+
+    /// Returns true if the certificate of the peer names this host, which is a name or an IP address.
+    #[must_use]
+    pub fn peer_is(&self, host: &str) -> bool {
+        let certificates = self.0.get_ref().1.peer_certificates();
+        let Some(certificate) = certificates.and_then(<[_]>::first) else { return false };
+        let (Ok(parsed), Ok(name)) = (ParsedCertificate::try_from(certificate), server_name(host)) else {
+            return false;
+        };
+        verify_server_name(&parsed, &name).is_ok()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PeerStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PeerStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// Verifier that accepts each certificate from a peer that has its private key.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl AnyCertificate {
+    fn verify12(
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &tls::provider().signature_verification_algorithms)
+    }
+
+    fn verify13(
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &tls::provider().signature_verification_algorithms)
+    }
+
+    fn schemes() -> Vec<SignatureScheme> {
+        tls::provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::verify12(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::verify13(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        Self::schemes()
+    }
+}
+
+/// The side that dials shows no certificate in a cluster without an authority.
+impl ClientCertVerifier for AnyCertificate {
+    fn offer_client_auth(&self) -> bool {
+        false
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::verify12(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Self::verify13(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        Self::schemes()
+    }
+}
