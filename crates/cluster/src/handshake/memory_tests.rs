@@ -57,7 +57,7 @@ fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, 
         LIVE.set((before, before));
         let accepting = accept(stream, own, |_| if admits { Ok(None) } else { Err("it was removed".into()) });
         let on_stack = size_of_val(&accepting);
-        let error = accepting.await.err().expect("it is rejected");
+        let Err(error) = accepting.await else { panic!("it is not rejected") };
         (error, LIVE.get().1 - before + on_stack)
     };
     RUNTIME.with(|runtime| runtime.block_on(accepting))
@@ -105,12 +105,10 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
         let (error, cost) = accept_of(&own, &bytes, admits);
         assert!(error.to_string().contains(reason), "{reason:?} is not in {error}");
         assert!(cost < BOUND, "{cost} bytes before {error}");
-        println!("{cost} bytes: {error}");
     }
     // The test counts: a hello that is accepted leads to the memory of a TLS session.
     let (_, cost) = accept_of(&own, &hello(&node(1, 9, &secret, "n1:1".to_owned())), true);
     assert!(cost > BOUND, "{cost} bytes for a TLS session");
-    println!("{cost} bytes for a hello that is accepted, and nothing behind it");
 }
 
 /// Xorshift generator; the same seed gives the same numbers.

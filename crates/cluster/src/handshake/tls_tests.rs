@@ -209,7 +209,7 @@ async fn a_certificate_must_name_its_node() {
     assert_fails(&meet(&two, &one).await, "n2");
     assert_fails(&meet(&one, &two).await, "does not name n1");
     // A member is known by its name in the cluster, or by its host there, whatever it says itself.
-    let member = |name: &str, host: &str| Some(NodeInfo { name: name.to_owned(), address: format!("{host}:1") });
+    let member = |name: &str, host: &str| Some(NodeInfo { name: name.to_owned(), ..NodeInfo::at(format!("{host}:1")) });
     assert_met(meet_over(duplex(4096), &one, &two, member("db1", "elsewhere")).await);
     assert_met(meet_over(duplex(4096), &one, &two, member("", "db1")).await);
     let claims = Credentials { address: "db1:1".to_owned(), ..one };

@@ -134,7 +134,6 @@ fn a_stranger_cannot_make_the_node_decompress() {
 fn half_open_connections_are_bounded_and_members_get_in() {
     const KINDS: usize = 3;
     let strangers_now = most_strangers();
-    println!("{strangers_now} connections at a time");
     run(async {
         let (server, link) = start().await;
         assert_serves(&link, 1).await;

@@ -160,7 +160,11 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     let learner = cluster.add_learner("n4");
     let role = |cluster: &TestCluster, id| {
         let report = cluster.nodes[cluster.leader()].report();
-        report.members.iter().find(|member| member.node == id).map(|member| (member.role, member.lag.unwrap_or_default()))
+        report
+            .members
+            .iter()
+            .find(|member| member.node == id)
+            .map(|member| (member.role, member.lag.unwrap_or_default()))
     };
     let caught_up = |cluster: &TestCluster| role(cluster, learner).is_some_and(|(_, lag)| lag.entries == 0);
     wait_until("the learner has all entries", || caught_up(&cluster));

@@ -56,7 +56,7 @@ type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 pub(super) enum Pipeline {
     Threads(Threads),
     /// The caller's thread does the work when it requests a chunk.
-    Here(Gatherer, Packer),
+    Here(Box<Gatherer>, Packer),
 }
 
 /// The threads that gather and compress chunks. They end when this is dropped, at the end of the snapshot, or at an
@@ -75,7 +75,8 @@ impl Pipeline {
         chunk_bytes: usize,
         compression: Compression,
     ) -> Result<Self, SnapshotError> {
-        Ok(Self::Here(Gatherer::new(source.clone(), from.clone(), chunk_bytes)?, Packer::new(compression)?))
+        let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
+        Ok(Self::Here(Box::new(gatherer), Packer::new(compression)?))
     }
 
     pub(super) fn start(

@@ -77,7 +77,9 @@ impl Applier {
         let id = LogId { term: record.term, index: record.index };
         let mut outcomes = Vec::new();
         match record.kind {
-            RecordKind::Membership => self.machine.apply_membership(id, record.time, &record.payload, &BTreeSet::new(), next_lsn),
+            RecordKind::Membership => {
+                self.machine.apply_membership(id, record.time, &record.payload, &BTreeSet::new(), next_lsn)
+            }
             RecordKind::Blank => self.machine.skip(next_lsn, Some((id.term, id.index, record.time))),
             RecordKind::Entry => {
                 let (payload, at) = (&record.payload[..], record.payload_at);

@@ -35,7 +35,10 @@ fn they_come_back_after_reopening() {
     bench.machine.apply_purged(LogId { index: Index(7), ..ID }, Lsn(3)).unwrap();
     bench.reopen();
     let payload = Bytes::from_static(b"members");
-    assert_eq!(bench.machine.membership().unwrap(), Some(AppliedMembership { id: ID, payload, removed: BTreeSet::new() }));
+    assert_eq!(
+        bench.machine.membership().unwrap(),
+        Some(AppliedMembership { id: ID, payload, removed: BTreeSet::new() })
+    );
     assert_eq!(bench.machine.vote().unwrap().as_deref(), Some(b"vote".as_slice()));
     assert_eq!(bench.machine.purged().unwrap(), Some(LogId { index: Index(7), ..ID }));
 }
