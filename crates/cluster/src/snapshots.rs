@@ -4,8 +4,9 @@
 //! interrupted. Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
 //!
 //! A transfer that was interrupted continues within [`KEEP`]: the leader keeps the snapshot at its position, and the
-//! follower keeps what it has received. A snapshot that is older than what openraft announces to the leader is not
-//! continued: the leader would count entries for the majority that the follower lacks. A snapshot that is kept holds the log back, as an open one does.
+//! follower keeps what it has received. It does not continue with a snapshot that is older than the position that openraft
+//! announces to the follower: the leader would count entries for the majority that the follower lacks. A snapshot that is
+//! kept holds the log back, as an open one does.
 
 use std::{cell::RefCell, fmt, io, rc::Rc, time::Duration};
 

