@@ -10,8 +10,8 @@
 //! ```
 //! All methods are called on the consensus thread.
 //!
-//! A node that restarts may have acknowledged a leader just before, whose lease counts on that. Therefore it neither votes nor
-//! stands for election for one lease, unless it is the only voter or has never voted.
+//! A node that restarts may have acknowledged a leader just before, whose lease counts on that. Therefore it neither votes
+//! nor stands for election for one lease, unless it is the only voter or has never voted.
 
 use std::{cell::Cell, collections::BTreeMap, fmt, io, rc::Rc, sync::Arc};
 

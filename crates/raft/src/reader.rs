@@ -58,8 +58,8 @@ impl LogReader {
         self.group().last()
     }
 
-    /// Returns the size in bytes of the payloads after an entry, as far as the log has them. The sum is exact between anchors
-    /// of the index, which are at most 64 KiB apart, and counts entries in between as equally large.
+    /// Returns the size in bytes of the payloads after an entry, as far as the log has them. The sum is exact between
+    /// anchors of the index, which are at most 64 KiB apart, and counts entries in between as equally large.
     #[must_use]
     pub fn bytes_after(&self, index: Index) -> u64 {
         self.group().index.bytes_from(index.next())

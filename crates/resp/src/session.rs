@@ -551,8 +551,8 @@ impl Session {
             && returns_values(command.name, arguments)
     }
 
-    /// Returns true if one more reply of the server itself may be written behind those that wait for the client. Such a reply
-    /// has at most about 100 KiB, but a transaction can contain thousands of them.
+    /// Returns true if one more reply of the server itself may be written behind those that wait for the client. Such a
+    /// reply has at most about 100 KiB, but a transaction can contain thousands of them.
     pub(super) fn has_room_behind(&mut self, out: &Outbox) -> bool {
         out.len() < OUTBOX_BYTES || self.replies_held().grow_to(out.len() as u64)
     }

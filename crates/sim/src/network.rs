@@ -1,7 +1,7 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
-//! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own: what the messages mean
-//! (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
+//! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own: what
+//! the messages mean (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
 //!
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.

@@ -1,8 +1,8 @@
 //! Snapshots: all of the state, or all changes since an LSN, as bytes from which a new directory can be created.
 //!
 //! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), creating a
-//! directory from them ([`restore`]), and installing them into a running database ([`Install`]). Does not own: files, directories of backups, or sockets; the caller writes the
-//! chunks of a snapshot to a destination of its choice.
+//! directory from them ([`restore`]), and installing them into a running database ([`Install`]). Does not own: files,
+//! directories of backups, or sockets; the caller writes the chunks of a snapshot to a destination of its choice.
 //!
 //! ```text
 //! full       begin | rows of one view, in order, with the bytes that they point at ... | end
@@ -95,8 +95,8 @@ impl Default for SnapshotOptions {
 /// A snapshot in progress, which returns one chunk after the other.
 ///
 /// A snapshot has threads of its own with idle priority, which read and compress chunks before the caller requests
-/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after the first, of which there are at most
-/// four. Dropping the snapshot releases all of it.
+/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after the
+/// first, of which there are at most four. Dropping the snapshot releases all of it.
 pub struct Snapshot {
     begin: Begin,
     estimated_rows: u64,

@@ -301,8 +301,8 @@ knobs! {
     /// the files of redb and sqlite grow by what is written during the longer scrub.
     scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
     /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
-    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
-    /// replies.
+    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per
+    /// connection; a native one up to 256 KiB more for pending replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
     /// twice `native_quic_window` and 64 KiB per connection.
@@ -339,7 +339,8 @@ knobs! {
     share_reserve_percent: u32 = |_| 10;
     /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies are
     /// measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the client
-    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
+    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold
+    /// memory, scans and snapshots for longer.
     min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.

@@ -67,7 +67,8 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
-/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads the configuration as at the start.
+/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads the
+/// configuration as at the start.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,
