@@ -258,7 +258,10 @@ impl Tasks {
             return changed.map(drop).map_err(|error| error.to_string());
         }
         let mut asked = BTreeSet::new();
-        let mut wanted: Vec<(NodeId, String)> = Vec::new();
+        // The first node of a cluster has no option `join`. When it loses the leadership before its address is known, the new
+        // leader cannot reach it, so it has to ask the other members.
+        let mut wanted: Vec<(NodeId, String)> =
+            self.others().into_iter().map(|(node, info)| (node, info.address)).collect();
         if let Leadership::Follower { leader: Some((node, leader)), .. } = self.consensus.member().leadership() {
             wanted.push((node, leader.address));
         }

@@ -225,7 +225,8 @@ knobs! {
     /// Address and port at which the other nodes reach this one; `listening` is the address of `cluster`. Cost: none.
     advertise: Advertise = |_| Advertise::Listening;
     /// Use TLS between the nodes of the cluster also if `cluster` is a loopback address. At any other address the links
-    /// always use it. All nodes need the same choice. Cost: about 1 GB/s of the consensus thread, and 40 KiB per connection.
+    /// always use it. All nodes need the same choice. Cost: the consensus
+    /// thread encrypts what it sends and receives.
     cluster_tls: bool = |_| false;
     /// PEM file with the certificates of the authorities that sign the certificates of the nodes, as `thalweg cluster
     /// create-ca` makes one. `none` uses certificates that each process makes for itself: the nodes then know each other by
