@@ -323,15 +323,15 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
-/// host; a node that joins, by the host that it states.
+/// host; a node that joins, by the host that it states, and so is the first node until the cluster knows its address.
 fn check_certificate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &Secured<S>,
     hello: &Hello<'_>,
     names: &Names,
 ) -> Result<(), HandshakeError> {
     let wanted = match names {
-        Some(info) => vec![info.name.as_str(), host_of(&info.address)],
-        None => vec![host_of(hello.address)],
+        Some(info) if !info.address.is_empty() => vec![info.name.as_str(), host_of(&info.address)],
+        Some(_) | None => vec![host_of(hello.address)],
     };
     if stream.peer_is_any(wanted.iter().copied()) {
         return Ok(());
