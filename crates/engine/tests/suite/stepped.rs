@@ -58,7 +58,6 @@ fn everything_is_there(db: &Database, applied: Index) {
 
 #[test]
 fn backends_persist_when_they_are_stepped_and_survive_a_power_loss() {
-    let threads_before = threads();
     let dir = tempfile::tempdir().unwrap();
     for backend in [BackendKind::Redb, BackendKind::Lsm] {
         let (disk, clock) = (SimDisk::new(3), clock());
@@ -69,7 +68,33 @@ fn backends_persist_when_they_are_stepped_and_survive_a_power_loss() {
         everything_is_there(&db, applied);
         assert!(db.report().replayed_records < 100, "the state was persisted: {:?}", db.report());
     }
-    assert_eq!(threads(), threads_before, "a stepped database starts no thread");
+}
+
+/// Set in the process that runs one test alone.
+const ALONE: &str = "THALWEG_STEPPED_ALONE";
+
+/// Tests beside this one have databases with threads, so it runs in a process of its own.
+#[test]
+fn a_stepped_database_starts_no_thread() {
+    if std::env::var_os(ALONE).is_none() {
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", "stepped::a_stepped_database_starts_no_thread", "--nocapture"]);
+        let output = test.env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for backend in [BackendKind::Memory, BackendKind::Redb, BackendKind::Lsm] {
+        let os_dir = (backend == BackendKind::Lsm).then_some(dir.path());
+        let options = Options { cache_bytes: 1 << 20, memtable_bytes: 64 << 10, ..small(backend) };
+        let db = open(&SimDisk::new(4), &clock(), os_dir, &options);
+        db.keyspace("k").unwrap().with_durability(Durability::Os).put(b"a", b"1").unwrap();
+        db.compact().unwrap();
+        assert_eq!(threads(), 0);
+    }
+    let database = Database::open(dir.path().join("threads"), small(BackendKind::Lsm)).unwrap();
+    assert!(threads() > 0, "a database that is not stepped has threads: {:?}", database.stats());
 }
 
 #[test]
