@@ -22,6 +22,7 @@ mod power_loss;
 mod power_loss_compaction;
 mod reclaim_safety;
 mod redis_oracle;
+mod release;
 mod repair;
 mod snapshot;
 mod space;
