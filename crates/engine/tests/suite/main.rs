@@ -13,6 +13,7 @@ mod cluster;
 mod failures;
 mod full_disk;
 mod group_pages;
+mod install_power_loss;
 mod member_identity;
 mod members;
 mod migrate;
