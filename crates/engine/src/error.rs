@@ -22,8 +22,11 @@ use crate::clock_file::shown_span;
 /// Error returned when a directory cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has the directory open.
-    #[error("{path} is in use by another process: stop it, or use another directory")]
+    /// Another process, or another handle of this process, has the directory open.
+    #[error(
+        "{path} is in use by another process, or by this one: stop that process, or use another directory (a directory \
+        stays locked until the last handle of its database, and of the snapshots taken from it, is dropped)"
+    )]
     Locked {
         /// Path of the data directory.
         path: PathBuf,

@@ -261,12 +261,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.handle_transfer_leader(request).await
     }
 
-    /// Installs a snapshot that has been received completely, if its sender still leads.
+    /// Installs a snapshot that has been received completely, if its sender still leads. An error before the state is
+    /// switched (such as that of a full disk) only refuses the snapshot, and consensus goes on.
     pub async fn install_snapshot(
         &self,
         leader: RaftVote,
-        writer: Box<dyn SnapshotWriter>,
+        mut writer: Box<dyn SnapshotWriter>,
     ) -> io::Result<SnapshotResponse<Types<Rt>>> {
+        writer.prepare().await?;
         let meta = snapshot_meta(&writer.id().position);
         let meta = meta.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the membership is malformed"))?;
         let snapshot = RaftSnapshot { meta, snapshot: SnapshotHandle::received(writer) };
