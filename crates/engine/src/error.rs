@@ -14,6 +14,7 @@ use thalweg_types::{
     Action, Attempt, Classified, ClusterId, GroupId, KeyspaceId, LeaseId, NodeId, Offset, Revision, StreamId,
     codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
+    limits::MIN_MEMBER_SEGMENT_BYTES,
     record::RecordError,
 };
 
@@ -163,6 +164,17 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
+    /// The segments of the log are too small for a member. It could not append the largest entry on which the other
+    /// members may agree, and would stay behind for good.
+    #[error(
+        "segment_bytes is {got}, and a member of a cluster needs at least {MIN_MEMBER_SEGMENT_BYTES} ({} MiB), because it \
+         must append every entry that the others agree on: set segment_bytes (`serve --segment-bytes`) to that or more",
+        MIN_MEMBER_SEGMENT_BYTES >> 20
+    )]
+    SmallSegments {
+        /// Size of a segment in the options, in bytes.
+        got: u32,
+    },
     /// The directory could not be prepared for founding a cluster.
     #[error("the directory could not be made a member: {reason}; open it again")]
     Founding {
@@ -238,6 +250,7 @@ impl Classified for OpenError {
             Self::NotAlone { .. } => "not_alone",
             Self::LogLost { .. } => "log_lost",
             Self::CannotRepairMember { .. } => "cannot_repair_member",
+            Self::SmallSegments { .. } => "small_segments",
             Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
@@ -265,6 +278,7 @@ impl Classified for OpenError {
             | Self::NothingReceived { .. }
             | Self::NotAlone { .. }
             | Self::CannotRepairMember { .. }
+            | Self::SmallSegments { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::LogLost { .. }
             | Self::Founding { .. }

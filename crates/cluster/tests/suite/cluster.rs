@@ -10,7 +10,7 @@ use thalweg_cluster::{Node, NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity, Options};
 use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, Role};
-use thalweg_types::{ClusterId, NodeId};
+use thalweg_types::{ClusterId, NodeId, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 /// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 
 fn database_options() -> Options {
     Options {
-        segment_bytes: 8 << 20,
+        segment_bytes: MIN_MEMBER_SEGMENT_BYTES,
         spare_segments: 2,
         reserve_bytes: 0,
         history_bytes: 1 << 20,
