@@ -462,7 +462,7 @@ pub enum WriteError {
     /// The cluster has no leader, or this node does not know it. Nothing happened.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader of the cluster has refused the command, for example because its disk is full. Nothing happened.
+    /// The leader of the cluster has refused the command. Nothing happened.
     #[error("the leader of the cluster has refused the write: {reason}")]
     LeaderRefused {
         /// Reason of the leader.
@@ -499,6 +499,13 @@ pub enum WriteError {
         reserve_bytes: u64,
         /// Number of bytes that must become free before new data is accepted.
         short_bytes: u64,
+    },
+    /// Too many members of the cluster have no room for new data, or its leader has none. Nothing happened. Deletes and
+    /// trims still succeed.
+    #[error("disk full: {reason}")]
+    NoRoom {
+        /// Members without room, and what to do.
+        reason: String,
     },
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
@@ -585,7 +592,7 @@ impl Classified for WriteError {
             Self::OutcomeUnknown { .. } => "outcome_unknown",
             Self::Behind => "entries_uncommitted",
             Self::StoppedServing { .. } => "stopped_serving",
-            Self::DiskFull { .. } => "disk_full",
+            Self::DiskFull { .. } | Self::NoRoom { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
             Self::LogFailed { .. } => "log_failed",
             Self::StateFailed { .. } => "state_failed",
@@ -603,6 +610,7 @@ impl Classified for WriteError {
             | Self::OutcomeUnknown { .. }
             | Self::Behind
             | Self::DiskFull { .. }
+            | Self::NoRoom { .. }
             | Self::NoSegment { .. } => Action::Retry,
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::StoppedServing { .. } | Self::Closed => {
                 Action::Stop
@@ -661,6 +669,7 @@ impl From<ProposeError> for WriteError {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::NoLeader => Self::NoLeader,
             ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
+            ProposeError::NoRoom { reason } => Self::NoRoom { reason },
             ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
             ProposeError::Behind => Self::Behind,
         }

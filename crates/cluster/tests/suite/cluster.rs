@@ -38,7 +38,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn database_options() -> Options {
+pub fn database_options() -> Options {
     Options {
         segment_bytes: MIN_MEMBER_SEGMENT_BYTES,
         spare_segments: 2,
