@@ -101,6 +101,7 @@ impl Tasks {
             let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let others: Vec<_> =
                 report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
+            self.shared.mesh.update(&report);
             if !report.members.is_empty() {
                 self.ears.watch(&others);
                 self.peers.keep(&others);
