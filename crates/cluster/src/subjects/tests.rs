@@ -50,6 +50,8 @@ fn member(node: NodeId, address: &str, health: NodeHealth) -> MemberReport {
         applied_index: None,
         lag: None,
         behind: None,
+        is_full: false,
+        clock_ahead_millis: None,
     }
 }
 

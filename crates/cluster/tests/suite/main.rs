@@ -2,4 +2,5 @@
 
 mod cluster;
 mod nodes;
+mod rooms;
 mod subjects;
