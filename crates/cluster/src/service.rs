@@ -31,6 +31,7 @@ use thalweg_wire::peer::{
     PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer,
     Transferred,
 };
+use tokio::net::TcpStream;
 
 use crate::{
     about::AboutNode,
@@ -45,6 +46,8 @@ use crate::{
     link::UNKNOWN,
     listener::Service,
     network::Network,
+    secured::Secured,
+    subjects::Mesh,
     types::Rt,
 };
 
@@ -144,6 +147,7 @@ pub(crate) struct Requests {
     pub network: Network,
     pub ears: Ears,
     pub events: Events,
+    pub mesh: Mesh,
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
@@ -159,13 +163,13 @@ impl fmt::Debug for Requests {
 impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
-        (network, ears, events): (Network, Ears, Events),
+        (network, ears, events, mesh): (Network, Ears, Events, Mesh),
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
         data: Data,
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), RefCell::default());
-        Self { consensus, network, ears, events, snapshots, data, about, receiving }
+        Self { consensus, network, ears, events, mesh, snapshots, data, about, receiving }
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -410,6 +414,15 @@ impl Service for Requests {
             self.ears.reconnected(peer.node);
         }
         self.network.introduce(peer.node, &peer.address);
+        self.mesh.connected(peer);
+    }
+
+    fn take_over(&self, peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
+        if peer.channel != Channel::Subjects {
+            return Some(stream);
+        }
+        self.mesh.accept(peer.node, stream);
+        None
     }
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {

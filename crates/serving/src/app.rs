@@ -86,6 +86,10 @@ impl App {
         stopping: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let admission = Admission::new(&config);
+        let views = Arc::new(Views::new(&config, cluster.is_some()));
+        if let Some(cluster) = &cluster {
+            cluster.handle.carry_subjects(&views.broker);
+        }
         Arc::new(Self {
             slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
@@ -99,7 +103,7 @@ impl App {
             readers: Readers::with_bytes(config.reading_bytes()),
             bulk: BulkTurns::new(&Arc::default()),
             stopping,
-            views: Arc::new(Views::new(&config)),
+            views,
             started: Instant::now(),
             // Random per process, so that the ids of two runs differ. Correctness does not depend on it.
             id_seed: RandomState::new().build_hasher().finish(),
