@@ -5,10 +5,13 @@
 #[path = "../node/mod.rs"]
 mod node;
 
+mod changes;
+mod deployed;
 mod operations;
 mod protection;
 mod serving;
 mod starting;
+mod strangers;
 
 use std::{
     io::{Read as _, Write as _},
@@ -83,19 +86,23 @@ impl Cluster {
 
     /// Starts a cluster like [`start_as`](Self::start_as), with this protection of the links.
     fn start_with(count: usize, founding: Founding, links: Links) -> Self {
+        let mut cluster = Self::prepare(count, founding, links);
+        for _ in 0..count {
+            cluster.add();
+        }
+        cluster.until_voters(count);
+        cluster
+    }
+
+    /// Makes the tokens, addresses and directories of a cluster, none of whose nodes runs yet.
+    fn prepare(count: usize, founding: Founding, links: Links) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
         let addresses = (0..count).map(|_| free_address()).collect();
         if links == Links::Authority {
             protection::create(&root.join("certs"), count);
         }
-        let mut cluster =
-            Self { founding, links, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() };
-        for _ in 0..count {
-            cluster.add();
-        }
-        cluster.until_voters(count);
-        cluster
+        Self { founding, links, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() }
     }
 
     /// Starts one more node. The first one creates the cluster, and the others join at it. Returns its number.
