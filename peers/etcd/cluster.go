@@ -58,13 +58,12 @@ func member(args []string) error {
 	config.InitialCluster, config.ClusterState = strings.Join(initial, ","), embed.ClusterStateFlagNew
 	clients := []url.URL{{Scheme: "http", Host: *client}}
 	config.ListenClientUrls, config.AdvertiseClientUrls = clients, clients
-	e, err := embed.StartEtcd(config)
-	if err != nil {
+	if _, err := embed.StartEtcd(config); err != nil {
 		return err
 	}
 	signal.Ignore(os.Interrupt)
 	_, _ = bufio.NewReader(os.Stdin).ReadString(0)
-	e.Close()
+	// Nobody needs the data any more, so the process ends without closing it.
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (v values) of(index uint64) []byte {
 }
 
 // run has all clients work for the time of the request. Each client has one operation in flight, and each operation is
-// timed. The clients share a few connections, since a connection of gRPC carries many operations at once.
+// timed. The clients share few connections, since a connection of gRPC carries many operations at once.
 func run(c *cluster, r request, most int) (figures, error) {
 	if r.Clients < 1 || r.Keys < 1 || r.ValueBytes < 0 {
 		return figures{}, fmt.Errorf("a request without clients or keys")

@@ -65,7 +65,7 @@ func main() {
 	}
 	dir := flag.String("dir", "", "directory for the members' data, on the disk that is to be measured")
 	members := flag.Int("members", 3, "number of members")
-	connections := flag.Int("connections", 8, "most connections that the clients of a run share")
+	connections := flag.Int("connections", 1, "most connections that the clients of a run share; one serves etcd best on two cores")
 	flag.Parse()
 	if flag.NArg() > 0 || *dir == "" || *members < 1 || *connections < 1 {
 		flag.Usage()
