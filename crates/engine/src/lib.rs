@@ -59,6 +59,7 @@ mod producer;
 mod redis;
 mod redis_streams;
 mod runs;
+mod scan_page;
 mod scan_range;
 mod scrub;
 pub mod snapshot;
