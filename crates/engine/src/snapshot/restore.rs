@@ -374,7 +374,7 @@ impl Replay<'_> {
             match entry.kind {
                 EntryKind::Commands => {
                     let entry = Entry { term, index, time, payload: entry.payload, at, next_lsn };
-                    self.machine.apply(&entry, &mut outcomes)?;
+                    self.machine.apply_for(&entry, false, &mut outcomes)?;
                     outcomes.clear();
                 }
                 EntryKind::Blank => self.machine.skip(next_lsn, Some((term, index, time)))?,

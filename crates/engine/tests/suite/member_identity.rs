@@ -65,7 +65,7 @@ fn write_as_member(db: &Database, number: u8) {
         let appended = parts.log.append(&[draft], Durability::Disk, thalweg_log::Purpose::Data).unwrap();
         let record = parts.log.records_from(appended.first).unwrap().next().unwrap().unwrap();
         let mut outcomes = Vec::new();
-        parts.member.apply(record.index, Some(&record), &mut outcomes).unwrap();
+        parts.member.apply(record.index, Some(&record), true, &mut outcomes).unwrap();
         batch.complete(outcomes, None);
         writer.join()
     });
@@ -105,7 +105,7 @@ fn there_and_back(disk: &Arc<dyn Disk>, options: &Options) {
     let parts = db.member_parts().unwrap();
     for record in parts.log.records_from(parts.machine.applied().lsn).unwrap().map(Result::unwrap) {
         if record.kind.has_index() {
-            parts.member.apply(record.index, Some(&record), &mut Vec::new()).unwrap();
+            parts.member.apply(record.index, Some(&record), true, &mut Vec::new()).unwrap();
         }
     }
     assert_eq!((db.report().cluster, digest(&db).state.digest), (Some(cluster), member.state.digest));

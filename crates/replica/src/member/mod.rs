@@ -383,24 +383,27 @@ impl Member {
 
     /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record, if
     /// that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied changes
-    /// nothing.
+    /// nothing. If `is_awaited` is false, no client of this node waits for the outcomes, and reads of Redis batches are not
+    /// performed.
     ///
     /// An error is final: the space accepts no further proposals.
     pub fn apply(
         &self,
         index: Index,
         cached: Option<&LogRecord>,
+        is_awaited: bool,
         outcomes: &mut Vec<Outcome>,
     ) -> Result<AppliedEntry, OpenError> {
         let shared = &*self.shared;
         let mut cursor = shared.cursor();
-        let applied = cursor.apply(shared.parts(), index, cached, outcomes, &mut |outcomes| shared.count(outcomes));
-        let is_awaited = cursor.waiting > 0;
+        let mut each = |outcomes: &[Outcome]| shared.count(outcomes);
+        let applied = cursor.apply(shared.parts(), index, cached, is_awaited, outcomes, &mut each);
+        let wakes = cursor.waiting > 0;
         drop(cursor);
         if let Err(error) = &applied {
             shared.fail(&error.to_string());
         }
-        if is_awaited {
+        if wakes {
             shared.moves.wake_all();
         }
         applied
