@@ -17,7 +17,7 @@ use thalweg_log::Log;
 use thalweg_replica::{Observer, Replica};
 use thalweg_state::machine::Machine;
 use thalweg_store::{Backend, BarrierFailed, LogBarrier};
-use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
+use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 pub(crate) use crate::open_parts::{LogBlobs, Mode, Progress, io_error};
 use crate::{
@@ -182,6 +182,10 @@ pub(crate) fn on(
     let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
+    // A simulation, which is stepped, decides about the sizes of its entries itself.
+    if part != Part::Alone && mode == Mode::Threaded && options.segment_bytes < MIN_MEMBER_SEGMENT_BYTES {
+        return Err(OpenError::SmallSegments { got: options.segment_bytes });
+    }
     let lock = lock(&disk, &path, mode)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let state_dir = read_state_dir(&disk, &path)?;

@@ -127,6 +127,8 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
         if let Some(last) = found {
             self.applied.raise(Index(last.index));
         }
+        // A node that has received no entry yet began with its own wall clock.
+        self.member.clock().received(self.member.machine().applied().time);
         Ok(())
     }
 

@@ -33,6 +33,7 @@ use crate::{
     bell::Bell,
     convert::snapshot_meta,
     error::StartError,
+    facts::Facts,
     forward::Forwarder,
     options::ConsensusOptions,
     reader::LogReader,
@@ -88,6 +89,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub is_changing: Cell<bool>,
     /// Term in which this node leads or has led, and since when.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
+    pub facts: Facts<Rt>,
     pub is_stopped: Cell<bool>,
 }
 
@@ -157,6 +159,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             transferred: Cell::new(None),
             is_changing: Cell::new(false),
             led_since: Cell::new((Term::ZERO, now)),
+            facts: Facts::default(),
             is_stopped: Cell::new(false),
         };
         let consensus = Self(Rc::new(inner));

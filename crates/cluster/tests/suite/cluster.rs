@@ -12,7 +12,7 @@ use thalweg_disk::SimDisk;
 use thalweg_engine::{BackendKind, Database, MemberIdentity, Options};
 use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, Role};
-use thalweg_types::{ClusterId, Lsn, NodeId, SystemClock};
+use thalweg_types::{ClusterId, Lsn, NodeId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 /// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,9 +40,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn database_options() -> Options {
+pub fn database_options() -> Options {
     Options {
-        segment_bytes: 8 << 20,
+        segment_bytes: MIN_MEMBER_SEGMENT_BYTES,
         spare_segments: 2,
         reserve_bytes: 0,
         history_bytes: 1 << 20,
