@@ -78,7 +78,7 @@ fn the_unit_starts_reloads_and_stops_a_node() {
     let unit = text("systemd/thalweg@.service");
     let value = |key: &str| {
         let lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        lines.last().unwrap_or_else(|| panic!("no {key}"))
+        lines.next_back().unwrap_or_else(|| panic!("no {key}"))
     };
     assert_eq!(value("ExecStart").split_whitespace().collect::<Vec<_>>()[..2], ["/usr/local/bin/thalweg", "serve"]);
     assert_eq!(value("ExecReload"), "/bin/kill -HUP $MAINPID");
