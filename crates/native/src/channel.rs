@@ -42,6 +42,7 @@ use thalweg_wire::{
 use super::{
     dispatch::{self, Consistency},
     failure::{self, Failure},
+    members,
     publishing::InputState,
     replies::Replies,
     request::Request,
@@ -50,6 +51,7 @@ use super::{
     subjects::Subjects,
     subscription::{NextAction, Subscription},
     turn::{Handled, Reply, Turn},
+    write,
 };
 
 /// Longest time for which a read waits for its barrier, whatever timeout its request has.
@@ -322,6 +324,10 @@ impl ChannelTask {
         };
         let level = match dispatch::consistency(kind) {
             Consistency::Read => fields.read.unwrap_or(self.session.app.config.read_level),
+            // Such a transaction is answered from the node's state, like any other read.
+            Consistency::Local if kind == Kind::Write && write::only_reads(frame.payload, frame.header.fields) => {
+                fields.read.unwrap_or(self.session.app.config.read_level)
+            }
             Consistency::Names if !cluster.handle.leads() => ReadLevel::Linearizable,
             Consistency::Names | Consistency::Local => return true,
         };
@@ -422,7 +428,12 @@ impl ChannelTask {
         let barred = self.barred.take().map_or(Ok(()), |error| Err(ApiError::from(error).into()));
         // Frames of subscriptions may have stated a level since the last reply.
         self.out.take_level();
-        let handled = barred.and_then(|()| self.check(request, permit.is_some())).and_then(|tail| {
+        let redirected = || match members::wants_redirect(request) {
+            true => members::redirect(&self.session.app, request),
+            false => Ok(()),
+        };
+        let admitted = barred.and_then(|()| redirected()).and_then(|()| self.check(request, permit.is_some()));
+        let handled = admitted.and_then(|tail| {
             let Self { session, out, subjects, is_sole_client, .. } = self;
             let mut turn =
                 Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
@@ -513,6 +524,14 @@ impl ChannelTask {
     }
 
     fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
+        let with_leader = match &self.session.app.cluster {
+            // The leadership was lost while the command was on its way.
+            Some(cluster) if failure.code() == "not_leader" && failure.leader_address().is_none() => {
+                Some(members::with_leader(cluster, failure.clone()))
+            }
+            _ => None,
+        };
+        let failure = with_leader.as_ref().unwrap_or(failure);
         if failure.is_of_server() {
             let (peer, request_id, kind) = (self.socket.peer(), self.request_id(waiting), waiting.kind.name());
             tracing::warn!(%peer, %request_id, kind, code = failure.code(), "{}", failure.message());

@@ -35,6 +35,14 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     }
 }
 
+/// Returns true if the payload of a `write` frame, which begins with this number of bytes of optional fields, has a
+/// transaction that only reads.
+pub(crate) fn only_reads(payload: &[u8], fields: u16) -> bool {
+    let command = payload.get(usize::from(fields) + 1..).unwrap_or_default();
+    Transaction::is_one(command)
+        && ClientCommand::check(command).is_ok_and(|checked| checked.reading_transaction().is_some())
+}
+
 /// Answers a transaction that only reads, without the log.
 fn read(
     turn: &mut Turn<'_>,
