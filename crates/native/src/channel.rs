@@ -45,7 +45,7 @@ use super::{
     members,
     publishing::InputState,
     replies::Replies,
-    request::Request,
+    request::{Request, RequestId},
     requests::{Finished, IdUse, PendingRequest, Requests},
     session::Session,
     subjects::Subjects,
@@ -68,23 +68,6 @@ enum ChannelPhase {
     /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers, so
     /// that the client can read them.
     Closing,
-}
-
-/// Name of a request in log lines.
-struct RequestId<'w> {
-    trace: Option<&'w str>,
-    channel: u64,
-    id: u32,
-}
-
-impl std::fmt::Display for RequestId<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.trace {
-            // The client chooses the name; quotes and escapes keep it on one line.
-            Some(trace) => write!(f, "{}", trace.escape_debug()),
-            None => write!(f, "{:016x}-{}", self.channel, self.id),
-        }
-    }
 }
 
 /// A channel with its pending requests and subscriptions.
@@ -434,9 +417,16 @@ impl ChannelTask {
         };
         let admitted = barred.and_then(|()| redirected()).and_then(|()| self.check(request, permit.is_some()));
         let handled = admitted.and_then(|tail| {
-            let Self { session, out, subjects, is_sole_client, .. } = self;
-            let mut turn =
-                Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
+            let Self { session, out, subjects, is_sole_client, number, .. } = self;
+            let number = *number;
+            let mut turn = Turn {
+                app: &session.app,
+                account: &session.account,
+                out,
+                subjects,
+                number,
+                is_sole_client: *is_sole_client,
+            };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
         let waiting = PendingRequest { id, kind, received, trace: request.fields.trace.map(Box::from) };
