@@ -45,7 +45,11 @@ fn propose_error(error: CallError) -> ProposeError {
             "not_leader" => ProposeError::NotLeader { leader },
             "no_leader" => ProposeError::NoLeader,
             "overloaded" => ProposeError::Overloaded { queued_bytes: 0 },
-            "disk_full" | "too_large" => ProposeError::LeaderRefused { reason: text },
+            "disk_full" => {
+                let reason = text.strip_prefix("disk full: ").unwrap_or(&text);
+                ProposeError::NoRoom { reason: format!("the leader of the cluster says: {reason}") }
+            }
+            "too_large" => ProposeError::LeaderRefused { reason: text },
             _ => ProposeError::OutcomeUnknown { reason: text },
         },
         CallError::Lost { reason, .. } => {

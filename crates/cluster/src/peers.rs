@@ -19,6 +19,8 @@ pub(crate) struct PeerFacts {
     pub last: Option<(Index, Index)>,
     /// True if its disk is too full for data.
     pub lacks_room: bool,
+    /// Milliseconds by which its wall clock was ahead of this node's when its last reply to a ping arrived.
+    pub clock_ahead_millis: Option<i64>,
     /// Time at which it had all entries the last time.
     pub up_to_date: Option<Instant>,
     pub is_lagging: bool,

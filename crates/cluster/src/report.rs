@@ -24,6 +24,7 @@ pub(crate) fn empty(cluster: ClusterId, node: NodeId, triggers: Triggers) -> Clu
         applied_index: Index::ZERO,
         applied_revision: Revision::ZERO,
         is_changing: false,
+        time_behind: None,
         triggers,
         members: Vec::new(),
     }
@@ -76,6 +77,8 @@ pub(crate) fn compose(
             applied_index: known.map(|(_, applied)| applied),
             lag: matched.map(|matched| lag_of(consensus, last, matched)),
             behind: if *node == here { None } else { facts.behind().map(since) },
+            is_full: if *node == here { consensus.own_facts().lacks_room } else { facts.lacks_room },
+            clock_ahead_millis: if *node == here { Some(0) } else { facts.clock_ahead_millis },
         }
     });
     ClusterReport {
@@ -87,6 +90,7 @@ pub(crate) fn compose(
         applied_index: applied.index,
         applied_revision: applied.revision,
         is_changing: status.is_changing,
+        time_behind: status.time_behind.map(since),
         triggers,
         members: members.collect(),
     }

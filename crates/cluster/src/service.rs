@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
+    BarrierError, ChangeError, Consensus, MemberFacts, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
 };
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
@@ -224,11 +224,11 @@ impl Requests {
             if let Some(change) = self.ears.received(from, number, heard) {
                 self.events.changed(change);
             }
-            let log = self.consensus.member().log();
             let last = self.consensus.reader().last().map_or(Index::ZERO, |last| last.index);
             let applied = self.consensus.applied().unwrap_or(Index::ZERO);
-            let free_bytes = if log.short_bytes() > 0 { 0 } else { u64::MAX };
-            Pong { number, last, applied, free_bytes }
+            let MemberFacts { lacks_room, wall } = self.consensus.own_facts();
+            let free_bytes = if lacks_room { 0 } else { u64::MAX };
+            Pong { number, last, applied, free_bytes, wall }
         });
         reply(id, result)
     }

@@ -190,6 +190,20 @@ impl SnapshotWriter for ChunkWriter {
         .boxed_local()
     }
 
+    fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>> {
+        async move {
+            let mut install = self.install.take().ok_or_else(ended)?;
+            let install = blocking(move || {
+                install.prepare().map_err(io::Error::other)?;
+                Ok(install)
+            })
+            .await?;
+            self.install = Some(install);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
     fn install(mut self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
         async move {
             let install = self.install.take().ok_or_else(ended)?;

@@ -13,10 +13,10 @@ use std::{
 };
 
 use thalweg_engine::Database;
-use thalweg_raft::{ChangeError, Consensus};
+use thalweg_raft::{ChangeError, Consensus, MemberFacts};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{Event, MemberReport, Role};
-use thalweg_types::{ClusterId, Index, NodeId};
+use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, Role};
+use thalweg_types::{ClusterId, Index, NodeId, SpaceTime};
 use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind, Ping, Pong};
 use tokio::{task::spawn_local, time::sleep};
 
@@ -46,6 +46,21 @@ const CHANGE_EVERY: Duration = Duration::from_millis(300);
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+fn note_room(report: &ClusterReport) {
+    if report.has_room() {
+        tracing::info!("enough voters have room again: the leader accepts new data");
+    } else {
+        let full: Vec<_> = report.voters().filter(|voter| voter.is_full).map(|voter| &voter.name).collect();
+        tracing::warn!(?full, "the disks of these voters are full, so the leader refuses new data; deletes still pass");
+    }
+}
+
+/// Returns by how many milliseconds one clock is ahead of another.
+fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
+    let millis = |ahead: u64| i64::try_from(ahead / 1000).unwrap_or(i64::MAX);
+    if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
+}
 
 /// Parts that the background tasks and the calls work with.
 pub(crate) struct Tasks {
@@ -95,10 +110,13 @@ impl Tasks {
     async fn look(self: Rc<Self>) {
         let mut known: BTreeMap<NodeId, Role> = BTreeMap::new();
         let mut leader = None;
-        let mut is_first = true;
+        let (mut is_first, mut has_room) = (true, true);
         loop {
             self.refresh();
             let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if std::mem::replace(&mut has_room, report.has_room()) != has_room {
+                note_room(&report);
+            }
             let others: Vec<_> =
                 report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
             if !report.members.is_empty() {
@@ -207,14 +225,17 @@ impl Tasks {
         let ping = Ping { number: self.ears.ping(node), heard: self.ears.echo(node) };
         let deadline = tokio::time::Instant::now() + self.options.detector.suspect_after;
         let pong: Result<Pong, _> = link.call::<_, Owned, _>(&ping, deadline).await;
-        let Ok(Pong { number: _, last, applied, free_bytes }) = pong else { return };
+        let Ok(Pong { number: _, last, applied, free_bytes, wall }) = pong else { return };
         if let Some(change) = self.ears.alive(node) {
             self.events.changed(change);
         }
+        let lacks_room = free_bytes == 0;
         self.peers.update(node, |facts| {
             facts.last = Some((last, applied));
-            facts.lacks_room = free_bytes == 0;
+            facts.lacks_room = lacks_room;
+            facts.clock_ahead_millis = Some(ahead_millis(wall, self.consensus.member().clock().wall()));
         });
+        self.consensus.report(node, MemberFacts { lacks_room, wall });
     }
 
     async fn describe(self: Rc<Self>, node: NodeId, link: Link) {

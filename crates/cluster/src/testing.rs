@@ -71,10 +71,10 @@ impl Server {
 
 /// Answers a ping; with nothing if it is malformed.
 pub(crate) fn pong(request: &Frame) -> Vec<u8> {
-    use thalweg_types::Index;
+    use thalweg_types::{Index, SpaceTime};
     use thalweg_wire::peer::PeerFrame;
     let Ok(Ping { number, .. }) = Ping::decode_body(&request.body) else { return Vec::new() };
-    encoded(&Pong { number, last: Index(0), applied: Index(0), free_bytes: 0 }, request.id).unwrap()
+    encoded(&Pong { number, last: Index(0), applied: Index(0), free_bytes: 0, wall: SpaceTime(0) }, request.id).unwrap()
 }
 
 /// Runs a test and its tasks on this thread.

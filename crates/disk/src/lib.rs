@@ -12,7 +12,7 @@
 //!
 //! Paths are relative to the disk's root, `/`-separated, without `..`.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 mod path;
 mod real;
@@ -20,6 +20,10 @@ pub mod sim;
 
 pub use real::{DIRECT_BLOCK_BYTES, RealDisk, set_direct, write_out};
 pub use sim::SimDisk;
+
+/// Longest time for which an open waits for a lock that another handle of the same process holds. The last handle of a
+/// database or snapshot can be dropped a moment before the threads that it had have released the lock.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A directory tree. Cheap to clone behind an `Arc`; safe from many threads.
 pub trait Disk: Send + Sync + std::fmt::Debug {
@@ -47,6 +51,12 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Takes an exclusive lock between processes on `path` (created if missing), released on drop. Returns
     /// `WouldBlock` if another process, or another handle of this process, holds it.
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>>;
+    /// Takes a lock like [`lock`](Self::lock), but waits up to `patience` while another handle of this process holds
+    /// it. Returns `WouldBlock` without waiting if another process holds it.
+    fn lock_within(&self, path: &str, patience: Duration) -> io::Result<Box<dyn LockGuard>> {
+        let _ = patience;
+        self.lock(path)
+    }
     /// The root as a path of the operating system, for libraries that do their own I/O. `None` for the
     /// simulated disk.
     fn os_path(&self) -> Option<&std::path::Path>;

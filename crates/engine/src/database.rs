@@ -126,6 +126,7 @@ impl Database {
             follower_floor: AtomicU64::new(u64::MAX),
             stopped: OnceLock::new(),
             closed: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
         });
         inner.note_state_space();
         let background = Arc::new(Background::start(Arc::downgrade(&inner), interval));

@@ -14,6 +14,7 @@ use thalweg_types::{
     Action, Attempt, Classified, ClusterId, GroupId, KeyspaceId, LeaseId, NodeId, Offset, Revision, StreamId,
     codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
+    limits::MIN_MEMBER_SEGMENT_BYTES,
     record::RecordError,
 };
 
@@ -22,8 +23,11 @@ use crate::clock_file::shown_span;
 /// Error returned when a directory cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has the directory open.
-    #[error("{path} is in use by another process: stop it, or use another directory")]
+    /// Another process, or another handle of this process, has the directory open.
+    #[error(
+        "{path} is in use by another process, or by this one: stop that process, or use another directory (a directory \
+        stays locked until the last handle of its database, and of the snapshots taken from it, is dropped)"
+    )]
     Locked {
         /// Path of the data directory.
         path: PathBuf,
@@ -163,6 +167,17 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
+    /// The segments of the log are too small for a member. It could not append the largest entry on which the other
+    /// members may agree, and would stay behind for good.
+    #[error(
+        "segment_bytes is {got}, and a member of a cluster needs at least {MIN_MEMBER_SEGMENT_BYTES} ({} MiB), because it \
+         must append every entry that the others agree on: set segment_bytes (`serve --segment-bytes`) to that or more",
+        MIN_MEMBER_SEGMENT_BYTES >> 20
+    )]
+    SmallSegments {
+        /// Size of a segment in the options, in bytes.
+        got: u32,
+    },
     /// The directory could not be prepared for founding a cluster.
     #[error("the directory could not be made a member: {reason}; open it again")]
     Founding {
@@ -238,6 +253,7 @@ impl Classified for OpenError {
             Self::NotAlone { .. } => "not_alone",
             Self::LogLost { .. } => "log_lost",
             Self::CannotRepairMember { .. } => "cannot_repair_member",
+            Self::SmallSegments { .. } => "small_segments",
             Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
@@ -265,6 +281,7 @@ impl Classified for OpenError {
             | Self::NothingReceived { .. }
             | Self::NotAlone { .. }
             | Self::CannotRepairMember { .. }
+            | Self::SmallSegments { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::LogLost { .. }
             | Self::Founding { .. }
@@ -448,7 +465,7 @@ pub enum WriteError {
     /// The cluster has no leader, or this node does not know it. Nothing happened.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader of the cluster has refused the command, for example because its disk is full. Nothing happened.
+    /// The leader of the cluster has refused the command. Nothing happened.
     #[error("the leader of the cluster has refused the write: {reason}")]
     LeaderRefused {
         /// Reason of the leader.
@@ -485,6 +502,13 @@ pub enum WriteError {
         reserve_bytes: u64,
         /// Number of bytes that must become free before new data is accepted.
         short_bytes: u64,
+    },
+    /// Too many members of the cluster have no room for new data, or its leader has none. Nothing happened. Deletes and
+    /// trims still succeed.
+    #[error("disk full: {reason}")]
+    NoRoom {
+        /// Members without room, and what to do.
+        reason: String,
     },
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
@@ -571,7 +595,7 @@ impl Classified for WriteError {
             Self::OutcomeUnknown { .. } => "outcome_unknown",
             Self::Behind => "entries_uncommitted",
             Self::StoppedServing { .. } => "stopped_serving",
-            Self::DiskFull { .. } => "disk_full",
+            Self::DiskFull { .. } | Self::NoRoom { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
             Self::LogFailed { .. } => "log_failed",
             Self::StateFailed { .. } => "state_failed",
@@ -589,6 +613,7 @@ impl Classified for WriteError {
             | Self::OutcomeUnknown { .. }
             | Self::Behind
             | Self::DiskFull { .. }
+            | Self::NoRoom { .. }
             | Self::NoSegment { .. } => Action::Retry,
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::StoppedServing { .. } | Self::Closed => {
                 Action::Stop
@@ -647,6 +672,7 @@ impl From<ProposeError> for WriteError {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::NoLeader => Self::NoLeader,
             ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
+            ProposeError::NoRoom { reason } => Self::NoRoom { reason },
             ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
             ProposeError::Behind => Self::Behind,
         }

@@ -7,7 +7,7 @@ use std::{
     cell::RefCell,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     /// Reason why this member has stopped serving.
     pub(crate) stopped: OnceLock<String>,
     pub(crate) closed: AtomicBool,
+    /// True once the last handle of the database is dropped. Then only threads that are about to end use it.
+    pub(crate) is_released: AtomicBool,
 }
 
 impl Inner {
@@ -66,6 +68,11 @@ impl Inner {
     /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
     pub(crate) fn is_disk_full(&self) -> bool {
         self.open.log.short_bytes() > 0
+    }
+
+    /// Returns false once the last handle of the database is dropped.
+    pub(crate) fn has_handles(&self) -> bool {
+        !self.is_released.load(Ordering::Acquire)
     }
 
     /// Returns an error if this member has stopped serving.

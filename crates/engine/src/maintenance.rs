@@ -18,7 +18,7 @@
 mod done;
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak, atomic::Ordering},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -456,6 +456,7 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 /// Thread that runs a maintenance round every interval, until the thread is stopped or the database is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
+    inner: Weak<Inner>,
     signal: Arc<(Mutex<bool>, Condvar)>,
     /// State between rounds; `None` while a round that is a future has it.
     rounds: Arc<Mutex<Option<Rounds>>>,
@@ -468,7 +469,7 @@ impl Background {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
         let rounds = Arc::new(Mutex::new(Some(Rounds::default())));
         let handle = (!interval.is_zero()).then(|| {
-            let (signal, rounds) = (signal.clone(), rounds.clone());
+            let (inner, signal, rounds) = (inner.clone(), signal.clone(), rounds.clone());
             let run = move || {
                 let mut last_round = Instant::now();
                 let mut pause = interval;
@@ -491,7 +492,7 @@ impl Background {
                 .spawn(run)
                 .expect("the system can start a thread")
         });
-        Self { signal, rounds, handle: Mutex::new(handle) }
+        Self { inner, signal, rounds, handle: Mutex::new(handle) }
     }
 
     /// Runs a maintenance round on the caller's thread. Waits first for a round that is in progress.
@@ -544,9 +545,13 @@ fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Option<Rounds>>) -> Result<Maint
     block_on(inner.maintain(rounds.get_or_insert_default()))
 }
 
+/// The handles of a database share the maintenance thread, so this is the end of the last handle.
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop();
+        if let Some(inner) = self.inner.upgrade() {
+            inner.is_released.store(true, Ordering::Release);
+        }
     }
 }
 

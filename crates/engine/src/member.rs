@@ -35,7 +35,8 @@ pub struct MemberParts {
     pub member: Member,
 }
 
-/// Surroundings of a database that is opened in stepped mode, without threads of its own.
+/// Surroundings of a database that is opened in stepped mode, without threads of its own. A member that is opened so may
+/// have segments of any size: the caller sees to it that entries fit.
 #[derive(Clone, Debug)]
 pub struct SteppedOptions<'a> {
     /// Disk of the node.

@@ -26,7 +26,7 @@ use crate::{
     backends::{self, Place},
     error::OpenError,
     identity::Identity,
-    open::{io_error, lock, read_identity, read_state_dir},
+    open::{Mode, io_error, lock, read_identity, read_state_dir},
     options::{BackendKind, Options},
 };
 
@@ -155,7 +155,7 @@ pub fn migrate_on(
     progress: &mut dyn FnMut(MigrationProgress),
 ) -> Result<Migrated, MigrateError> {
     let path = backends::shown_path(disk);
-    let _lock = lock(disk, &path)?;
+    let _lock = lock(disk, &path, Mode::Threaded)?;
     let identity = read_identity(disk, &path)?.ok_or_else(|| OpenError::Missing { path: path.clone() })?;
     let (from, to) = (identity.backend, migration.to);
     if let Some(wanted) = migration.from.filter(|wanted| *wanted != from) {

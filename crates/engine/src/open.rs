@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-use thalweg_disk::{Disk, LockGuard, RealDisk};
+use thalweg_disk::{Disk, LOCK_PATIENCE, LockGuard, RealDisk};
 use thalweg_log::Log;
 use thalweg_replica::{Observer, Replica};
 use thalweg_state::machine::Machine;
 use thalweg_store::{Backend, BarrierFailed, LogBarrier};
-use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock};
+use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 pub(crate) use crate::open_parts::{LogBlobs, Mode, Progress, io_error};
 use crate::{
@@ -182,7 +182,11 @@ pub(crate) fn on(
     let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
-    let lock = lock(&disk, &path)?;
+    // A simulation, which is stepped, decides about the sizes of its entries itself.
+    if part != Part::Alone && mode == Mode::Threaded && options.segment_bytes < MIN_MEMBER_SEGMENT_BYTES {
+        return Err(OpenError::SmallSegments { got: options.segment_bytes });
+    }
+    let lock = lock(&disk, &path, mode)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let state_dir = read_state_dir(&disk, &path)?;
     let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
@@ -274,9 +278,14 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     }
 }
 
-/// Locks the data directory for this process.
-pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuard>, OpenError> {
-    disk.lock(LOCK).map_err(|error| match error.kind() {
+/// Locks the data directory for this process. Waits for a moment if it is this process that has it open, because threads
+/// of a database that was just dropped may still release it. In stepped mode there are no such threads.
+pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path, mode: Mode) -> Result<Box<dyn LockGuard>, OpenError> {
+    let patience = match mode {
+        Mode::Threaded => LOCK_PATIENCE,
+        Mode::Stepped => Duration::ZERO,
+    };
+    disk.lock_within(LOCK, patience).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { path: path.to_owned() },
         _ => io_error(path, "taking the lock", &error),
     })

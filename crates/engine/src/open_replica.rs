@@ -150,7 +150,8 @@ impl SpaceParts<'_> {
             Mode::Threaded => defaults.max_move_wait,
             Mode::Stepped => std::time::Duration::ZERO,
         };
-        let member_options = MemberOptions { max_move_wait, anchor, ..defaults };
+        let max_clock_jump = self.options.max_clock_jump;
+        let member_options = MemberOptions { max_move_wait, anchor, max_clock_jump, ..defaults };
         let member = Member::open(self.log.clone(), machine.clone(), self.clock.clone(), &member_options)?;
         let (replica, identity) = (Replica::Member(member), self.identity);
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })

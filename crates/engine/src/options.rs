@@ -88,7 +88,7 @@ pub struct Options {
     pub repair: Repair,
     /// Size of a log segment in bytes. With larger segments there are fewer files, and space is freed in larger
     /// pieces. A write that does not fit into a segment is rejected, which cannot happen from
-    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on.
+    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on. A member of a cluster is not opened with less.
     pub segment_bytes: u32,
     /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk space; with too few, a burst of
     /// writes has to wait for new segments.

@@ -9,18 +9,25 @@
 //! On a member of a cluster, maintenance takes a view that no caller has taken for some rounds: another member has
 //! requested it, to compare the digests of all members.
 //!
+//! A digest that is computed in the background ends with an error once the last handle of the database is dropped, so
+//! that the directory can be opened again at once.
+//!
 //! Invariants: at most one view is kept until a caller takes it, that of the newest digest command; an older view that
 //! was not taken is dropped. The last few results are kept.
 
 use std::{
     fmt,
+    ops::ControlFlow,
     sync::{Arc, atomic::Ordering},
     thread,
 };
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::{digest::state_digest, machine::Machine};
+use thalweg_state::{
+    digest::{state_digest, state_digest_while},
+    machine::Machine,
+};
 use thalweg_store::View;
 use thalweg_types::{
     Action, Classified, Durability, Index,
@@ -103,7 +110,8 @@ impl StateView {
     }
 
     /// Computes the digest like [`digest`](Self::digest), but on a thread of its own with a low priority. Calls `done`
-    /// with the result.
+    /// with the result. If the last handle of the database is dropped, the computation ends with the error `closed`, and
+    /// the database is released before `done` is called.
     ///
     /// # Errors
     /// [`DigestError::Thread`]; `done` is not called in that case.
@@ -113,10 +121,22 @@ impl StateView {
     ) -> Result<(), DigestError> {
         let work = move || {
             Priority::Low.take();
-            done(self.digest(&mut |_| {}));
+            done(self.digest_while_used());
         };
         let spawned = thread::Builder::new().name("thalweg-digest".to_owned()).spawn(work);
         spawned.map(drop).map_err(|error| DigestError::Thread { message: error.to_string() })
+    }
+
+    /// Computes the digest like [`digest`](Self::digest), while the database has a handle.
+    fn digest_while_used(self) -> Result<Arc<DigestReport>, DigestError> {
+        let inner = &self.inner;
+        let mut proceed =
+            |_| if inner.has_handles() { ControlFlow::Continue(()) } else { ControlFlow::Break(WriteError::Closed) };
+        let state = match state_digest_while(&*self.view, &mut proceed).map_err(ReadError::from)? {
+            ControlFlow::Continue(state) => state,
+            ControlFlow::Break(error) => return Err(error.into()),
+        };
+        Ok(inner.digests.keep(DigestReport { id: self.id, state }))
     }
 }
 
@@ -227,4 +247,78 @@ impl Inner {
 fn ask(out: &mut Vec<u8>, id: u64) -> Result<(), CommandError> {
     encode_digest(out, id);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ops::Bound,
+        sync::{
+            Mutex,
+            mpsc::{Receiver, Sender, channel},
+        },
+        time::Duration,
+    };
+
+    use thalweg_disk::{Disk, SimDisk};
+    use thalweg_store::{Applied, BackendError, Direction, Visit};
+    use thalweg_types::ManualClock;
+
+    use super::*;
+    use crate::options::{BackendKind, Options};
+
+    const BOUND: Duration = Duration::from_secs(120);
+
+    /// A view whose walk waits for the test.
+    struct Waiting {
+        view: Arc<dyn View>,
+        walks: Mutex<Sender<()>>,
+        goes_on: Mutex<Receiver<()>>,
+    }
+
+    impl View for Waiting {
+        fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, BackendError> {
+            self.view.get(key)
+        }
+        fn scan(
+            &self,
+            lower: Bound<&[u8]>,
+            upper: Bound<&[u8]>,
+            direction: Direction,
+            visit: &mut Visit<'_>,
+        ) -> Result<(), BackendError> {
+            self.walks.lock().unwrap().send(()).unwrap();
+            self.goes_on.lock().unwrap().recv_timeout(BOUND).unwrap();
+            self.view.scan(lower, upper, direction, visit)
+        }
+        fn applied(&self) -> Applied {
+            self.view.applied()
+        }
+    }
+
+    #[test]
+    fn a_digest_in_the_background_ends_with_the_last_handle() {
+        let disk = SimDisk::new(1);
+        let options = Options { backend: Some(BackendKind::Memory), reserve_bytes: 0, ..Options::default() };
+        for is_dropped in [false, true] {
+            let clock = Arc::new(ManualClock::default());
+            let db = Database::open_on(Arc::new(disk.clone()), clock, 5, options.clone()).unwrap();
+            db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+            let ((walks, walked), (go_on, goes_on), (send, done)) = (channel(), channel(), channel());
+            let view = db.inner.open.backend.view();
+            let view = Arc::new(Waiting { view, walks: Mutex::new(walks), goes_on: Mutex::new(goes_on) });
+            let view = StateView { inner: Arc::clone(&db.inner), id: None, view };
+            view.digest_in_background(move |digest| send.send(digest).unwrap()).unwrap();
+            walked.recv_timeout(BOUND).unwrap();
+            let kept = (!is_dropped).then_some(db);
+            go_on.send(()).unwrap();
+            match (done.recv_timeout(BOUND).unwrap(), kept) {
+                (Ok(report), Some(db)) => assert_eq!(db.last_state_digest(), Some(report)),
+                (Err(error), None) => assert_eq!(error.code(), "closed"),
+                (other, _) => panic!("dropped: {is_dropped}, {other:?}"),
+            }
+            // Without waiting.
+            drop((disk.lock("LOCK").unwrap(), disk.lock("log/LOCK").unwrap()));
+        }
+    }
 }

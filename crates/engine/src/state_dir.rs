@@ -28,15 +28,6 @@ pub(crate) const PARENT: &str = "state/default";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StateDir(u64);
 
-/// Failure of making a state directory the current one.
-#[derive(Debug)]
-pub(crate) enum SwitchError {
-    /// The former directory is still the current one.
-    NotSwitched(io::Error),
-    /// Only the next open shows which directory is the current one, so both must be kept.
-    Unknown(io::Error),
-}
-
 impl StateDir {
     /// The state directory of a node that has never installed a snapshot.
     pub(crate) const FIRST: Self = Self(0);
@@ -75,12 +66,26 @@ impl StateDir {
     }
 
     /// Makes this directory, whose state is on disk, the current one, also after a power loss.
-    pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
-        self.prepare(disk).map_err(SwitchError::NotSwitched)?;
-        disk.rename(TEMPORARY, FILE).and_then(|()| disk.sync_dir("")).map_err(SwitchError::Unknown)
+    #[cfg(test)]
+    pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        self.prepare(disk)?;
+        Self::switch_to_prepared(disk)
     }
 
-    fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+    /// Makes the directory that was prepared last the current one, also after a power loss. After an error, only the next
+    /// open shows which directory is the current one, so both must be kept.
+    pub(crate) fn switch_to_prepared(disk: &Arc<dyn Disk>) -> io::Result<()> {
+        disk.rename(TEMPORARY, FILE)?;
+        disk.sync_dir("")
+    }
+
+    /// Gives up a prepared switch. A file that cannot be removed has no effect.
+    pub(crate) fn forget_prepared(disk: &Arc<dyn Disk>) {
+        let _ = disk.remove(TEMPORARY);
+    }
+
+    /// Prepares the switch to this directory, whose state is on disk: all that needs room.
+    pub(crate) fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         // A backend that does its own I/O has its directories elsewhere in a simulation.
         disk.create_dir(PARENT)?;
         // The names of the new directory and of its parents.
@@ -129,7 +134,7 @@ mod tests {
     fn a_power_loss_leaves_the_former_directory_or_the_new_one_as_the_current_one() {
         let write = |disk: &SimDisk| {
             let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-            disk.create_dir(PARENT).map_err(SwitchError::NotSwitched)?;
+            disk.create_dir(PARENT)?;
             StateDir(1).make_current(&disk)?;
             StateDir(2).make_current(&disk)
         };

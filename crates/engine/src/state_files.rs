@@ -22,7 +22,7 @@ use thalweg_types::{Action, Classified, Clock, Lsn, SystemClock};
 use crate::{
     backends,
     error::{OpenError, WriteError},
-    open::{self, LOG_DIR, io_error, lock, random_seed, read_identity, read_state_dir},
+    open::{self, LOG_DIR, Mode, io_error, lock, random_seed, read_identity, read_state_dir},
     options::{BackendKind, Create, Options},
     state_dir::StateDir,
 };
@@ -123,7 +123,7 @@ pub fn verify(
 ) -> Result<StateVerified, StateFilesError> {
     let path = path.as_ref();
     let disk = disk_at(path)?;
-    let _lock = lock(&disk, path)?;
+    let _lock = lock(&disk, path, Mode::Threaded)?;
     let backend = backend_of(&disk, path)?;
     let state = backends::open(&disk, backend, read_state_dir(&disk, path)?, Arc::new(NothingNew), options)?;
     let mut bytes = 0;
@@ -143,7 +143,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
     let disk = disk_at(path)?;
     let backend;
     {
-        let _lock = lock(&disk, path)?;
+        let _lock = lock(&disk, path, Mode::Threaded)?;
         backend = backend_of(&disk, path)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let (log, _) =

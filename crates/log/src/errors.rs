@@ -76,7 +76,10 @@ impl<T> Explain<T> for io::Result<T> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// Another process, or another handle of this process, has the log open.
-    #[error("{dir} is in use by another process: stop it first")]
+    #[error(
+        "{dir} is in use by another process, or by another handle of this one: stop that process, or drop all handles of \
+        the database and its snapshots"
+    )]
     Locked {
         /// Directory of the log.
         dir: String,

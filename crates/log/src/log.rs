@@ -7,9 +7,10 @@
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread::JoinHandle,
+    time::Duration,
 };
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, LOCK_PATIENCE};
 use thalweg_types::{Clock, Lsn};
 
 use crate::{
@@ -99,7 +100,7 @@ impl Log {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (shared, recovery) = recovery::open(disk, dir, options, clock, seed)?;
+        let (shared, recovery) = recovery::open(disk, dir, options, clock, (seed, LOCK_PATIENCE))?;
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 
@@ -113,7 +114,7 @@ impl Log {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (shared, recovery) = recovery::open(disk, dir, options, clock, seed)?;
+        let (shared, recovery) = recovery::open(disk, dir, options, clock, (seed, Duration::ZERO))?;
         Ok((Self { handle: Arc::new(Handle::stepped(shared)) }, recovery))
     }
 

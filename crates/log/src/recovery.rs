@@ -3,7 +3,7 @@
 //!
 //! Owns: the order of these steps. No byte is written before the decision to open is made.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use thalweg_disk::Disk;
@@ -22,17 +22,18 @@ use crate::{
     writer_role::{Core, write_live_header},
 };
 
-/// Opens the log in `dir`, without starting the background threads.
+/// Opens the log in `dir`, without starting the background threads. Waits up to `patience` while another handle of this
+/// process has the log open.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     dir: &str,
     options: LogOptions,
     clock: Arc<dyn Clock>,
-    seed: u64,
+    (seed, patience): (u64, Duration),
 ) -> Result<(Shared, Recovery), OpenError> {
     options.check()?;
     make_dir(&*disk, dir)?;
-    let guard = disk.lock(&format!("{dir}/LOCK")).map_err(|error| match error.kind() {
+    let guard = disk.lock_within(&format!("{dir}/LOCK"), patience).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
         _ => crate::errors::DiskFault::new("lock", dir, &error).into(),
     })?;

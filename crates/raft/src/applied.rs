@@ -108,6 +108,11 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         KeptOutcomes(self.clone())
     }
 
+    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now.
+    pub fn keeps_outcomes(&self) -> bool {
+        self.0.borrow().keepers > 0
+    }
+
     /// Notes the outcomes of an entry that is being applied.
     pub fn note_outcomes(&self, index: Index, response: &Response) {
         let mut state = self.0.borrow_mut();

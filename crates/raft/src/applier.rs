@@ -74,10 +74,12 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
         }))
     }
 
-    fn apply_entry(&self, index: Index) -> io::Result<Response> {
+    /// Applies a committed entry. `is_awaited` is true if consensus answers its proposer.
+    fn apply_entry(&self, index: Index, is_awaited: bool) -> io::Result<Response> {
         let cached = self.reader.cached(index);
         let mut outcomes = Vec::new();
-        let applied = self.member.apply(index, cached.as_ref(), &mut outcomes).map_err(io::Error::other)?;
+        let is_awaited = is_awaited || self.applied.keeps_outcomes();
+        let applied = self.member.apply(index, cached.as_ref(), is_awaited, &mut outcomes).map_err(io::Error::other)?;
         let response = Response { outcomes, steps: applied.steps };
         self.applied.note_outcomes(index, &response);
         self.applied.raise(index);
@@ -99,7 +101,7 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
     {
         while let Some(entry) = entries.next().await {
             let (entry, responder) = entry?;
-            let response = self.apply_entry(Index(entry.log_id.index))?;
+            let response = self.apply_entry(Index(entry.log_id.index), responder.is_some())?;
             if let Some(responder) = responder {
                 responder.send(response);
             }
@@ -125,6 +127,8 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
         if let Some(last) = found {
             self.applied.raise(Index(last.index));
         }
+        // A node that has received no entry yet began with its own wall clock.
+        self.member.clock().received(self.member.machine().applied().time);
         Ok(())
     }
 

@@ -33,6 +33,7 @@ use crate::{
     bell::Bell,
     convert::snapshot_meta,
     error::StartError,
+    facts::Facts,
     forward::Forwarder,
     options::ConsensusOptions,
     reader::LogReader,
@@ -88,6 +89,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub is_changing: Cell<bool>,
     /// Term in which this node leads or has led, and since when.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
+    pub facts: Facts<Rt>,
     pub is_stopped: Cell<bool>,
 }
 
@@ -157,6 +159,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             transferred: Cell::new(None),
             is_changing: Cell::new(false),
             led_since: Cell::new((Term::ZERO, now)),
+            facts: Facts::default(),
             is_stopped: Cell::new(false),
         };
         let consensus = Self(Rc::new(inner));
@@ -261,12 +264,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.handle_transfer_leader(request).await
     }
 
-    /// Installs a snapshot that has been received completely, if its sender still leads.
+    /// Installs a snapshot that has been received completely, if its sender still leads. An error before the state is
+    /// switched (such as that of a full disk) only refuses the snapshot, and consensus goes on.
     pub async fn install_snapshot(
         &self,
         leader: RaftVote,
-        writer: Box<dyn SnapshotWriter>,
+        mut writer: Box<dyn SnapshotWriter>,
     ) -> io::Result<SnapshotResponse<Types<Rt>>> {
+        writer.prepare().await?;
         let meta = snapshot_meta(&writer.id().position);
         let meta = meta.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the membership is malformed"))?;
         let snapshot = RaftSnapshot { meta, snapshot: SnapshotHandle::received(writer) };

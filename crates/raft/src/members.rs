@@ -92,6 +92,8 @@ pub struct ConsensusStatus {
     pub last_quorum: Option<Duration>,
     /// Bytes of proposals whose outcome is not known.
     pub in_flight_bytes: u64,
+    /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
+    pub time_behind: Option<Duration>,
 }
 
 /// Marks a change as running until it is dropped.
@@ -140,6 +142,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             members: stored.membership().nodes().map(member).collect(),
             last_quorum: metrics.last_quorum_acked.map(|at| now.saturating_duration_since(*at)),
             in_flight_bytes: self.0.in_flight_bytes.get(),
+            time_behind: self.0.facts.behind.get(),
         }
     }
 

@@ -85,7 +85,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             return Err(ProposeError::Overloaded { queued_bytes: self.0.in_flight_bytes.get() as usize });
         }
         if purpose == Purpose::Data {
-            member.log().check_room()?;
+            member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
         let mut decided = self.write(payload).await?;

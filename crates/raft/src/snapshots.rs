@@ -62,8 +62,12 @@ pub trait SnapshotWriter: fmt::Debug {
     fn next(&self) -> u64;
     /// Writes the next chunk beside the live state.
     fn write(&mut self, chunk: Bytes) -> LocalBoxFuture<'_, io::Result<()>>;
-    /// Checks that the snapshot is complete, makes it durable, and replaces the live state. A crash at any moment leaves
-    /// the old state or the new one. Afterwards the state's applied position is that of the snapshot.
+    /// Checks that the snapshot is complete, and makes it durable beside the live state. All that can fail for lack of room
+    /// belongs here: the sender gets the error, and sends a snapshot again later.
+    fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
+    /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one. Afterwards
+    /// the state's applied position is that of the snapshot. Consensus of this node ends with an error, because its
+    /// bookkeeping is ahead of the state then.
     fn install(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>>;
 }
 

@@ -1,7 +1,8 @@
 //! Work that consensus does several times a second.
 //!
-//! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, and the watchdog over the fsyncs. Does not own: the deadlines of
-//! batches (`proposals`).
+//! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, and the watchdog
+//! over the fsyncs. Does not own: the deadlines of batches (`proposals`), and the conclusions from what members report
+//! (`weighing`).
 //!
 //! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced entries
 //! grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its leadership to a
@@ -40,6 +41,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             Types::<Rt>::sleep(TICK).await;
             self.0.member.expire_queued();
             self.update_leadership();
+            self.weigh_facts().await;
             self.purge().await;
             watch = self.watch(watch).await;
         }

@@ -204,9 +204,10 @@ impl<C: Coordinator> QueueEntry<C> {
         loop {
             let prefix = prefix_of(&self.name);
             let mut watch = self.coordinator.watch(Watched::Prefix(&prefix)).map_err(RecipeError::Store)?;
+            // Before the listing: a lease that ends meanwhile counts as not seen.
+            let looked = self.coordinator.now();
             let ahead = self.ahead()?;
             let mut ahead: BTreeSet<Vec<u8>> = ahead.into_iter().map(|contender| contender.key).collect();
-            let looked = self.coordinator.now();
             loop {
                 wait.ahead = ahead.len();
                 if ahead.len() < slots {

@@ -29,11 +29,12 @@ pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry. Returns the
-/// outcome of a move.
+/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry; `is_awaited`
+/// is true if a client of this node waits for them. Returns the outcome of a move.
 pub(crate) fn apply_record(
     machine: &Machine,
     record: &LogRecord,
+    is_awaited: bool,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<Option<LocalOutcome>, OpenError> {
     let next_lsn = record.lsn.next();
@@ -48,7 +49,7 @@ pub(crate) fn apply_record(
                 at: record.payload_at,
                 next_lsn,
             };
-            machine.apply(&entry, outcomes)?;
+            machine.apply_for(&entry, is_awaited, outcomes)?;
         }
         RecordKind::Membership => {
             if record.index > Index::ZERO {

@@ -144,11 +144,17 @@ pub enum ProposeError {
     /// The space has no leader, or this member does not know it. Nothing was written.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader, to which this member has forwarded the command, has refused it, for example because its disk is full.
-    /// Nothing was written.
+    /// The leader, to which this member has forwarded the command, has refused it. Nothing was written.
     #[error("the leader has refused the command: {reason}")]
     LeaderRefused {
         /// Reason of the leader.
+        reason: String,
+    },
+    /// Too many members of the group have no room for new data, or the leader has none. Nothing was written. Deletes and
+    /// trims are still accepted.
+    #[error("disk full: {reason}")]
+    NoRoom {
+        /// Members without room, and what to do.
         reason: String,
     },
     /// The command may have been committed, or may still be committed.
@@ -173,6 +179,7 @@ classified!(ProposeError {
     Self::NotLeader { .. } => "not_leader", Retry;
     Self::NoLeader => "no_leader", Retry;
     Self::LeaderRefused { .. } => "leader_refused", Retry;
+    Self::NoRoom { .. } => "disk_full", Retry;
     Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
     Self::Behind => "entries_uncommitted", Retry;
     Self::Closed => "closed", Stop;

@@ -97,7 +97,7 @@ pub fn replay_while(
         if record.kind == RecordKind::Membership {
             check_single_member(&record.payload, record.lsn)?;
         }
-        apply_record(machine, &record, &mut outcomes)?;
+        apply_record(machine, &record, false, &mut outcomes)?;
         outcomes.clear();
         if progress(&ReplayProgress { replayed, from, at: record.lsn.next(), end }).is_break() {
             return Err(OpenError::Interrupted);

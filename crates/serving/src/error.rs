@@ -187,7 +187,7 @@ impl From<WriteError> for ApiError {
             | WriteError::NoSuchGroup(_)
             | WriteError::NoSuchLease(_) => StatusCode::NOT_FOUND,
             WriteError::LevelTooLow | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
-            WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            WriteError::DiskFull { .. } | WriteError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
             WriteError::Overloaded { .. }
             | WriteError::AddressOverloaded { .. }
             | WriteError::NoSegment { .. }

@@ -104,7 +104,7 @@ impl Cluster {
             present: RefCell::new(nodes.keys().copied().collect()),
             nodes: RefCell::new(nodes),
             is_replacing: Cell::default(),
-            truth: Truth::default(),
+            truth: Truth::of_voters(settings.nodes as usize),
             history: History::default(),
             numbers: Rc::new(Cell::new(1)),
             is_stopping: Cell::new(false),
@@ -411,7 +411,8 @@ impl Cluster {
             FaultKind::Stopped => stop(victim),
             FaultKind::ClockStep => {
                 let step = random(0..20_000_000) as i64 - 10_000_000;
-                _ = parts.clock_error.fetch_add(step, Relaxed);
+                let before = parts.clock_error.fetch_add(step, Relaxed);
+                self.0.truth.clock_error(victim, before + step);
             }
             FaultKind::Replaced => self.replace(victim),
             FaultKind::Loss => network.set_loss(200),

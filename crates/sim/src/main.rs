@@ -95,6 +95,9 @@ struct Simulation {
     /// Let each fault begin only after the one before it has ended
     #[arg(long)]
     apart: bool,
+    /// Let each fault hit the leader
+    #[arg(long)]
+    on_leader: bool,
     /// Numbers of faults that are left out, as `shrink` prints them
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     without: Vec<usize>,
@@ -122,6 +125,7 @@ impl Simulation {
             lasts: Duration::from_secs(self.seconds),
             kinds: self.faults.clone().unwrap_or_else(|| FaultKind::ALL.to_vec()),
             overlap: if self.apart { Overlap::Never } else { Overlap::Allowed },
+            on_leader: self.on_leader,
             without: self.without.iter().copied().collect::<BTreeSet<_>>(),
             plant: self.plant,
         }

@@ -210,8 +210,12 @@ impl Links {
         for peer in peers.into_iter().filter(|peer| *peer != self.from) {
             let (link, network) = (self.to(peer), self.network.clone());
             let (number, echo) = network.hearing(self.from, peer, |hearing| (hearing.ping(now()), hearing.echo()));
+            let facts = network.node(self.from).map(|node| node.own_facts());
             spawn(self.from, async move {
                 if link.carry(link.from, link.to, Duration::ZERO).await.is_ok() {
+                    if let (Some(facts), Some(node)) = (facts, network.node(link.to)) {
+                        node.report(NodeId(link.from), facts);
+                    }
                     network.hearing(link.to, link.from, |hearing| {
                         hearing.received(number);
                         hearing.heard(echo);

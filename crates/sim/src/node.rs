@@ -34,14 +34,12 @@ use crate::{
     plant::Plant,
     planted_disk::UnsyncedInstalls,
     running::{Reports, Running},
-    runtime::{ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
+    runtime::{EPOCH_MICROS, ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
     snapshots::NodeSnapshots,
     truth::Truth,
     types::{SimConsensus, Types},
 };
 
-/// Wall clock at the start of a simulation, in microseconds since the Unix epoch.
-const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
 /// Free bytes of a disk below which a node is not maintained.

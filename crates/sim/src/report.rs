@@ -36,6 +36,8 @@ pub struct Report {
     pub undecided: usize,
     /// Times until the next answered write, for each fault.
     pub gaps: Vec<Gap>,
+    /// Time by which the last entry was behind the true time.
+    pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
     /// Virtual time.
@@ -62,7 +64,7 @@ impl Report {
     /// Returns the report as JSON, with all that is needed to run the simulation again.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, without, plant } = &self.settings;
+        let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, on_leader, without, plant } = &self.settings;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "seed": seed,
@@ -72,6 +74,7 @@ impl Report {
             "seconds": lasts.as_secs_f64(),
             "faults": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
             "apart": *overlap == Overlap::Never,
+            "on_leader": on_leader,
             "without": without,
             "plant": plant.map(|plant| format!("{plant:?}")),
             "violations": self.violations,
@@ -79,6 +82,7 @@ impl Report {
             "unknown": self.unknown,
             "searched": self.searched,
             "undecided": self.undecided,
+            "time_behind_seconds": self.time_behind.as_secs_f64(),
             "messages": self.messages,
             "fingerprint": format!("{:016x}", self.fingerprint),
         })

@@ -43,7 +43,12 @@ async fn write(cluster: &Cluster, node: ProcessId, running: &Running, command: &
             }
         },
         Err(ProposeError::NotLeader { leader }) => Reply::Rejected(leader.map(|(node, _)| node.0)),
-        Err(ProposeError::NoLeader | ProposeError::Overloaded { .. } | ProposeError::Closed) => Reply::Rejected(None),
+        Err(
+            ProposeError::NoLeader
+            | ProposeError::Overloaded { .. }
+            | ProposeError::NoRoom { .. }
+            | ProposeError::Closed,
+        ) => Reply::Rejected(None),
         Err(_) => Reply::Unknown,
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    faults::{Fault, FaultKind, Overlap, script},
+    faults::{Fault, FaultKind, Overlap, Victim, script},
     plant::Plant,
 };
 
@@ -24,6 +24,8 @@ pub struct Settings {
     pub kinds: Vec<FaultKind>,
     /// Rule for faults at the same time.
     pub overlap: Overlap,
+    /// True if all faults hit the leader, to measure how long it takes until the next one acknowledges a write.
+    pub on_leader: bool,
     /// Numbers of the script's faults that are left out.
     pub without: BTreeSet<usize>,
     /// Bug to plant.
@@ -40,6 +42,7 @@ impl Default for Settings {
             lasts: Duration::from_secs(20),
             kinds: FaultKind::ALL.to_vec(),
             overlap: Overlap::Allowed,
+            on_leader: false,
             without: BTreeSet::new(),
             plant: None,
         }
@@ -50,6 +53,10 @@ impl Settings {
     /// Returns the script of faults, with those that the settings leave out.
     #[must_use]
     pub fn script(&self) -> Vec<Fault> {
-        script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap)
+        let mut faults = script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap);
+        if self.on_leader {
+            faults.iter_mut().for_each(|fault| fault.victim = Victim::Leader);
+        }
+        faults
     }
 }

@@ -45,11 +45,12 @@ pub fn run(settings: &Settings) -> Report {
         if drained && !verdict.unacked.is_empty() {
             violations.push(format!("the group was drained, and records {:?} are not acked", verdict.unacked));
         }
-        (verdict, found, violations, cluster.gaps(), cluster.network().messages())
+        let measured = (cluster.gaps(), cluster.truth().time_behind(), cluster.network().messages());
+        (verdict, found, violations, measured)
     });
-    let (verdict, found, violations, gaps, messages) = finished.output.unwrap_or_else(|panicked| {
+    let (verdict, found, violations, (gaps, time_behind, messages)) = finished.output.unwrap_or_else(|panicked| {
         let text = format!("a task panicked: {panicked}");
-        (oracle::Verdict::default(), search::Found::default(), vec![text], Vec::new(), 0)
+        (oracle::Verdict::default(), search::Found::default(), vec![text], Default::default())
     });
     Report {
         settings: settings.clone(),
@@ -59,6 +60,7 @@ pub fn run(settings: &Settings) -> Report {
         searched: found.checked,
         undecided: found.undecided,
         gaps,
+        time_behind,
         messages,
         elapsed: finished.elapsed,
         polls: finished.polls,

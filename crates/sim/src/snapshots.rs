@@ -187,6 +187,16 @@ impl SnapshotWriter for ChunkWriter {
         .boxed_local()
     }
 
+    fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>> {
+        async move {
+            let mut install = self.install.take().ok_or_else(ended)?;
+            install.prepare().map_err(io::Error::other)?;
+            self.install = Some(install);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
     fn install(mut self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
         async move {
             let install = self.install.take().ok_or_else(ended)?;

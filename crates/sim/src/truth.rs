@@ -1,12 +1,14 @@
 //! Entries that nodes have applied, compared as the nodes apply them.
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
-//! Invariant checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
-//! their runs. The running hash covers the outcomes.
+//! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
+//! their runs. The running hash covers the outcomes. The time of an entry is not later than the time that the wall clocks
+//! of a majority have reached.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,8 +19,10 @@ use thalweg_types::{
     command::{Commands, Outcome},
 };
 
-use crate::runtime::{ProcessId, record};
+use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
+/// Difference that is no error of a clock.
+const CLOCK_SLACK_MICROS: u64 = 10_000;
 /// Most violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
@@ -52,6 +56,12 @@ struct Inner {
     opened: BTreeMap<u64, u64>,
     /// Highest revision of the state of a node.
     revision: u64,
+    /// Number of voters.
+    voters: usize,
+    /// Most microseconds by which the wall clock of each node has been ahead so far, if it ever was.
+    clock_errors: BTreeMap<ProcessId, i64>,
+    /// Time by which the last entry was behind the true time when it was first applied.
+    time_behind: Duration,
     violations: Vec<String>,
 }
 
@@ -83,6 +93,9 @@ impl Truth {
         let before = self.inner().entries.get(&index).cloned();
         match before {
             None => {
+                if applied.kind == RecordKind::Entry {
+                    self.check_time(node, applied);
+                }
                 let commands =
                     if applied.kind == RecordKind::Entry { commands_of(applied, outcomes) } else { Some(Vec::new()) };
                 if commands.is_none() {
@@ -106,6 +119,43 @@ impl Truth {
             }
             Some(_) => {}
         }
+    }
+
+    /// Creates the truth about a group with so many voters.
+    #[must_use]
+    pub fn of_voters(voters: usize) -> Self {
+        Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
+    }
+
+    /// Reports by how many microseconds the wall clock of a node is ahead.
+    pub fn clock_error(&self, node: ProcessId, micros: i64) {
+        let mut inner = self.inner();
+        let most = inner.clock_errors.entry(node).or_default();
+        *most = micros.max(*most);
+    }
+
+    /// Checks the time of a new entry. A wrong clock of a minority moves nothing, so the time is at most as wrong as the
+    /// clocks of a majority have ever been.
+    fn check_time(&self, node: ProcessId, applied: &LogRecord) {
+        let mut inner = self.inner();
+        let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
+        errors.sort_unstable();
+        errors.reverse();
+        // Nodes that were replaced, and learners, count too, so this permits rather more than it should.
+        let most = errors.get(inner.voters / 2).copied().unwrap_or(0).max(0);
+        let (time, truth) = (applied.time.0, EPOCH_MICROS + now().as_micros() as u64);
+        inner.time_behind = Duration::from_micros(truth.saturating_sub(time));
+        drop(inner);
+        if time > truth + most as u64 + CLOCK_SLACK_MICROS {
+            let ahead = Duration::from_micros(time - truth);
+            self.violation(node, format!("entry {} is {ahead:?} ahead of the clocks of a majority", applied.index.0));
+        }
+    }
+
+    /// Returns the time by which the last entry was behind the true time when it was first applied.
+    #[must_use]
+    pub fn time_behind(&self) -> Duration {
+        self.inner().time_behind
     }
 
     /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known here,

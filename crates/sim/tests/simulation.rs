@@ -3,7 +3,7 @@
 use std::{process::Command, time::Duration};
 
 use clap::ValueEnum as _;
-use thalweg_sim::{Plant, Settings, run, shrink::shrink};
+use thalweg_sim::{Plant, Settings, faults::FaultKind, run, shrink::shrink};
 
 /// Number of seeds within which each planted bug must be found.
 const SEEDS: u64 = 200;
@@ -64,6 +64,24 @@ fn a_seed_takes_the_same_course_twice() {
 fn five_nodes_break_no_promise() {
     for seed in 1..=2 {
         let report = run(&Settings { seed, nodes: 5, ..Settings::default() });
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+    }
+}
+
+#[test]
+fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
+    let lasts = Duration::from_secs(12);
+    let outages = Settings { kinds: vec![FaultKind::AllPowerLoss], lasts, ..Settings::default() };
+    for seed in 1..=2 {
+        let report = run(&Settings { seed, ..outages.clone() });
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        // Without a leader that catches up it would be all outages of the run, several seconds.
+        assert!(report.time_behind < Duration::from_secs(2), "{:?}: {}", report.time_behind, report.story());
+    }
+    let kinds = vec![FaultKind::ClockStep, FaultKind::ClockStep, FaultKind::PowerLoss, FaultKind::AllPowerLoss];
+    for seed in 1..=3 {
+        // The truth checks that no entry has a time that only a minority's clocks have reached.
+        let report = run(&Settings { seed, kinds: kinds.clone(), lasts, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
 }

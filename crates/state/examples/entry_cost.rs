@@ -156,8 +156,16 @@ fn transaction(count: usize, mut add: impl FnMut(&mut TransactionBuilder, usize)
     })
 }
 
+/// Number of `SCAN`s of 1,000 keys that use up most of the steps of a batch's reads.
+const SCANS: usize = 100;
+
 /// Encodes a Redis transaction of `count` commands; `None` if they are too many for one.
 fn multi(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    burst(count, args, 0)
+}
+
+/// Encodes a burst: a Redis transaction of `count` commands, then `scans` times a `SCAN`; `None` if they are too many for one.
+fn burst(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>, scans: usize) -> Option<Vec<u8>> {
     let mut builder = RedisBuilder::new(REDIS);
     builder.push(&[b"MULTI"]).ok()?;
     for number in 0..count {
@@ -165,6 +173,9 @@ fn multi(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>) -> Option<Vec<u8>> 
         builder.push(&args.iter().map(Vec::as_slice).collect::<Vec<_>>()).ok()?;
     }
     builder.push(&[b"EXEC"]).ok()?;
+    for _ in 0..scans {
+        builder.push(&[b"SCAN", b"", b"COUNT", b"1000"]).ok()?;
+    }
     Some(builder.finish())
 }
 
@@ -332,6 +343,9 @@ fn search_all(node: &Node, only: Option<&str>) -> f64 {
     });
     search("MULTI: GET of 8 MiB", &|n| one(multi(n, |at| words(&[b"GET", &large(at)]))));
     search("MULTI: EXPIRE of 8 MiB", &|n| one(multi(n, |at| words(&[b"EXPIRE", &large(at), b"1000000"]))));
+    search("MULTI: EXPIRE of 8 MiB, then SCANs", &|n| {
+        one(burst(n, |at| words(&[b"EXPIRE", &large(at), b"1000000"]), SCANS))
+    });
     search("MULTI: SET", &|n| one(multi(n, |at| words(&[b"SET", &key(at), &value]))));
     search("MULTI: INCR", &|n| one(multi(n, |at| words(&[b"INCR", format!("counter{at}").as_bytes()]))));
     search("MULTI: DEL of one key", &|n| one(multi(n, |at| words(&[b"DEL", &key(at)]))));

@@ -126,10 +126,12 @@ pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
 /// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
 /// Their replies are in memory together. Further commands wait for the next fsync.
 pub const MAX_GROUP_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
-/// Size in bytes of a log segment in which an entry of any permitted size fits. On a node that shares a space with
-/// other nodes, segments must be at least this large, because the node cannot reject an entry on which the others have
-/// agreed. A node on its own may have smaller segments: it rejects larger entries before it writes them to the log.
-pub const MIN_MEMBER_SEGMENT_BYTES: u32 = 32 * 1024 * 1024;
+/// Smallest log segment in bytes in which an entry of any permitted size fits: one command of [`MAX_COMMAND_BYTES`], which
+/// is always an entry of its own, or several of [`MAX_ENTRY_BYTES`] together; and 1 MiB, of which headers, framing and the
+/// reserve at a segment's end take little. A member of a cluster with smaller segments is not opened, because a node
+/// cannot reject an entry on which the others have agreed. A node on its own may have smaller segments: it rejects larger
+/// entries before it writes them to the log.
+pub const MIN_MEMBER_SEGMENT_BYTES: u32 = (MAX_COMMAND_BYTES + (1 << 20)) as u32;
 /// Maximum number of bytes of commands in a space's queue of proposals. At this limit blocking callers wait, and async
 /// callers get the error `Overloaded`.
 pub const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
@@ -340,9 +342,8 @@ const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_STALE_ROW_BYTES + 2 * MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
-// A segment of a member can hold any entry: a single large command, or as many commands as fit. Headers, framing and
-// the reserve at a segment's end are far below 1 MiB.
-const _: () = assert!(MAX_COMMAND_BYTES + MAX_ENTRY_BYTES + (1 << 20) <= MIN_MEMBER_SEGMENT_BYTES as usize);
+// The largest entry is one command, and segments have whole blocks.
+const _: () = assert!(MAX_ENTRY_BYTES < MAX_COMMAND_BYTES && MIN_MEMBER_SEGMENT_BYTES.is_multiple_of(4096));
 // A frame can hold any command and any reply to a transaction, with all that surrounds them.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);

@@ -142,6 +142,7 @@ impl<'a> ClientCommand<'a> {
             | Command::Digest { .. }
             | Command::RaiseVersion { .. }
             | Command::Redis(_)
+            | Command::RedisJoint(_)
             | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
             | Command::Group(GroupCommand::Fetch(_)) => {
                 return Err(CommandRefused::NotForClients { kind: inner.first().copied().unwrap_or_default() });

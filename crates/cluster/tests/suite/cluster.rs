@@ -2,15 +2,17 @@
 
 use std::{
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
 use thalweg_cluster::{Node, NodeOptions, Secret};
-use thalweg_engine::{Database, MemberIdentity, Options};
+use thalweg_disk::SimDisk;
+use thalweg_engine::{BackendKind, Database, MemberIdentity, Options};
 use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, Role};
-use thalweg_types::{ClusterId, NodeId};
+use thalweg_types::{ClusterId, Lsn, NodeId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 /// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,9 +40,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn database_options() -> Options {
+pub fn database_options() -> Options {
     Options {
-        segment_bytes: 8 << 20,
+        segment_bytes: MIN_MEMBER_SEGMENT_BYTES,
         spare_segments: 2,
         reserve_bytes: 0,
         history_bytes: 1 << 20,
@@ -62,6 +64,10 @@ pub fn node_options(name: &str) -> NodeOptions {
 impl TestNode {
     pub fn start(path: PathBuf, identity: MemberIdentity, options: NodeOptions, id: Option<ClusterId>) -> Self {
         let db = Database::open_member(&path, database_options(), identity).unwrap();
+        Self::with(db, path, options, id)
+    }
+
+    fn with(db: Database, path: PathBuf, options: NodeOptions, id: Option<ClusterId>) -> Self {
         let cluster = id.or(db.report().cluster).unwrap();
         let node = Node::start(&db, cluster, options.clone()).unwrap();
         // The next run of this node has the address that the others know.
@@ -100,10 +106,33 @@ impl TestCluster {
 
     /// Adds a new node.
     pub fn add(&mut self, name: &str) {
-        let join = self.nodes.iter().map(|node| node.node.address().to_string()).collect();
-        let options = NodeOptions { join, ..node_options(name) };
-        let identity = MemberIdentity::Join { cluster: self.id };
+        let (identity, options) = (MemberIdentity::Join { cluster: self.id }, self.joining(name));
         self.nodes.push(TestNode::start(self.dir.path().join(name), identity, options, Some(self.id)));
+    }
+
+    /// Adds a new node on a simulated disk, which stays in memory.
+    pub fn add_on(&mut self, disk: &SimDisk, name: &str) {
+        let identity = MemberIdentity::Join { cluster: self.id };
+        let options = Options { backend: Some(BackendKind::Memory), ..database_options() };
+        let clock = Arc::new(SystemClock::default());
+        let db = Database::open_member_on(Arc::new(disk.clone()), clock, 1_000, options, identity).unwrap();
+        self.nodes.push(TestNode::with(db, self.dir.path().join(name), self.joining(name), Some(self.id)));
+    }
+
+    fn joining(&self, name: &str) -> NodeOptions {
+        let join = self.nodes.iter().map(|node| node.node.address().to_string()).collect();
+        NodeOptions { join, ..node_options(name) }
+    }
+
+    /// Waits until a node has freed the beginning of its log.
+    pub fn free_log(&self, at: usize) {
+        let db = &self.nodes[at].db;
+        let log = db.member_parts().unwrap().log;
+        wait_until("the beginning of the log is freed", || {
+            db.flush().unwrap();
+            db.maintain().unwrap();
+            log.start() > Lsn(100)
+        });
     }
 
     /// Adds a new node that stays a learner.

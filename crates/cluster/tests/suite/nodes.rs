@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_disk::{
+    SimDisk,
+    sim::{Errno, Event, Fault, Operation},
+};
 use thalweg_engine::WriteError;
 use thalweg_serving::cluster::{ClusterError, ClusterHandle, Removal, Role};
 use thalweg_types::{Durability, ReadLevel};
@@ -182,28 +186,51 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == Role::Voter);
 }
 
-#[test]
-fn a_new_node_gets_the_state_as_a_snapshot_if_the_log_no_longer_has_its_beginning() {
-    let mut cluster = TestCluster::start(1);
+/// Starts a cluster of one node, whose log no longer has its beginning.
+fn with_freed_log(value: &[u8]) -> TestCluster {
+    let cluster = TestCluster::start(1);
     let keyspace = cluster.nodes[0].db.keyspace("k").unwrap();
-    let value = vec![7; 20_000];
     // More than a segment, so that the maintenance can free the first ones.
-    (0..2_000_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), &value).unwrap()));
+    (0..2_000_u32).for_each(|number| drop(keyspace.put(&number.to_be_bytes(), value).unwrap()));
     (0..2_000_u32)
         .filter(|number| number % 10 > 0)
         .for_each(|number| drop(keyspace.delete(&number.to_be_bytes()).unwrap()));
-    let log = cluster.nodes[0].db.member_parts().unwrap().log;
-    wait_until("the beginning of the log is freed", || {
-        cluster.nodes[0].db.flush().unwrap();
-        cluster.nodes[0].db.maintain().unwrap();
-        log.start() > thalweg_types::Lsn(100)
-    });
-    drop(log);
-    cluster.add("n2");
+    cluster.free_log(0);
+    cluster
+}
+
+/// Checks that node 1 has the state of [`with_freed_log`] and takes part in the cluster.
+fn check_copy(cluster: &TestCluster, value: &[u8]) {
     cluster.wait_for_voters(2);
-    put_again(&cluster, 1, b"after", b"value");
+    put_again(cluster, 1, b"after", b"value");
     cluster.check_equal();
     let copied = cluster.nodes[1].db.keyspace("k").unwrap();
-    assert_eq!(copied.get(&10_u32.to_be_bytes()).unwrap().unwrap().value, &value[..]);
+    assert_eq!(copied.get(&10_u32.to_be_bytes()).unwrap().unwrap().value, value);
     assert!(copied.get(&11_u32.to_be_bytes()).unwrap().is_none());
+}
+
+#[test]
+fn a_new_node_gets_the_state_as_a_snapshot_if_the_log_no_longer_has_its_beginning() {
+    let value = vec![7; 20_000];
+    let mut cluster = with_freed_log(&value);
+    cluster.add("n2");
+    check_copy(&cluster, &value);
+}
+
+/// The disk is full when the last step of an install needs room. The node refuses the snapshot, goes on, and takes it when
+/// it has room.
+#[test]
+fn a_node_without_room_for_a_snapshot_stays_a_member_and_takes_it_later() {
+    let value = vec![7; 20_000];
+    let mut cluster = with_freed_log(&value);
+    let disk = SimDisk::new(1);
+    disk.keep_events(1 << 14);
+    disk.fail(Fault::new(Operation::Create, 1, Errno::NoSpace).on_path("INSTALLED.tmp").for_good());
+    cluster.add_on(&disk, "n2");
+    let is_attempt = |event: &Event| event.operation == Operation::Create && event.path == "INSTALLED.tmp";
+    let attempts = || disk.events().iter().filter(|event| is_attempt(event)).count();
+    wait_until("the node has refused some snapshots", || attempts() >= 3);
+    assert!(cluster.nodes[1].report().leader.is_some());
+    disk.clear_faults();
+    check_copy(&cluster, &value);
 }

@@ -6,6 +6,7 @@
 
 mod direct;
 mod file;
+mod locks;
 mod mapping;
 mod write_out;
 
@@ -14,15 +15,16 @@ use std::{
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::OFlags;
 
-use self::file::RealFile;
 pub use self::{
     direct::{DIRECT_BLOCK_BYTES, set_direct},
     write_out::write_out,
 };
+use self::{file::RealFile, locks::RealLock};
 use crate::{Disk, File, LockGuard, path};
 
 /// Permissions of new files: only their owner can read and write them.
@@ -171,22 +173,15 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
-        let path = self.file_path(path)?;
-        let file = file_options().create(true).truncate(false).open(path)?;
-        // `flock` belongs to the open file, not to the process: two handles of one process conflict too.
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(RealLock { _file: file }))
+        self.lock_within(path, Duration::ZERO)
+    }
+
+    fn lock_within(&self, path: &str, patience: Duration) -> io::Result<Box<dyn LockGuard>> {
+        let file = file_options().create(true).truncate(false).open(self.file_path(path)?)?;
+        Ok(Box::new(RealLock::take(file, patience)?))
     }
 
     fn os_path(&self) -> Option<&Path> {
         Some(&self.root)
     }
 }
-
-/// A locked file; closing it releases the lock.
-#[derive(Debug)]
-struct RealLock {
-    _file: fs::File,
-}
-
-impl LockGuard for RealLock {}

@@ -119,6 +119,6 @@ impl LockGuard for SimLock {}
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        self.0.state.lock().unlock(self.0.inode);
+        self.0.state.unlock(self.0.inode);
     }
 }

@@ -54,7 +54,7 @@ mod rng;
 mod shared;
 mod state;
 
-use std::{fmt, io, path::Path, sync::Arc};
+use std::{fmt, io, path::Path, sync::Arc, time::Duration};
 
 pub use self::{
     counts::{Counts, Event, Operation},
@@ -290,8 +290,12 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
+        self.lock_within(path, Duration::ZERO)
+    }
+
+    fn lock_within(&self, path: &str, patience: Duration) -> io::Result<Box<dyn LockGuard>> {
         path::check_file(path)?;
-        let inode = self.state.lock().lock(path)?;
+        let inode = self.state.lock_when_released(path, patience).lock(path)?;
         Ok(Box::new(SimLock::new(&self.state, inode)))
     }
 

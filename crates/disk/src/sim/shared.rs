@@ -2,23 +2,42 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use super::state::State;
+use super::{names::InodeId, state::State};
 
 /// A reference to the state of one disk.
 #[derive(Clone)]
-pub(super) struct SharedState(Arc<Mutex<State>>);
+pub(super) struct SharedState(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Notified after a lock was released.
+    released: Condvar,
+}
 
 impl SharedState {
     pub(super) fn new(state: State) -> Self {
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
     /// Ignores poisoning: a panic in one test thread (a write beyond a mapping) leaves the state consistent.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the state like [`lock`](Self::lock), after the file at `path` was unlocked or `patience` has passed.
+    pub(super) fn lock_when_released(&self, path: &str, patience: Duration) -> MutexGuard<'_, State> {
+        let state = self.lock();
+        let waited = self.0.released.wait_timeout_while(state, patience, |state| state.is_locked(path));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(super) fn unlock(&self, file: InodeId) {
+        self.lock().unlock(file);
+        self.0.released.notify_all();
     }
 }
 

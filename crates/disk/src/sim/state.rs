@@ -251,6 +251,10 @@ impl State {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
+    pub(super) fn is_locked(&self, path: &str) -> bool {
+        self.names.file(path).is_ok_and(|id| self.locks.contains(&id))
+    }
+
     pub(super) fn unlock(&mut self, id: InodeId) {
         self.locks.remove(&id);
     }

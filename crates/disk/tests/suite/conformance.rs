@@ -3,6 +3,7 @@
 use std::{
     io::{self, ErrorKind, IoSlice},
     sync::Arc,
+    time::Duration,
 };
 
 use thalweg_disk::{Disk, File, RealDisk, SimDisk};
@@ -208,6 +209,24 @@ fn paths_out_of_the_root_are_refused_everywhere() {
             ];
             assert_eq!(refusals, [ErrorKind::InvalidInput; 9], "{path:?}");
         }
+    });
+}
+
+#[test]
+fn a_lock_that_this_process_holds_is_waited_for() {
+    on_both(|disk| {
+        let guard = disk.lock("LOCK").unwrap();
+        assert_eq!(kind(disk.lock_within("LOCK", Duration::from_millis(1))), ErrorKind::WouldBlock);
+        let other = disk.lock_within("OTHER", Duration::MAX).unwrap();
+        let (send, taken) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || send.send(disk.lock_within("LOCK", Duration::from_secs(3600)).map(drop)).unwrap());
+            assert!(taken.try_recv().is_err(), "the lock is held");
+            drop(guard);
+            taken.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        });
+        drop(other);
+        drop(disk.lock("LOCK").unwrap());
     });
 }
 

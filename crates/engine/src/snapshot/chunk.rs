@@ -119,6 +119,20 @@ impl Link {
     }
 }
 
+/// Reads the bytes of the next chunk without checking them; `None` at the end of the bytes. A chunk whose header claims too
+/// many bytes is cut after its header, so that a check of it fails.
+pub(crate) fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
+    let mut chunk = Vec::new();
+    if from.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut chunk)? == 0 {
+        return Ok(None);
+    }
+    let stored = chunk.get(16..20).map_or(0, |len| u32::from_le_bytes([len[0], len[1], len[2], len[3]]));
+    if stored as usize <= MAX_SNAPSHOT_CHUNK_BYTES {
+        from.by_ref().take(u64::from(stored)).read_to_end(&mut chunk)?;
+    }
+    Ok(Some(chunk.into()))
+}
+
 /// A chunk of a snapshot whose stored bytes have been verified. Its contents are read from the [`ChunkReader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    ops::{Bound, ControlFlow},
+    ops::{Bound, ControlFlow, Range},
     sync::Arc,
 };
 
@@ -21,6 +21,7 @@ use thalweg_types::{Lsn, SpaceId};
 use super::{
     EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
     format::{Begin, ChunkKind, EntryItem, EntryKind, Item},
+    stop::Stop,
 };
 use crate::inner::Inner;
 
@@ -139,17 +140,24 @@ pub(super) struct Gatherer {
     next: Cursor,
     records: Option<Records>,
     chunk_bytes: usize,
+    /// Ends a chunk that is being gathered with an error.
+    stop: Arc<Stop>,
 }
 
 impl Gatherer {
-    pub(super) fn new(source: Source, next: Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
+    pub(super) fn new(
+        source: Source,
+        next: Cursor,
+        chunk_bytes: usize,
+        stop: Arc<Stop>,
+    ) -> Result<Self, SnapshotError> {
         let records = match (&source, &next) {
             (Source::Log { log, since, .. }, Cursor::Entries(from, _)) => {
                 Some(log.records_from(*from).map_err(|error| log_error(*since, &error))?)
             }
             _ => None,
         };
-        Ok(Self { source, next, records, chunk_bytes })
+        Ok(Self { source, next, records, chunk_bytes, stop })
     }
 
     /// Returns the log of the database, to which other threads write concurrently.
@@ -170,15 +178,17 @@ impl Gatherer {
     }
 
     fn gather(&mut self, plain: &mut Vec<u8>) -> Result<ChunkKind, SnapshotError> {
+        let bounds = (self.chunk_bytes, &*self.stop);
         match (&self.source, &self.next) {
             (Source::State { view, log }, Cursor::Rows(after, totals)) => {
-                self.next = rows(&**view, log, after.as_deref(), *totals, self.chunk_bytes, plain)?;
+                self.next = rows(&**view, log, after.as_deref(), *totals, bounds, plain)?;
                 Ok(ChunkKind::Rows)
             }
             (Source::Log { valid, since, end, .. }, Cursor::Entries(from, totals)) => {
                 let records = self.records.as_mut().ok_or_else(stopped)?;
-                self.next = entries(records, valid, *from, *end, *totals, self.chunk_bytes, plain)
-                    .map_err(|error| log_error(*since, &error))?;
+                let next = entries(records, valid, *from..*end, *totals, bounds, plain);
+                let next = next.map_err(|error| log_error(*since, &error))?;
+                self.next = next.ok_or_else(stopped)?;
                 Ok(ChunkKind::Entries)
             }
             _ => Err(SnapshotError::Io(stopped())),
@@ -192,12 +202,16 @@ fn rows(
     log: &Log,
     after: Option<&[u8]>,
     mut totals: Totals,
-    chunk_bytes: usize,
+    (chunk_bytes, stop): (usize, &Stop),
     plain: &mut Vec<u8>,
 ) -> Result<Cursor, SnapshotError> {
     let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
     let (mut full, mut failure, mut last) = (false, None, Vec::new());
     view.scan_once(lower, &mut |key, value| match row(log, key, value, plain, &mut totals) {
+        Ok(()) if stop.is_set() => {
+            failure = Some(stopped().into());
+            ControlFlow::Break(())
+        }
         Ok(()) if plain.len() < chunk_bytes => ControlFlow::Continue(()),
         Ok(()) => {
             full = true;
@@ -235,23 +249,25 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Appends the valid log entries from an LSN on to the chunk's contents, until the chunk is full or no entry below
-/// `end` is left. Returns the snapshot's new position.
+/// Appends the valid log entries of a range to the chunk's contents, until the chunk is full or no entry is left. Returns
+/// the snapshot's new position; `None` if the snapshot was stopped.
 fn entries(
     records: &mut Records,
     valid: &Valid,
-    from: Lsn,
-    end: Lsn,
+    Range { start: from, end }: Range<Lsn>,
     mut totals: Totals,
-    chunk_bytes: usize,
+    (chunk_bytes, stop): (usize, &Stop),
     plain: &mut Vec<u8>,
-) -> Result<Cursor, ReadError> {
+) -> Result<Option<Cursor>, ReadError> {
     let mut next = from;
     while next < end && plain.len() < chunk_bytes {
         let Some(record) = records.next() else { break };
         let record = record?;
+        if stop.is_set() {
+            return Ok(None);
+        }
         if record.lsn >= end {
-            return Ok(Cursor::End(totals));
+            return Ok(Some(Cursor::End(totals)));
         }
         next = record.lsn.next();
         if !valid.is_entry(&record) {
@@ -266,7 +282,8 @@ fn entries(
         totals.add(&item);
         item.encode(plain);
     }
-    Ok(if next < end && plain.len() >= chunk_bytes { Cursor::Entries(next, totals) } else { Cursor::End(totals) })
+    let is_full = next < end && plain.len() >= chunk_bytes;
+    Ok(Some(if is_full { Cursor::Entries(next, totals) } else { Cursor::End(totals) }))
 }
 
 /// Creates the error that is reported if a thread of the snapshot has ended without a result.

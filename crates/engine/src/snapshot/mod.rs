@@ -32,6 +32,7 @@ mod plan;
 mod read;
 mod restore;
 mod stats;
+mod stop;
 pub(crate) mod unfinished;
 
 use std::{

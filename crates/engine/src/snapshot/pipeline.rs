@@ -14,12 +14,18 @@
 //! [`PATIENCE`], the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot
 //! keeps log from being freed, so it must end.
 //!
+//! A snapshot that is dropped releases the log at once, unless the gatherer is reading from it at this moment: the thread
+//! may have to wait for processor time before it notices. When the caller has the last chunk, the log is released too.
+//!
 //! Bound: one chunk waits before and one after each packer, one is in each packer, and one is being gathered.
 
 use std::{
     io,
     num::NonZeroU64,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -30,6 +36,7 @@ use super::{
     format::{ChunkKind, Compression},
     gather::{Cursor, GatheredChunk, Gatherer, Source, stopped},
     pace::{MAX_REST, Pacer},
+    stop::Stop,
 };
 use crate::priority::Priority;
 
@@ -65,6 +72,30 @@ pub(super) struct Threads {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
     /// Index of the compressing thread whose chunk is next.
     turn: usize,
+    shared: Arc<Reading>,
+}
+
+/// The reading end of the pipeline.
+struct Reading {
+    /// `None` after the last chunk. Locked while a chunk is being gathered.
+    gatherer: Mutex<Option<Gatherer>>,
+    stop: Arc<Stop>,
+}
+
+impl Reading {
+    fn lock(&self) -> MutexGuard<'_, Option<Gatherer>> {
+        self.gatherer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stop.set();
+        // A thread that holds the lock drops the gatherer, because it has the last reference to it.
+        if let Ok(mut gatherer) = self.shared.gatherer.try_lock() {
+            drop(gatherer.take());
+        }
+    }
 }
 
 impl Pipeline {
@@ -75,7 +106,7 @@ impl Pipeline {
         chunk_bytes: usize,
         compression: Compression,
     ) -> Result<Self, SnapshotError> {
-        let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
+        let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes, Arc::default())?;
         Ok(Self::Here(Box::new(gatherer), Packer::new(compression)?))
     }
 
@@ -87,7 +118,9 @@ impl Pipeline {
         priority: Priority,
         pace: Option<NonZeroU64>,
     ) -> Result<Self, SnapshotError> {
-        let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
+        let stop = Arc::<Stop>::default();
+        let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes, Arc::clone(&stop))?;
+        let shared = Arc::new(Reading { gatherer: Mutex::new(Some(gatherer)), stop });
         let (free, freed) = channel();
         let (mut to_packers, mut lanes) = (Vec::new(), Vec::new());
         for _ in 0..packers(compression) {
@@ -99,8 +132,9 @@ impl Pipeline {
             lanes.push(lane);
         }
         let pacer = Pacer::new(pace, Instant::now());
-        spawn("snapshot-read", priority, move || gather(gatherer, pacer, &to_packers, &freed))?;
-        Ok(Self::Threads(Threads { lanes, turn: 0 }))
+        let threads = Threads { lanes, turn: 0, shared: Arc::clone(&shared) };
+        spawn("snapshot-read", priority, move || gather(&shared, pacer, &to_packers, &freed))?;
+        Ok(Self::Threads(threads))
     }
 
     /// Returns the next chunk of the snapshot; `None` if it is not ready within `patience`.
@@ -147,16 +181,26 @@ fn spawn(name: &str, priority: Priority, work: impl FnOnce() + Send + 'static) -
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-fn gather(mut gatherer: Gatherer, mut pacer: Pacer, packers: &[Lane<GatheredChunk>], freed: &Receiver<Vec<u8>>) {
+fn gather(shared: &Reading, mut pacer: Pacer, packers: &[Lane<GatheredChunk>], freed: &Receiver<Vec<u8>>) {
     for packer in packers.iter().cycle() {
         let plain = freed.try_recv().unwrap_or_default();
-        let Some(gathered) = gatherer.next(plain) else { return };
-        let bytes = gathered.as_ref().ok().map(|gathered| gathered.plain.len());
+        let mut gatherer = shared.lock();
+        let Some(gathered) = gatherer.as_mut().and_then(|gatherer| gatherer.next(plain)) else { return };
+        let continues = gathered.as_ref().ok().filter(|chunk| !matches!(chunk.after, Cursor::End(_)));
+        let bytes = continues.map(|chunk| chunk.plain.len());
+        if bytes.is_none() {
+            // Whoever receives the last chunk may expect that the log is released.
+            *gatherer = None;
+        }
+        drop(gatherer);
         if packer.send(gathered).is_err() {
             return;
         }
         let Some(bytes) = bytes else { return };
-        thread::sleep(pacer.rest(bytes, gatherer.log().end(), Instant::now()));
+        let Some(end) = shared.lock().as_ref().map(|gatherer| gatherer.log().end()) else { return };
+        if shared.stop.rest(pacer.rest(bytes, end, Instant::now())) {
+            return;
+        }
     }
 }
 

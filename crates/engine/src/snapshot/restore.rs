@@ -46,7 +46,7 @@ use super::{
 use crate::{
     backends,
     identity::Identity,
-    open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
+    open::{Barrier, LOG_DIR, LogBlobs, Mode, io_error, lock, random_seed, read_identity},
     options::{BackendKind, Options},
     snapshot::unfinished::{MARKER, is_unfinished},
     state_dir::StateDir,
@@ -135,7 +135,7 @@ pub fn restore_on(
     progress: &mut dyn FnMut(RestoreProgress),
 ) -> Result<Restored, RestoreError> {
     let path = backends::shown_path(disk);
-    let _lock = lock(disk, &path)?;
+    let _lock = lock(disk, &path, Mode::Threaded)?;
     if read_identity(disk, &path)?.is_some() {
         return Err(RestoreError::Exists { path: path.display().to_string() });
     }
@@ -374,7 +374,7 @@ impl Replay<'_> {
             match entry.kind {
                 EntryKind::Commands => {
                     let entry = Entry { term, index, time, payload: entry.payload, at, next_lsn };
-                    self.machine.apply(&entry, &mut outcomes)?;
+                    self.machine.apply_for(&entry, false, &mut outcomes)?;
                     outcomes.clear();
                 }
                 EntryKind::Blank => self.machine.skip(next_lsn, Some((term, index, time)))?,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod hooked;
+
 use std::{
     collections::BTreeMap,
     future::Future,

@@ -63,7 +63,7 @@ impl Node {
     /// Applies all entries of the node's log.
     pub fn apply_all(&self) {
         for record in self.entries(self.parts.machine.applied().index) {
-            self.parts.member.apply(record.index, Some(&record), &mut Vec::new()).unwrap();
+            self.parts.member.apply(record.index, Some(&record), true, &mut Vec::new()).unwrap();
         }
     }
 
@@ -98,7 +98,7 @@ impl Group {
         let node = Node::open(&SimDisk::new(seed), &self.clock, seed, options, identity);
         for record in self.nodes[0].entries(Index::ZERO) {
             let received = node.receive(&record);
-            node.parts.member.apply(received.index, Some(&received), &mut Vec::new()).unwrap();
+            node.parts.member.apply(received.index, Some(&received), true, &mut Vec::new()).unwrap();
         }
         self.nodes.push(node);
     }
@@ -124,10 +124,10 @@ impl Group {
         while let Some(batch) = leader.parts.member.take_batch() {
             let record = self.write(batch.payload());
             let mut outcomes = Vec::new();
-            leader.parts.member.apply(record.index, Some(&record), &mut outcomes).unwrap();
+            leader.parts.member.apply(record.index, Some(&record), true, &mut outcomes).unwrap();
             for node in &self.nodes[1..] {
                 let received = node.receive(&record);
-                node.parts.member.apply(received.index, Some(&received), &mut Vec::new()).unwrap();
+                node.parts.member.apply(received.index, Some(&received), true, &mut Vec::new()).unwrap();
             }
             batch.complete(outcomes, None);
             entries += 1;

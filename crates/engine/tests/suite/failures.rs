@@ -79,11 +79,12 @@ fn a_state_whose_threads_have_ended_is_reported() {
 }
 
 #[test]
-fn a_second_opener_is_told_to_wait() {
+fn a_second_opener_is_told_what_holds_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
     let error = Database::open(dir.path(), small(BackendKind::Memory)).unwrap_err();
     assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains("until the last handle of its database"), "{error}");
     drop(db);
     Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
 }

@@ -5,7 +5,10 @@ use std::{path::Path, sync::Arc};
 use thalweg_disk::{Disk, RealDisk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, DigestReport, MemberIdentity, OpenError, Options, PutOptions, Repair,
-    types::{Classified, ClusterId, Durability, Index, SpaceTime},
+    types::{
+        Action, Classified, ClusterId, Durability, Index, SpaceTime,
+        limits::{MAX_COMMAND_BYTES, MIN_MEMBER_SEGMENT_BYTES},
+    },
 };
 use thalweg_replica::Leadership;
 
@@ -22,6 +25,7 @@ fn identity_of(disk: &dyn Disk) -> String {
 }
 
 fn open(disk: &Arc<dyn Disk>, options: &Options, member: Option<MemberIdentity>) -> Result<Database, OpenError> {
+    let options = &Options { segment_bytes: MIN_MEMBER_SEGMENT_BYTES, ..options.clone() };
     match member {
         None => Database::open_on(disk.clone(), clock(), 0xabc, options.clone()),
         Some(identity) => Database::open_member_on(disk.clone(), clock(), 0xabc, options.clone(), identity),
@@ -65,7 +69,7 @@ fn write_as_member(db: &Database, number: u8) {
         let appended = parts.log.append(&[draft], Durability::Disk, thalweg_log::Purpose::Data).unwrap();
         let record = parts.log.records_from(appended.first).unwrap().next().unwrap().unwrap();
         let mut outcomes = Vec::new();
-        parts.member.apply(record.index, Some(&record), &mut outcomes).unwrap();
+        parts.member.apply(record.index, Some(&record), true, &mut outcomes).unwrap();
         batch.complete(outcomes, None);
         writer.join()
     });
@@ -105,7 +109,7 @@ fn there_and_back(disk: &Arc<dyn Disk>, options: &Options) {
     let parts = db.member_parts().unwrap();
     for record in parts.log.records_from(parts.machine.applied().lsn).unwrap().map(Result::unwrap) {
         if record.kind.has_index() {
-            parts.member.apply(record.index, Some(&record), &mut Vec::new()).unwrap();
+            parts.member.apply(record.index, Some(&record), true, &mut Vec::new()).unwrap();
         }
     }
     assert_eq!((db.report().cluster, digest(&db).state.digest), (Some(cluster), member.state.digest));
@@ -193,6 +197,34 @@ fn the_log_of_a_member_is_not_cut() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let options = Options { repair: Repair::CutAtCorruption, ..small(BackendKind::Memory) };
     assert_eq!(code(open(&disk, &options, Some(MemberIdentity::Found))), "cannot_repair_member");
+}
+
+#[test]
+fn a_member_whose_segments_are_too_small_for_the_largest_entry_is_not_opened() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let with = |segment_bytes| Options { segment_bytes, ..small(BackendKind::Memory) };
+    let small = with(MIN_MEMBER_SEGMENT_BYTES - 4096);
+    for identity in [MemberIdentity::Found, MemberIdentity::Join { cluster: ClusterId(7) }, MemberIdentity::Existing] {
+        let refused = Database::open_member_on(disk.clone(), clock(), 1, small.clone(), identity).unwrap_err();
+        assert_eq!((refused.code(), refused.action()), ("small_segments", Action::Fix));
+        assert!(refused.to_string().contains("set segment_bytes (`serve --segment-bytes`)"), "{refused}");
+        assert!(disk.list("").unwrap().is_empty(), "nothing was created");
+    }
+    let enough = with(MIN_MEMBER_SEGMENT_BYTES);
+    let db = Database::open_member_on(disk.clone(), clock(), 1, enough, MemberIdentity::Found).unwrap();
+    let parts = db.member_parts().unwrap();
+    // The length of a command, and the command.
+    let largest = vec![7; 4 + MAX_COMMAND_BYTES];
+    let draft = thalweg_log::Draft {
+        space: thalweg_engine::types::SpaceId::ZERO,
+        kind: thalweg_log::RecordKind::Entry,
+        term: TERM,
+        index: Index(100),
+        time: SpaceTime(1_700_000_000_000_000),
+        payload: &[std::io::IoSlice::new(&largest)],
+    };
+    parts.log.append(&[draft], Durability::Os, thalweg_log::Purpose::Data).unwrap();
+    Database::open_on(Arc::new(SimDisk::new(2)), clock(), 1, small).expect("a node alone rejects what does not fit");
 }
 
 /// A member of several cannot be opened alone, however much of the log it has applied.

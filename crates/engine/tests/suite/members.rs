@@ -131,7 +131,7 @@ fn entries_are_shown_once_they_are_applied_and_void_ones_never() {
     node.append(RecordKind::Truncate, (Term::ZERO, next), time, b"");
     let record = node.append(RecordKind::Entry, (Term(2), next), time, &put(node, b"valid", b"3"));
     assert_eq!((seen(&mut behind), seen(&mut live)), (Vec::new(), Vec::new()));
-    node.parts.member.apply(node.record(record).index, Some(&node.record(record)), &mut Vec::new()).unwrap();
+    node.parts.member.apply(node.record(record).index, Some(&node.record(record)), true, &mut Vec::new()).unwrap();
     assert_eq!((seen(&mut behind), seen(&mut live)), (vec![b"valid".to_vec()], vec![b"valid".to_vec()]));
     assert_eq!(increment(&node.db), (true, false, true));
     assert!(uncommitted < record && keyspace.get(b"void").unwrap().is_none());
@@ -215,7 +215,7 @@ fn members_compare_their_states_and_one_that_differs_stops_serving() {
     let payload = put(odd, &3_u32.to_be_bytes(), b"same");
     for (node, payload) in group.nodes.iter().zip([&payload, &payload, &put(odd, &3_u32.to_be_bytes(), b"else")]) {
         let lsn = node.append(RecordKind::Entry, (TERM, index), time, payload);
-        node.parts.member.apply(index, Some(&node.record(lsn)), &mut Vec::new()).unwrap();
+        node.parts.member.apply(index, Some(&node.record(lsn)), true, &mut Vec::new()).unwrap();
     }
     let leader = &group.leader().db;
     group.run(leader.to_async().request_digest()).unwrap();

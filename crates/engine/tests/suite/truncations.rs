@@ -7,7 +7,7 @@ use thalweg_engine::{
     BackendKind, Database, Options, WatchChange, WatchKeys,
     snapshot::{Part, RestoreTo, SnapshotOptions, restore_on, survey},
 };
-use thalweg_log::{Draft, Log, LogOptions, OpenError, Purpose, RecordKind};
+use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::Vote;
 use thalweg_types::{
     Classified, Clock, Durability, Index, KeyspaceId, Lsn, NodeId, Revision, SpaceId, SpaceTime, Term,
@@ -80,15 +80,8 @@ pub fn writer(disk: &SimDisk, db: Database) -> Writer {
     db.close().unwrap();
     drop(db);
     let options = LogOptions { segment_bytes: 64 * 1024, reserve_bytes: 0, ..LogOptions::default() };
-    let open = || Log::open(Arc::new(disk.clone()), "log", options.clone(), clock(), 5);
-    let mut opened = open();
-    // The threads of a snapshot that was just taken hold the log until they have ended.
-    let begun = std::time::Instant::now();
-    while matches!(opened, Err(OpenError::Locked { .. })) && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
-        opened = open();
-    }
-    Writer { log: opened.unwrap().0, time, keyspace, node }
+    let (log, _) = Log::open(Arc::new(disk.clone()), "log", options, clock(), 5).unwrap();
+    Writer { log, time, keyspace, node }
 }
 
 /// Returns the term of each valid entry from 2 to 40.

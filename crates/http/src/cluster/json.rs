@@ -43,6 +43,11 @@ pub(crate) struct ClusterStatus {
     majority: bool,
     /// True while a change of the members is not complete.
     changing: bool,
+    /// False if so many voters' disks are full that the leader refuses new data.
+    room: bool,
+    /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a majority
+    /// of the voters; missing if the node does not lead.
+    time_behind_millis: Option<u64>,
 }
 
 impl ClusterStatus {
@@ -64,6 +69,8 @@ impl ClusterStatus {
             learners: report.members.len() - voters,
             majority: report.has_majority(),
             changing: report.is_changing,
+            room: report.has_room(),
+            time_behind_millis: report.time_behind.map(|Since(millis)| millis),
         }
     }
 }
@@ -90,6 +97,10 @@ pub(crate) struct MemberShown {
     lagging: bool,
     /// True if the replica has not been up to date for long.
     stale: bool,
+    /// True if the disk is too full for new data.
+    full: bool,
+    /// Milliseconds by which the wall clock is ahead of that of the answering node; missing if the member was never heard.
+    clock_ahead_millis: Option<i64>,
 }
 
 impl MemberShown {
@@ -106,6 +117,8 @@ impl MemberShown {
             heard_millis: member.heard.map(|Since(millis)| millis),
             lagging: member.is_lagging(&report.triggers),
             stale: member.is_stale(&report.triggers),
+            full: member.is_full,
+            clock_ahead_millis: member.clock_ahead_millis,
         }
     }
 }

@@ -10,7 +10,7 @@ use thalweg_log::{
 };
 use thalweg_types::{
     BlobRef, Durability, Generation, Lsn, ManualClock,
-    limits::{MAX_COMMAND_BYTES, MAX_ENTRY_BYTES, MIN_MEMBER_SEGMENT_BYTES},
+    limits::{MAX_COMMAND_BYTES, MIN_MEMBER_SEGMENT_BYTES},
 };
 
 use crate::common::*;
@@ -275,9 +275,11 @@ fn a_log_that_is_synced_again_and_again_is_not_marked_idle() {
 #[test]
 fn a_segment_of_a_member_takes_the_largest_entry() {
     let (_dir, disk) = real_disk();
+    /// Length of a command, before it in an entry.
+    const FRAME_BYTES: usize = 4;
     let options = LogOptions { segment_bytes: MIN_MEMBER_SEGMENT_BYTES, ..small_options() };
     let (log, _) = open(&disk, options).unwrap();
-    let largest = payload(0, MAX_COMMAND_BYTES + MAX_ENTRY_BYTES);
+    let largest = payload(0, FRAME_BYTES + MAX_COMMAND_BYTES);
     append(&log, std::slice::from_ref(&largest), Durability::Os).unwrap();
     assert!(read_all(&log)[0].payload == largest);
 }

@@ -128,6 +128,10 @@ impl SnapshotWriter for Writer {
         Box::pin(async { Ok(()) })
     }
 
+    fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn install(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
         let fields: Vec<u64> =
             self.chunks[0].chunks(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();

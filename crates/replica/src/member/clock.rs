@@ -59,7 +59,8 @@ impl MemberClock {
         state.stamped
     }
 
-    /// Raises the time to that of an entry that was found in the log when it was opened.
+    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the group has
+    /// agreed on.
     pub fn raise_to(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > self.ticked(&state) {
@@ -74,6 +75,18 @@ impl MemberClock {
         if time > state.stamped {
             (state.anchor, state.anchored_at) = (time, self.clock.monotonic());
         }
+    }
+
+    /// Returns the wall clock of the node, which the time of the space does not follow by itself.
+    #[must_use]
+    pub fn wall(&self) -> SpaceTime {
+        self.clock.wall()
+    }
+
+    /// Returns by how much the time of the space is behind `time`.
+    #[must_use]
+    pub fn behind(&self, time: SpaceTime) -> Duration {
+        Duration::from_micros(time.0.saturating_sub(self.ticked(&self.state()).0))
     }
 
     /// Returns the monotonic time of the node.

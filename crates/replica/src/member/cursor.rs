@@ -72,13 +72,15 @@ pub(crate) struct Parts<'a> {
 
 impl Cursor {
     /// Applies the committed entry `index`, after all records before it. `cached` is its record, if that is in memory.
-    /// Appends the outcomes of the entry's commands to `outcomes`, and calls `each` for every entry with commands that
+    /// Appends the outcomes of the entry's commands to `outcomes`, for which a client of this node waits if `is_awaited` is
+    /// true, and calls `each` for every entry with commands that
     /// was applied.
     pub(crate) fn apply(
         &mut self,
         parts: Parts<'_>,
         index: Index,
         cached: Option<&LogRecord>,
+        is_awaited: bool,
         outcomes: &mut Vec<Outcome>,
         each: &mut dyn FnMut(&[Outcome]),
     ) -> Result<AppliedEntry, OpenError> {
@@ -92,9 +94,9 @@ impl Cursor {
             match cached.filter(|record| record.lsn == machine.applied().lsn) {
                 Some(record) => {
                     self.ahead = Ahead::default();
-                    apply_record(machine, record, outcomes)?;
+                    apply_record(machine, record, is_awaited && record.index == index, outcomes)?;
                 }
-                None if self.advance(parts, outcomes)? => {}
+                None if self.advance(parts, is_awaited.then_some(index), outcomes)? => {}
                 None => return Err(OpenError::Gap { last: machine.applied().index, found: index }),
             }
             steps = machine.steps()? - before;
@@ -108,7 +110,7 @@ impl Cursor {
     /// Applies the records after the applied position that need no further commit.
     pub(crate) fn apply_local(&mut self, parts: Parts<'_>, each: &mut dyn FnMut(&[Outcome])) -> Result<(), OpenError> {
         let mut outcomes = Vec::new();
-        while self.advance(parts, &mut outcomes)? {
+        while self.advance(parts, None, &mut outcomes)? {
             if !outcomes.is_empty() {
                 each(&outcomes);
                 outcomes.clear();
@@ -132,14 +134,19 @@ impl Cursor {
     }
 
     /// Applies the next record of the log. Returns false if there is none, or if it is an entry that is not known to be
-    /// committed.
-    fn advance(&mut self, parts: Parts<'_>, outcomes: &mut Vec<Outcome>) -> Result<bool, OpenError> {
+    /// committed. `awaited` is the entry for whose outcomes a client of this node waits.
+    fn advance(
+        &mut self,
+        parts: Parts<'_>,
+        awaited: Option<Index>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<bool, OpenError> {
         let Some(next) = self.ahead.peek(parts)? else { return Ok(false) };
         let is_committed = self.has_committed && next.index <= self.committed;
         if next.kind.has_index() && !is_committed {
             return Ok(false);
         }
-        let moved = apply_record(parts.machine, next, outcomes)?;
+        let moved = apply_record(parts.machine, next, awaited == Some(next.index), outcomes)?;
         if let Some(moved) = moved
             && self.waiting > 0
         {

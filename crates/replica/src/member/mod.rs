@@ -136,6 +136,8 @@ struct Shared {
     /// Index through which entries may be purged.
     purge: AtomicU64,
     failure: OnceLock<String>,
+    /// Reason why this node, while it leads, refuses new data although its own disk has room.
+    no_room: Mutex<Option<String>>,
     is_closed: AtomicBool,
     counts: Counts,
 }
@@ -340,8 +342,28 @@ impl Member {
         shared.notify();
     }
 
-    /// Takes the commands of the next entry out of the queue. New data is refused while this node's disk is nearly full
-    /// and it leads.
+    /// Makes this node refuse new data while it leads, for a reason that lies with other members. `None` ends that.
+    pub fn refuse_data(&self, reason: Option<String>) {
+        *self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Returns the error with which this node, as the leader, refuses new data: its own disk is nearly full, or too many
+    /// others are.
+    pub fn check_room(&self) -> Result<(), ProposeError> {
+        self.shared.log.check_room()?;
+        let reason = self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        reason.map_or(Ok(()), |reason| Err(ProposeError::NoRoom { reason }))
+    }
+
+    /// Returns the maximum span by which the time of a space with one voter catches up with the wall clock; zero means no
+    /// limit.
+    #[must_use]
+    pub fn max_clock_jump(&self) -> Duration {
+        self.shared.options.max_clock_jump
+    }
+
+    /// Takes the commands of the next entry out of the queue. New data is refused while this node leads and has no room
+    /// for it, or too few other members have.
     pub fn take_batch(&self) -> Option<Batch> {
         let shared = &*self.shared;
         loop {
@@ -351,11 +373,11 @@ impl Member {
                 proposals.into_iter().partition(|pending| pending.expires_micros <= now);
             fail_all(late, &ProposeError::NoLeader);
             if self.leads()
-                && let Err(error) = shared.log.check_room()
+                && let Err(error) = self.check_room()
             {
                 let is_data = |pending: &Pending| pending.purpose == Purpose::Data;
                 let (refused, kept): (Vec<_>, Vec<_>) = proposals.into_iter().partition(is_data);
-                fail_all(refused, &error.into());
+                fail_all(refused, &error);
                 proposals = kept;
             }
             if !proposals.is_empty() {
@@ -396,24 +418,27 @@ impl Member {
 
     /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record, if
     /// that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied changes
-    /// nothing.
+    /// nothing. If `is_awaited` is false, no client of this node waits for the outcomes, and reads of Redis batches are not
+    /// performed.
     ///
     /// An error is final: the space accepts no further proposals.
     pub fn apply(
         &self,
         index: Index,
         cached: Option<&LogRecord>,
+        is_awaited: bool,
         outcomes: &mut Vec<Outcome>,
     ) -> Result<AppliedEntry, OpenError> {
         let shared = &*self.shared;
         let mut cursor = shared.cursor();
-        let applied = cursor.apply(shared.parts(), index, cached, outcomes, &mut |outcomes| shared.count(outcomes));
-        let is_awaited = cursor.waiting > 0;
+        let mut each = |outcomes: &[Outcome]| shared.count(outcomes);
+        let applied = cursor.apply(shared.parts(), index, cached, is_awaited, outcomes, &mut each);
+        let wakes = cursor.waiting > 0;
         drop(cursor);
         if let Err(error) = &applied {
             shared.fail(&error.to_string());
         }
-        if is_awaited {
+        if wakes {
             shared.moves.wake_all();
         }
         applied

@@ -64,6 +64,7 @@ impl Member {
             moves: Moves::default(),
             purge: AtomicU64::new(0),
             failure: OnceLock::new(),
+            no_room: Mutex::default(),
             is_closed: AtomicBool::new(false),
             counts: Counts::default(),
         };

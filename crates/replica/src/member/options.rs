@@ -21,6 +21,8 @@ pub struct MemberOptions {
     /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry, and
     /// takes the wall clock for a space without entries.
     pub anchor: Option<SpaceTime>,
+    /// Maximum span by which the time of a space with one voter catches up with the wall clock. Zero means no limit.
+    pub max_clock_jump: Duration,
 }
 
 impl MemberOptions {
@@ -28,6 +30,8 @@ impl MemberOptions {
     pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
     /// Default time that a caller waits for a move.
     pub const DEFAULT_MAX_MOVE_WAIT: Duration = Duration::from_secs(2);
+    /// Default limit of the span by which the time of a space with one voter catches up.
+    pub const DEFAULT_MAX_CLOCK_JUMP: Duration = Duration::from_secs(24 * 3600);
 
     /// Returns the default options of a member.
     #[must_use]
@@ -39,6 +43,7 @@ impl MemberOptions {
             max_wait: Self::DEFAULT_MAX_WAIT,
             max_move_wait: Self::DEFAULT_MAX_MOVE_WAIT,
             anchor: None,
+            max_clock_jump: Self::DEFAULT_MAX_CLOCK_JUMP,
         }
     }
 }

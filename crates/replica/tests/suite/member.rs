@@ -96,7 +96,7 @@ impl Node {
 
     fn apply(&self, index: u64) -> usize {
         let mut outcomes = Vec::new();
-        self.member.apply(Index(index), None, &mut outcomes).unwrap();
+        self.member.apply(Index(index), None, true, &mut outcomes).unwrap();
         outcomes.len()
     }
 
@@ -171,7 +171,7 @@ fn a_member_applies_what_a_replay_of_the_same_log_applies() {
                     let record = node.record(committed);
                     let cached = (random.below(2) == 0).then_some(&record);
                     let mut outcomes = Vec::new();
-                    node.member.apply(Index(committed), cached, &mut outcomes).unwrap();
+                    node.member.apply(Index(committed), cached, true, &mut outcomes).unwrap();
                     assert_eq!(outcomes.len(), usize::from(record.kind == RecordKind::Entry));
                     assert_eq!(node.machine.applied().index, Index(committed));
                 }
@@ -194,7 +194,7 @@ fn an_entry_that_was_applied_changes_nothing_again() {
     let applied = node.machine.applied();
     assert_eq!((node.apply(1), node.apply(0)), (0, 0));
     assert_eq!(node.machine.applied(), applied);
-    let missing = node.member.apply(Index(5), None, &mut Vec::new());
+    let missing = node.member.apply(Index(5), None, true, &mut Vec::new());
     assert!(missing.is_err() && node.member.failure().is_some(), "{missing:?}");
     assert!(matches!(node.propose(put("k", b"v")), Err(ProposeError::State(_))));
 }
@@ -209,7 +209,7 @@ fn a_batch_contains_what_waits_together_and_answers_it_with_the_outcomes() {
     assert!(node.member.take_batch().is_none() && !node.member.has_queued());
     node.append(RecordKind::Entry, 1, 2, batch.payload());
     let mut outcomes = Vec::new();
-    let applied = node.member.apply(Index(2), None, &mut outcomes).unwrap();
+    let applied = node.member.apply(Index(2), None, true, &mut outcomes).unwrap();
     assert!(applied.steps > 0 && proposals.iter_mut().all(|proposal| poll(proposal).is_pending()));
     batch.complete(outcomes.clone(), Some(applied.steps));
     for (proposal, outcome) in proposals.iter_mut().zip(outcomes) {

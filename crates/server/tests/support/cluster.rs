@@ -57,6 +57,8 @@ pub fn member(node: u64, role: Role, health: NodeHealth) -> MemberReport {
         applied_index: Some(Index(39)),
         lag: Some(Lag { entries: 2, bytes: 200 }),
         behind: None,
+        is_full: false,
+        clock_ahead_millis: Some(0),
     }
 }
 
@@ -78,6 +80,7 @@ impl FakeCluster {
             applied_index: Index(41),
             applied_revision: Revision(7),
             is_changing: false,
+            time_behind: None,
             triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: Since(5000) },
             members,
         };

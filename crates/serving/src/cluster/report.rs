@@ -109,6 +109,10 @@ pub struct MemberReport {
     pub lag: Option<Lag>,
     /// Time since the member was up to date the last time; `None` if it is up to date or this is unknown.
     pub behind: Option<Since>,
+    /// True if the member's disk is too full for new data. Deletes still pass, and the member writes what others send.
+    pub is_full: bool,
+    /// Milliseconds by which the member's wall clock is ahead of the reporting node's; `None` if it was never heard.
+    pub clock_ahead_millis: Option<i64>,
 }
 
 impl MemberReport {
@@ -150,6 +154,8 @@ pub struct ClusterReport {
     pub applied_revision: Revision,
     /// True while a change of the members is not complete.
     pub is_changing: bool,
+    /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
+    pub time_behind: Option<Since>,
     /// Bounds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
     /// All members, by their ids.
@@ -173,6 +179,14 @@ impl ClusterReport {
     pub fn has_majority(&self) -> bool {
         let (all, up) = (self.voters().count(), self.voters().filter(|voter| voter.health != NodeHealth::Down).count());
         2 * up > all
+    }
+
+    /// Returns true if a majority of the voters has room for new data, or if no voter is known to lack it. While this is
+    /// false, the leader refuses new data.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let has_room = |voter: &&MemberReport| voter.health != NodeHealth::Down && !voter.is_full;
+        2 * self.voters().filter(has_room).count() > self.voters().count() || !self.voters().any(|voter| voter.is_full)
     }
 }
 
@@ -247,6 +261,8 @@ mod tests {
             applied_index: None,
             lag: None,
             behind: None,
+            is_full: false,
+            clock_ahead_millis: None,
         }
     }
 
@@ -281,6 +297,7 @@ mod tests {
             applied_index: Index(0),
             applied_revision: Revision(0),
             is_changing: false,
+            time_behind: None,
             triggers: TRIGGERS,
             members: healths.iter().zip(1..).map(|(health, node)| member(node, *health)).collect(),
         };
@@ -288,5 +305,14 @@ mod tests {
         assert!(report(&[Alive, Suspect, Down]).has_majority());
         assert!(!report(&[Alive, Down, Down]).has_majority());
         assert!(!report(&[Alive, Down]).has_majority(), "half is no majority");
+        let full = |healths: &[NodeHealth], full: &[usize]| {
+            let mut report = report(healths);
+            full.iter().for_each(|at| report.members[*at].is_full = true);
+            report
+        };
+        assert!(full(&[Alive, Alive, Alive], &[1]).has_room());
+        assert!(!full(&[Alive, Alive, Alive], &[1, 2]).has_room());
+        assert!(!full(&[Alive, Alive, Down], &[1]).has_room(), "one is full, one is down");
+        assert!(full(&[Alive, Down, Down], &[]).has_room(), "no disk is known to be full");
     }
 }

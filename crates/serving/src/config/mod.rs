@@ -254,8 +254,9 @@ knobs! {
     /// it. Cost: memory needs RAM for all stored data; redb and sqlite write more to disk and read more slowly than
     /// lsm.
     backend: Backend = |engine| Backend(engine.backend);
-    /// Size of a log segment file in bytes. A write that does not fit into an empty segment is rejected; from 32MiB on
-    /// every write fits. Cost: this much disk per segment; the disk space of large segments is freed later.
+    /// Size of a log segment file in bytes. A write that does not fit into an empty segment is rejected; from 17MiB on
+    /// every write fits. A member of a cluster needs at least that. Cost: this much disk per segment; the disk space of
+    /// large segments is freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
     /// Prepared, zero-filled segments that are kept ready. Too few make writes wait. While writes use segments quickly,
     /// the server keeps up to 64 more for reuse, or 2GiB. Cost: `segment_bytes` of disk per spare segment.

@@ -12,11 +12,15 @@ use super::encode::gauge;
 use crate::cluster::{ClusterHandle, MemberReport, NodeHealth, Role, Since};
 
 /// Figure of one member.
-type OfMember = fn(&MemberReport) -> Option<u64>;
+type OfMember = fn(&MemberReport) -> Option<i64>;
 
 /// Collector of the metrics of the cluster.
 #[derive(Debug)]
 pub struct ClusterCollector(pub Arc<dyn ClusterHandle>);
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
 
 impl Collector for ClusterCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -36,13 +40,29 @@ impl Collector for ClusterCollector {
                 ConstGauge::new(count).encode(members.encode_family(&labels)?)?;
             }
         }
-        let of_members: [(&str, &str, OfMember); 3] = [
-            ("cluster_lag_entries", "Entries that a replica lacks", |member| member.lag.map(|lag| lag.entries)),
+        gauge(
+            to,
+            "cluster_room",
+            "0 if so many voters' disks are full that the leader refuses new data",
+            u64::from(report.has_room()),
+        )?;
+        if let Some(Since(millis)) = report.time_behind {
+            let help = "Time by which the time of the data is behind the wall clocks of a majority, on the leader";
+            gauge(to, "cluster_time_behind_millis", help, millis)?;
+        }
+        let of_members: [(&str, &str, OfMember); 5] = [
+            ("cluster_lag_entries", "Entries that a replica lacks", |member| member.lag.map(|lag| number(lag.entries))),
             ("cluster_lag_bytes", "Bytes of the entries that a replica lacks", |member| {
-                member.lag.map(|lag| lag.bytes)
+                member.lag.map(|lag| number(lag.bytes))
             }),
             ("cluster_behind_millis", "Time since a replica was up to date", |member| {
-                member.behind.map(|Since(millis)| millis)
+                member.behind.map(|Since(millis)| number(millis))
+            }),
+            ("cluster_disk_full", "1 if a member's disk is too full for new data", |member| {
+                Some(member.is_full.into())
+            }),
+            ("cluster_clock_ahead_millis", "Time by which a member's wall clock is ahead of this node's", |member| {
+                member.clock_ahead_millis
             }),
         ];
         for (name, help, value) in of_members {
@@ -50,7 +70,6 @@ impl Collector for ClusterCollector {
             for member in &report.members {
                 let Some(value) = value(member) else { continue };
                 let labels = vec![("node", member.name.as_str())];
-                let value = i64::try_from(value).unwrap_or(i64::MAX);
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }

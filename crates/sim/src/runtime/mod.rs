@@ -41,6 +41,8 @@ pub use time::{Elapsed, SimInstant, Sleep, Timeout, sleep, timeout};
 pub type ProcessId = u64;
 /// Process of the tasks that belong to no node.
 pub const OUTSIDE: ProcessId = 0;
+/// True time at the start of a simulation, in microseconds since the Unix epoch.
+pub const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 
 type TaskId = u64;
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;

@@ -15,4 +15,4 @@ pub(crate) mod view;
 #[cfg(test)]
 mod tests;
 
-pub use state_digest::{Digest, KindDigest, RowScope, StateDigest, replicated_row, state_digest};
+pub use state_digest::{Digest, KindDigest, RowScope, StateDigest, replicated_row, state_digest, state_digest_while};

@@ -13,6 +13,7 @@
 //! the digest reads nothing from the log.
 
 use std::{
+    convert::Infallible,
     fmt,
     ops::{Bound, ControlFlow},
 };
@@ -165,12 +166,30 @@ const PROGRESS_ROWS: u64 = 4096;
 /// Hashes the replicated forms of all rows of a view. Reads every row once, in order, and reads nothing from the log.
 /// Calls `progress` periodically with the number of rows visited so far, including node-local ones.
 pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<StateDigest, MachineError> {
+    let mut proceed = |rows| {
+        progress(rows);
+        ControlFlow::<Infallible>::Continue(())
+    };
+    match state_digest_while(view, &mut proceed)? {
+        ControlFlow::Continue(digest) => Ok(digest),
+        ControlFlow::Break(never) => match never {},
+    }
+}
+
+/// Computes the digest like [`state_digest`], unless `progress` ends the walk over the rows with `Break`.
+pub fn state_digest_while<B>(
+    view: &dyn View,
+    progress: &mut dyn FnMut(u64) -> ControlFlow<B>,
+) -> Result<ControlFlow<B, StateDigest>, MachineError> {
     let mut digester = Digester::default();
-    let (mut failure, mut visited) = (None, 0_u64);
+    let (mut failure, mut visited, mut ended) = (None, 0_u64, None);
     view.scan_once(Bound::Unbounded, &mut |key, row| {
         visited += 1;
         if visited.is_multiple_of(PROGRESS_ROWS) {
-            progress(visited);
+            ended = progress(visited).break_value();
+            if ended.is_some() {
+                return ControlFlow::Break(());
+            }
         }
         match digester.add(key, row) {
             Ok(()) => ControlFlow::Continue(()),
@@ -180,12 +199,12 @@ pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<St
             }
         }
     })?;
-    match failure {
-        Some(error) => Err(error),
-        None => {
-            progress(visited);
-            Ok(digester.finish(view.applied()))
-        }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    match ended.or_else(|| progress(visited).break_value()) {
+        Some(value) => Ok(ControlFlow::Break(value)),
+        None => Ok(ControlFlow::Continue(digester.finish(view.applied()))),
     }
 }
 

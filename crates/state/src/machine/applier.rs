@@ -66,6 +66,8 @@ pub(crate) struct Applier {
     /// Offset, within its log segment, at which the payload of the current entry begins.
     pub(crate) payload_at: u32,
     pub(crate) running_hash: RunningHash,
+    /// Positions, among the replies of the current command, of reads that are performed only where a client waits.
+    pub(crate) reads: Vec<usize>,
     /// Steps that the commands of all entries have taken since the machine was opened.
     pub(crate) steps: u64,
     /// Id of the state digest that a command of the current log record requested; `None` if none did.
@@ -122,6 +124,7 @@ impl Applier {
             histories: BTreeMap::new(),
             payload_at: 0,
             running_hash: RunningHash::default(),
+            reads: Vec::new(),
             steps: 0,
             digest_wanted: None,
             scratch: Vec::new(),

@@ -25,18 +25,37 @@ use crate::{
 };
 
 impl Machine {
-    /// Applies one entry, and appends one outcome per command to `outcomes`. If the framing of the payload is broken,
+    /// Applies one entry for whose outcomes a client of this node waits, and appends one outcome per command to
+    /// `outcomes`. If the framing of the payload is broken,
     /// one [`Outcome::Malformed`] represents all bytes after the break.
     ///
     /// # Errors
     /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other error stops
     /// the machine. On any error `outcomes` is unchanged.
     pub fn apply(&self, entry: &Entry<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), MachineError> {
+        self.apply_for(entry, true, outcomes)
+    }
+
+    /// Applies one entry as [`apply`](Self::apply) does. If `is_awaited` is false, no client of this node waits for the
+    /// outcomes: reads of Redis batches are not performed, and their replies are null. Rows and running hash are the
+    /// same.
+    ///
+    /// # Errors
+    /// Those of [`apply`](Self::apply).
+    pub fn apply_for(
+        &self,
+        entry: &Entry<'_>,
+        is_awaited: bool,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), MachineError> {
         check_addressable(entry.payload, entry.at)?;
         let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
         let before = outcomes.len();
         let payload = Some((entry.payload, entry.at));
-        let result = self.with_applier(&position, payload, |applying| apply_commands(applying, entry, outcomes));
+        let result = self.with_applier(&position, payload, |applying| {
+            applying.is_awaited = is_awaited;
+            apply_commands(applying, entry, outcomes)
+        });
         if result.is_err() {
             outcomes.truncate(before);
         }
@@ -84,7 +103,7 @@ pub(crate) fn apply_commands(
 ) -> Result<(), MachineError> {
     applying.applier.verdict.clear();
     applying.applier.payload_at = entry.at.offset;
-    let (before, steps_before) = (outcomes.len(), applying.applier.staged.meter().used());
+    let (outcomes_before, steps_before) = (outcomes.len(), applying.applier.staged.meter().used());
     let mut commands = Commands::new(entry.payload);
     for number in 0.. {
         let Some(framed) = commands.next() else { break };
@@ -104,6 +123,7 @@ pub(crate) fn apply_commands(
                 }
                 let before = applying.applied.revision;
                 let outcome = run(applying, bytes, at)?;
+                applying.applier.running_hash.exclude(outcomes.len() - outcomes_before, &mut applying.applier.reads);
                 applying.finish_command(number, bytes, before);
                 outcome
             }
@@ -112,7 +132,7 @@ pub(crate) fn apply_commands(
         outcomes.push(outcome);
     }
     applying.applier.steps += applying.applier.staged.meter().used() - steps_before;
-    applying.applier.running_hash.add_outcomes(&outcomes[before..]);
+    applying.applier.running_hash.add_outcomes(&mut outcomes[outcomes_before..]);
     changes::verdicts::write_rows(applying, entry);
     Ok(())
 }
@@ -123,7 +143,8 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
     applying.applier.staged.begin_command();
     let command = Command::decode(bytes);
     // Other commands are bounded by limits of their own, or end after a bounded number of steps.
-    if matches!(command, Ok(Command::Commit(_) | Command::Transaction(_) | Command::Redis(_))) {
+    if matches!(command, Ok(Command::Commit(_) | Command::Transaction(_) | Command::Redis(_) | Command::RedisJoint(_)))
+    {
         applying.applier.staged.meter().begin_budget();
     }
     let refused = match command {
@@ -143,7 +164,7 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
         Ok(Command::RaiseVersion { to }) => upgrade::raise(applying, to).map_err(Refused::Failed),
         Ok(Command::OpenProducer { stream, id }) => streams::producing::open(applying, stream, id),
         Ok(Command::Group(command)) => groups::commands::apply(applying, command),
-        Ok(Command::Redis(commands)) => redis::apply::apply(applying, commands, at),
+        Ok(Command::Redis(batch) | Command::RedisJoint(batch)) => redis::apply::apply(applying, batch, at),
         Ok(Command::Time(command)) => run_about_time(applying, &command),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };

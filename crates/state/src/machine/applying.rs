@@ -35,6 +35,8 @@ pub(crate) struct Applying<'m> {
     pub(crate) machine: &'m Machine,
     /// Position that the state will have reached after this log record.
     pub(crate) applied: Applied,
+    /// True if a client of this node waits for the outcomes of the entry being applied.
+    pub(crate) is_awaited: bool,
     /// Payload of the entry being applied, and the payload's position in the log; `None` for other log records.
     payload: Option<(&'m [u8], LogPosition)>,
     /// Table of consumer groups, locked by the first command of the record that needs it.
@@ -61,7 +63,7 @@ impl<'m> Applying<'m> {
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }
-        Self { applier, machine, applied, payload, groups: None }
+        Self { applier, machine, applied, is_awaited: false, payload, groups: None }
     }
 
     /// Reads a value that the state stores as a pointer into the log. A value of the entry being applied is taken from

@@ -5,6 +5,8 @@
 //! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
 //!
 //! Invariants:
+//! * Reads of Redis batches outside of transactions have a budget of their own, and change neither the count nor the
+//!   budget of the batch, because they are not performed on all nodes.
 //! * Charges are a function of the commands alone. They do not depend on the grouping of commands into entries, the
 //!   backend, the options of the node, restarts or compactions.
 //! * A command with a budget that has used more steps than it may is rejected, and changes nothing. Work stays charged
@@ -62,6 +64,24 @@ impl Meter {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
     }
 
+    /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns what
+    /// [`end_read`](Self::end_read) needs.
+    #[inline]
+    pub(crate) fn begin_read(&self, steps: u64) -> CommandBudget {
+        let (used, end) = (self.used.load(Relaxed), self.end.load(Relaxed));
+        self.end.store(used.saturating_add(steps), Relaxed);
+        CommandBudget { used, end }
+    }
+
+    /// Ends a read: restores count and budget of the current command. Returns the steps that the read has used.
+    #[inline]
+    pub(crate) fn end_read(&self, command: CommandBudget) -> u64 {
+        let used = self.used.load(Relaxed) - command.used;
+        self.used.store(command.used, Relaxed);
+        self.end.store(command.end, Relaxed);
+        used
+    }
+
     /// Sets the count back to an earlier one, because the work that was charged since then had already been charged in
     /// advance.
     #[inline]
@@ -76,6 +96,13 @@ impl Meter {
     }
 }
 
+/// Count and budget of a command while a read is charged apart.
+#[derive(Debug)]
+pub(crate) struct CommandBudget {
+    used: u64,
+    end: u64,
+}
+
 /// Returns the outcome of a command that was rejected because of its steps.
 pub(crate) fn too_expensive() -> Outcome {
     Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }
@@ -84,6 +111,22 @@ pub(crate) fn too_expensive() -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_is_charged_apart() {
+        let meter = Meter::default();
+        meter.begin_budget();
+        meter.charge(MAX_COMMAND_STEPS);
+        let command = meter.begin_read(10);
+        meter.charge(10);
+        assert!(!meter.is_spent() && meter.left() == 0);
+        meter.charge(1);
+        assert!(meter.is_spent());
+        assert_eq!(meter.end_read(command), 11);
+        assert_eq!((meter.used(), meter.is_spent()), (MAX_COMMAND_STEPS, false));
+        meter.charge(1);
+        assert!(meter.is_spent());
+    }
 
     #[test]
     fn a_budget_ends_after_its_last_step_and_only_while_it_is_set() {

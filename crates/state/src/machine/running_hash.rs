@@ -22,6 +22,8 @@
 //! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that
 //! differ in one word differ from then on.
 //!
+//! Replies to reads of Redis batches that are not performed on all nodes count as null.
+//!
 //! Writes are in the order in which the machine made them. Excluded are node-local rows; the meta row, which
 //! follows from outcomes; and deletes of stream heads, which happen when this node has reclaimed the last index
 //! entry.
@@ -32,7 +34,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_store::{Applied, Change, WriteBatch};
-use thalweg_types::{StreamId, command::Outcome, limits::MIN_INLINE_VALUE_BYTES};
+use thalweg_types::{StreamId, command::Outcome, limits::MIN_INLINE_VALUE_BYTES, reply::Reply};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -65,6 +67,8 @@ const TERM: u64 = 0x1656_67b1_9e37_79f9;
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
+    /// Replies that count as null: numbers of an outcome of the entry, and of a reply within that outcome.
+    excluded: Vec<(usize, usize)>,
     /// Buffer for encoded outcomes and rows before they are hashed.
     room: Vec<u8>,
 }
@@ -85,9 +89,38 @@ impl RunningHash {
         self.step(ENTRY, applied.time.0.wrapping_add(index).wrapping_add(term));
     }
 
-    /// Adds the outcomes of the entry's commands to the hash, in order.
+    /// Excludes replies of an outcome from the hash. Empties the list of their numbers.
     #[inline]
-    pub(crate) fn add_outcomes(&mut self, outcomes: &[Outcome]) {
+    pub(crate) fn exclude(&mut self, outcome: usize, replies: &mut Vec<usize>) {
+        if !replies.is_empty() {
+            self.excluded.extend(replies.drain(..).map(|reply| (outcome, reply)));
+        }
+    }
+
+    /// Adds the outcomes of the entry's commands to the hash, in order. Leaves them as they were.
+    #[inline]
+    pub(crate) fn add_outcomes(&mut self, outcomes: &mut [Outcome]) {
+        if self.excluded.is_empty() {
+            return self.add_all(outcomes);
+        }
+        let excluded = std::mem::take(&mut self.excluded);
+        let swap = |outcomes: &mut [Outcome], replies: &mut [Reply]| {
+            for (&(outcome, reply), kept) in excluded.iter().zip(replies) {
+                if let Some(Outcome::Redis(Some(replies))) = outcomes.get_mut(outcome)
+                    && let Some(reply) = replies.get_mut(reply)
+                {
+                    std::mem::swap(reply, kept);
+                }
+            }
+        };
+        let mut replies = vec![Reply::Null; excluded.len()];
+        swap(outcomes, &mut replies);
+        self.add_all(outcomes);
+        swap(outcomes, &mut replies);
+    }
+
+    #[inline]
+    fn add_all(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             match outcome {
                 Outcome::Committed { revision, appends } if appends.is_empty() => self.step(COMMITTED, revision.0),

@@ -5,6 +5,11 @@
 //! and turning their changes into rows. Does not own: the effect of a Redis command, which is defined in
 //! `thalweg-redis`.
 //!
+//! Reads outside of transactions have no effect besides their replies: they are charged to a budget of their own, their
+//! random choices depend on the revision and their number in the batch, and the running hash does not contain their
+//! replies. So they are performed only where a client waits for them, not in replay and on followers. Batches of earlier
+//! builds are the exception: their reads count like writes.
+//!
 //! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
 //! continue. The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.
 //!
@@ -18,7 +23,7 @@
 //! `WATCH` but not for watches, as with touches. In a keyspace with history, a new deadline does not change the
 //! revision, so that a value never is a version of itself.
 
-use thalweg_redis::execute;
+use thalweg_redis::{Run, admit, run};
 use thalweg_types::{
     KeyspaceId, LogPosition,
     codec::Malformed,
@@ -78,8 +83,21 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
             replies.push(reply);
             continue;
         }
+        let admitted = admit(&args);
+        if let Ok(command) = &admitted
+            && matches!(command.run, Run::Read(_))
+            && batch.reads_apart
+            && group.is_none()
+        {
+            store.applying.applier.reads.push(replies.len());
+            replies.push(store.read_apart(command, &args, number)?);
+            continue;
+        }
         store.begin(&args);
-        let reply = execute(&mut store, &args).map_err(failure)?;
+        let reply = match admitted {
+            Ok(command) => run(&mut store, command, &args).map_err(failure)?,
+            Err(reply) => reply,
+        };
         let reply = store.within_bounds(reply);
         if store.check_steps().is_err() {
             store.undo();

@@ -6,11 +6,13 @@
 use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
-use thalweg_redis::{Collection, CollectionId, KeyInfo, Kind, NewValue, Read, Reply, Store, StoreError};
+use thalweg_redis::{
+    Collection, CollectionId, Command, KeyInfo, Kind, NewValue, Read, Reply, Store, StoreError, run_read,
+};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{Outcome, RedisBatch, offset_within},
-    limits::{MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, REDIS_REPLY_ITEM_BYTES},
+    limits::{MAX_COMMAND_STEPS, MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, REDIS_REPLY_ITEM_BYTES},
     steps::{OPERATION, items, read_bytes, written_bytes},
 };
 
@@ -28,8 +30,8 @@ use crate::{
     },
     machine::{applying::Applying, undo::Savepoint},
     redis::{
-        errors::{failed, refused},
-        view::{deadline_of, micros_of},
+        errors::{failed, failure, refused},
+        view::{deadline_of, micros_of, mix},
     },
     refused::Refused,
 };
@@ -98,6 +100,14 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,
     pub(crate) seeds: Cell<u64>,
+    reads: ReadsApart,
+}
+
+/// What the reads outside of transactions have used so far of the budgets that they have apart from the writes.
+#[derive(Debug, Default)]
+struct ReadsApart {
+    steps: u64,
+    bytes: usize,
 }
 
 /// State at the beginning of a transaction within a batch.
@@ -134,6 +144,10 @@ impl RowHead {
 
 pub(crate) const TOO_MUCH_READ: &str =
     "ERR the replies of these commands would be too large together: send fewer of them at a time";
+/// Reply of a read that was not performed because nobody waits for it.
+const SKIPPED: Reply = Reply::Null;
+const TOO_MANY_READS: &str = "ERR too expensive: the reads that follow a write in one pipeline would block others for too \
+     long; send them before the writes, or wait for the replies to the writes";
 pub(crate) const TOO_EXPENSIVE: &str = "ERR too expensive: the command or transaction would block others for too long, \
      so it changed nothing; split it, or send reads outside of MULTI and before writes";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
@@ -158,6 +172,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             group: None,
             read_bytes: Cell::new(0),
             seeds: Cell::new(applying.applier.meta.seeds),
+            reads: ReadsApart::default(),
             batch,
             applying,
         }
@@ -169,6 +184,37 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.writes = false;
         self.applying.charge(OPERATION + items(args.len()));
         self.savepoint = Some(self.applying.savepoint());
+    }
+
+    /// Performs a read outside of transactions, the command with this number in the batch, without any effect on the rest
+    /// of the batch. Returns [`SKIPPED`] where nobody waits for the reply.
+    ///
+    /// The reads of a batch have a budget of [`MAX_COMMAND_STEPS`]. A read that takes more than half of what is left of it
+    /// gets an error reply.
+    pub(crate) fn read_apart(
+        &mut self,
+        command: &Command,
+        args: &[&'a [u8]],
+        number: u32,
+    ) -> Result<Reply, MachineError> {
+        if !self.applying.is_awaited {
+            return Ok(SKIPPED);
+        }
+        // A read that is too expensive leaves as much for the others.
+        let budget = (MAX_COMMAND_STEPS - self.reads.steps.min(MAX_COMMAND_STEPS)) / 2;
+        let command_budget = self.applying.applier.staged.meter().begin_read(budget);
+        let seed = mix(self.revision.0 ^ u64::from(number) << 40);
+        let (seeds, bytes) = (self.seeds.replace(seed), self.read_bytes.replace(self.reads.bytes));
+        self.applying.charge(OPERATION + items(args.len()));
+        let reply = match run_read(self, command, args).map_err(failure) {
+            Ok(reply) => self.within_bounds(reply),
+            Err(error) => return Err(error),
+        };
+        let reply = if self.check_steps().is_err() { Reply::error(TOO_MANY_READS) } else { reply };
+        self.seeds.set(seeds);
+        self.reads.bytes = self.read_bytes.replace(bytes);
+        self.reads.steps += self.applying.applier.staged.meter().end_read(command_budget);
+        Ok(reply)
     }
 
     /// Begins a transaction, whose commands are rolled back together if they are too expensive.

@@ -247,12 +247,18 @@ impl Log {
 
 /// Applies a record of any kind.
 pub fn apply(machine: &Machine, record: &LogRecord) -> (Vec<Outcome>, Option<LocalOutcome>) {
+    apply_for(machine, record, true)
+}
+
+/// Applies a record of any kind. `is_awaited` is true if a client waits for the outcomes of an entry.
+pub fn apply_for(machine: &Machine, record: &LogRecord, is_awaited: bool) -> (Vec<Outcome>, Option<LocalOutcome>) {
     let mut outcomes = Vec::new();
     let mut moved = None;
     match record.kind {
         Kind::Entry { index, time } => {
             let (payload, at, next_lsn) = (&record.payload[..], record.at, record.next_lsn);
-            machine.apply(&Entry { term: Term(1), index, time, payload, at, next_lsn }, &mut outcomes).unwrap();
+            let entry = Entry { term: Term(1), index, time, payload, at, next_lsn };
+            machine.apply_for(&entry, is_awaited, &mut outcomes).unwrap();
         }
         Kind::Move => moved = Some(machine.apply_move(&record.payload, record.at, record.next_lsn).unwrap()),
         Kind::Skip { index, time } => machine.skip(record.next_lsn, Some((Term(1), index, time))).unwrap(),

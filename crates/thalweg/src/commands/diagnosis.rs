@@ -8,6 +8,11 @@ use serde_json::Value;
 /// Free disk space in bytes below which a node is reported.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
+/// Difference between two wall clocks from which on it is reported.
+const MAX_CLOCK_DIFFERENCE_MILLIS: i64 = 10_000;
+/// Time by which the time of the data may be behind the wall clocks before it is reported.
+const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
+
 /// Weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -65,6 +70,8 @@ impl Findings {
 pub fn diagnose(status: &Value, members: &[Value], nodes: &[Node]) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
     leadership(&mut found, status, members, nodes);
+    room(&mut found, status, members);
+    clocks(&mut found, members, nodes);
     health(&mut found, members);
     shape(&mut found, members);
     of_nodes(&mut found, nodes);
@@ -109,6 +116,54 @@ fn leadership(found: &mut Findings, status: &Value, members: &[Value], nodes: &[
             format!("{} still takes itself for the leader, which is {newest}", former.0),
             "the former leader can acknowledge nothing; check its network",
         );
+    }
+}
+
+fn room(found: &mut Findings, status: &Value, members: &[Value]) {
+    if status["room"] == false {
+        let full = members.iter().filter(|member| is_voter(member) && member["full"] == true);
+        let full: Vec<_> = full.map(|member| text(member, "name")).collect();
+        found.problem(
+            "no_room",
+            format!(
+                "the disks of {} are full, so a majority has no room: the cluster refuses new data",
+                full.join(", ")
+            ),
+            "add space on these nodes, or delete or trim data, which the cluster still accepts",
+        );
+    }
+}
+
+fn clocks(found: &mut Findings, members: &[Value], nodes: &[Node]) {
+    let ahead =
+        members.iter().filter_map(|member| Some((text(member, "name"), member["clock_ahead_millis"].as_i64()?)));
+    let mut ahead: Vec<_> = ahead.collect();
+    ahead.sort_by_key(|(_, millis)| *millis);
+    if let [(slow, first), .., (fast, last)] = &ahead[..]
+        && last.saturating_sub(*first) > MAX_CLOCK_DIFFERENCE_MILLIS
+    {
+        let apart = std::time::Duration::from_millis(last.abs_diff(*first));
+        found.weakness(
+            "clocks_differ",
+            format!("the wall clock of {fast} is {} ahead of that of {slow}", crate::span::show_span(apart)),
+            "correct the wrong one and synchronise the clocks; after all nodes were down, the time of the data continues \
+             from the clocks of a majority",
+        );
+    }
+    for (_, cluster) in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
+        let behind = cluster["time_behind_millis"].as_u64().unwrap_or(0);
+        if behind > MAX_TIME_BEHIND_MILLIS {
+            let behind = std::time::Duration::from_millis(behind);
+            found.weakness(
+                "time_behind",
+                format!(
+                    "the time of the data (leases, time to live, retention) is {} behind the wall clocks",
+                    crate::span::show_span(behind)
+                ),
+                "if the clocks are right, transfer the leadership (`thalweg cluster transfer`): the new leader catches up. A \
+                 sole voter does so at its next start with a max_clock_jump above that time",
+            );
+        }
     }
 }
 
@@ -296,6 +351,29 @@ mod tests {
         let mut four = members.clone();
         four.push(member("d", "alive"));
         assert_eq!(codes(&status, &four, &nodes), ["even_voters"]);
+    }
+
+    #[test]
+    fn full_disks_and_wrong_clocks_are_named() {
+        let (_, mut members, mut nodes) = good();
+        let status = json!({ "majority": true, "leader": "01", "room": false });
+        members[1]["full"] = json!(true);
+        members[2]["full"] = json!(true);
+        let found = diagnose(&status, &members, &nodes);
+        assert_eq!(found[0].code, "no_room");
+        assert!(found[0].message.contains("the disks of b, c are full"), "{found:?}");
+        let (status, mut members, _) = good();
+        members[0]["clock_ahead_millis"] = json!(0);
+        members[1]["clock_ahead_millis"] = json!(-9_000);
+        assert_eq!(codes(&status, &members, &nodes), Vec::<&str>::new());
+        members[2]["clock_ahead_millis"] = json!(60_000);
+        let found = diagnose(&status, &members, &nodes);
+        assert!(found[0].code == "clocks_differ" && found[0].message.contains("of c is"), "{found:?}");
+        let (_, members, _) = good();
+        if let Ok((_, cluster)) = &mut nodes[0].answer {
+            cluster["time_behind_millis"] = json!(3_600_000);
+        }
+        assert_eq!(codes(&status, &members, &nodes), ["time_behind"]);
     }
 
     #[test]

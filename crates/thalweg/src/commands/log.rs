@@ -324,7 +324,7 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             }
             Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
             Command::Group(command) => others.push(group_summary(&command)),
-            Command::Redis(batch) => {
+            Command::Redis(batch) | Command::RedisJoint(batch) => {
                 others.push(format!("{} Redis commands in keyspace {}", batch.len(), batch.keyspace));
             }
             Command::PruneVersions { max, from } => {

@@ -52,7 +52,9 @@ impl Node {
             .arg("--data")
             .arg(data)
             .args(if flags.contains(&"--http") { &[][..] } else { &["--http", "127.0.0.1:0"] })
-            .args(["--segment-bytes", "4MiB", "--spare-segments", "2", "--reserve-bytes", "1MiB"])
+            // A member's segments must hold every entry that another one may propose.
+            .args(["--segment-bytes", if flags.contains(&"--cluster") { "17MiB" } else { "4MiB" }])
+            .args(["--spare-segments", "2", "--reserve-bytes", "1MiB"])
             .args(flags)
             // The default is the port after HTTP's, which may be in use if the test fixes HTTP's port.
             .env("THALWEG_NATIVE", "127.0.0.1:0")

@@ -12,7 +12,7 @@ use crate::{
         error::CommandError,
         groups::GroupCommand,
         keyspace_config::KeyspaceConfig,
-        redis::{REDIS, RedisBatch},
+        redis::{REDIS, REDIS_JOINT, RedisBatch},
         stream_config::StreamConfig,
         time::TimeCommand,
         transaction::{TRANSACTION, Transaction},
@@ -112,6 +112,9 @@ variants! {
             /// Id of the producer.
             id: &'a str as ProducerId,
         },
+        /// A batch of Redis commands that are carried out together, proposed by an earlier build: its reads count
+        /// towards the budget of its writes.
+        RedisJoint[batch: RedisBatch<'a>] = REDIS_JOINT "redis commands, reads charged with writes",
         /// A batch of Redis commands that are carried out together.
         Redis[batch: RedisBatch<'a>] = REDIS "redis commands",
     }
@@ -150,7 +153,7 @@ impl<'a> Command<'a> {
             _ => [None, None],
         };
         let redis = match self {
-            Self::Redis(batch) => Some(batch.values()),
+            Self::Redis(batch) | Self::RedisJoint(batch) => Some(batch.values()),
             _ => None,
         };
         lists.into_iter().flatten().flatten().flatten().chain(redis.into_iter().flatten())

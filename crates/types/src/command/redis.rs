@@ -19,7 +19,9 @@ use crate::{
 };
 
 /// First byte of an encoded batch of Redis commands, which identifies the kind of command.
-pub(super) const REDIS: u8 = 64;
+pub(super) const REDIS: u8 = 65;
+/// First byte of a batch as proposed by earlier builds, whose reads have effects on its other commands.
+pub(super) const REDIS_JOINT: u8 = 64;
 
 by_hand! {
     RedisBatch as "redis commands": "keyspace u32, watched_count u32, command_count u32, \
@@ -133,6 +135,9 @@ impl RedisBuilder {
 pub struct RedisBatch<'a> {
     /// Keyspace of all keys in the batch.
     pub keyspace: KeyspaceId,
+    /// True if reads outside of transactions have no effect besides their replies: they have a budget of their own, and
+    /// need not be performed where nobody waits for the replies. False for batches that earlier builds have proposed.
+    pub reads_apart: bool,
     /// Whole encoded batch. The offset [`value_at`](Write::Put::value_at) counts from its first byte.
     pub bytes: &'a [u8],
     watched: u32,
@@ -165,7 +170,9 @@ impl<'a> RedisBatch<'a> {
                 argument(reader)?;
             }
         }
-        Ok(Self { keyspace, bytes: reader.whole(), watched, watched_at, commands, commands_at })
+        let bytes = reader.whole();
+        let reads_apart = bytes.first() != Some(&REDIS_JOINT);
+        Ok(Self { keyspace, reads_apart, bytes, watched, watched_at, commands, commands_at })
     }
 
     /// Iterates over the watched keys, each with the version that the key must have.
@@ -213,7 +220,7 @@ impl<'a> RedisBatch<'a> {
         }
         let rest = self.bytes.get(at.reader.position()..).unwrap_or_default();
         let mut batch = Vec::with_capacity(HEAD_BYTES + rest.len());
-        batch.push(REDIS);
+        batch.push(if self.reads_apart { REDIS } else { REDIS_JOINT });
         batch.extend_from_slice(&self.keyspace.0.to_le_bytes());
         batch.extend_from_slice(&[0; 4]);
         batch.extend_from_slice(&at.left.to_le_bytes());
@@ -333,7 +340,7 @@ mod tests {
 
     fn batch(bytes: &[u8]) -> Result<RedisBatch<'_>, Malformed> {
         match Command::decode(bytes)? {
-            Command::Redis(batch) => Ok(batch),
+            Command::Redis(batch) | Command::RedisJoint(batch) => Ok(batch),
             other => panic!("not Redis commands: {other:?}"),
         }
     }
@@ -344,7 +351,7 @@ mod tests {
         let bytes = builder.bytes();
         let encoded = builder.finish();
         let expected: &[&[u8]] = &[
-            b"\x40\x02\x01\0\0\x02\0\0\0\x02\0\0\0",
+            b"\x41\x02\x01\0\0\x02\0\0\0\x02\0\0\0",
             b"\x01\0\0\0w\x07\0\0\0\0\0\0\0",
             b"\0\0\0\0\0\0\0\0\0\0\0\0",
             b"\x03\0\0\0\x03\0\0\0SET\x01\0\0\0k\x05\0\0\0value",
@@ -352,7 +359,7 @@ mod tests {
         ];
         assert_eq!((&encoded, bytes), (&expected.concat(), encoded.len()));
         let batch = batch(&encoded).unwrap();
-        assert_eq!((batch.keyspace, batch.len()), (KS, 2));
+        assert_eq!((batch.keyspace, batch.len(), batch.reads_apart), (KS, 2, true));
         assert_eq!(batch.watched().collect::<Vec<_>>(), [(b"w".as_slice(), 7), (b"", 0)]);
         let (mut commands, mut args) = (batch.commands(), Vec::new());
         assert!(commands.next_into(&mut args));
@@ -360,6 +367,15 @@ mod tests {
         assert!(commands.next_into(&mut args));
         assert_eq!(args, [b"PING".as_slice()]);
         assert!(!commands.next_into(&mut args));
+    }
+
+    #[test]
+    fn batches_of_earlier_builds_are_told_apart() {
+        let mut encoded = built().finish();
+        encoded[0] = REDIS_JOINT;
+        let joint = batch(&encoded).unwrap();
+        assert!(!joint.reads_apart && matches!(Command::decode(&encoded), Ok(Command::RedisJoint(_))));
+        assert!(matches!(Command::decode(&joint.rest(1)), Ok(Command::RedisJoint(_))));
     }
 
     #[test]

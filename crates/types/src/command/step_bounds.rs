@@ -16,7 +16,7 @@ use crate::{
         commit::{BlindPut, Commit},
         condition::Expect,
         kinds::Command,
-        redis::{HEAD_BYTES, REDIS, argument},
+        redis::{HEAD_BYTES, REDIS, REDIS_JOINT, argument},
         time::TimeCommand,
         transaction::Transaction,
         versions::unwrap,
@@ -48,7 +48,7 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     let write = WRITE_KEY + if keeps_history { KEEP_VERSION } else { 0 };
     let steps = if let Some(put) = BlindPut::decode(command) {
         Some(write + read_bytes(put.value.len()))
-    } else if command.first() == Some(&REDIS) {
+    } else if matches!(command.first(), Some(&(REDIS | REDIS_JOINT))) {
         of_redis(command, write).ok()
     } else {
         match Command::decode(command) {

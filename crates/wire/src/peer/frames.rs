@@ -351,6 +351,8 @@ structure! {
         applied: Index,
         /// Free bytes on the disk that the node may use for data.
         free_bytes: u64,
+        /// Wall clock of the node.
+        wall: SpaceTime,
     }
 }
 

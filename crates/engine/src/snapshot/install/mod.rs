@@ -6,10 +6,12 @@
 //! ```text
 //! chunks ─► check ─► rows ──► state/default/BACKEND.n+1            beside the running state
 //!                └─► bytes that rows point to ──► log              as records of kind move
-//! finish:   log synced ─► last rows, state flushed ─► opened again, tables loaded ─► own records after the snapshot
-//!           ─► INSTALLED names n+1, synced ─► readers see the new state ─► state/default/BACKEND.n removed
+//! prepare:  log synced ─► last rows, state flushed ─► opened again, tables loaded ─► own records after the snapshot
+//!           ─► INSTALLED.tmp names n+1, synced
+//! finish:   later own records ─► renamed to INSTALLED, synced ─► readers see the new state ─► BACKEND.n removed
 //! ```
-//! The last line runs while no log record is applied. Reads go on all the time: a read sees the former state or the new
+//! The last line runs while no log record is applied. All that needs room on the disk comes before it, so a member whose
+//! disk is full refuses a snapshot before consensus relies on it. Reads go on all the time: a read sees the former state or the new
 //! one, and a view taken before stays valid. Bytes that such a view refers to can be freed later, as after any change
 //! of the state; then the read looks the key up again, or ends with `view_expired`.
 //!
@@ -29,7 +31,10 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-use std::{io::Cursor, sync::Arc, sync::atomic::Ordering};
+use std::{
+    io::{Cursor, Read},
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::Bytes;
 use thalweg_state::{
@@ -45,7 +50,7 @@ use self::{
     slot::Hold,
 };
 use super::{
-    PartKind, SnapshotInfo, Totals,
+    PartKind, SnapshotInfo, Totals, chunk,
     loader::Loader,
     read::{Contents, VisitError},
 };
@@ -56,7 +61,7 @@ use crate::{
     open::{Barrier, LogBlobs, io_error},
     options::Options,
     plant::min_inline_value_bytes,
-    state_dir::{StateDir, SwitchError},
+    state_dir::StateDir,
 };
 
 pub use error::InstallError;
@@ -108,6 +113,8 @@ enum Phase {
     /// The first chunk has not been given.
     Begin,
     Loading(Box<Loading>),
+    /// The new state is complete and on disk.
+    Prepared(Box<Prepared>),
     /// The install has failed, or was finished.
     Ended,
 }
@@ -117,9 +124,20 @@ impl std::fmt::Debug for Phase {
         match self {
             Self::Begin => f.write_str("Begin"),
             Self::Loading(loading) => f.debug_tuple("Loading").field(&loading.contents.next_number()).finish(),
+            Self::Prepared(prepared) => f.debug_tuple("Prepared").field(&prepared.next).finish(),
             Self::Ended => f.write_str("Ended"),
         }
     }
+}
+
+/// A state that only has to be switched to.
+struct Prepared {
+    machine: Machine,
+    info: SnapshotInfo,
+    membership: AppliedMembership,
+    totals: Totals,
+    /// Number of chunks.
+    next: u64,
 }
 
 /// State of an install after its first chunk.
@@ -158,6 +176,7 @@ impl Install {
     pub fn next_number(&self) -> u64 {
         match &self.phase {
             Phase::Loading(loading) => loading.contents.next_number(),
+            Phase::Prepared(prepared) => prepared.next,
             Phase::Begin | Phase::Ended => 0,
         }
     }
@@ -167,6 +186,7 @@ impl Install {
     pub fn info(&self) -> Option<&SnapshotInfo> {
         match &self.phase {
             Phase::Loading(loading) => Some(loading.contents.info()),
+            Phase::Prepared(prepared) => Some(&prepared.info),
             Phase::Begin | Phase::Ended => None,
         }
     }
@@ -181,12 +201,31 @@ impl Install {
         let pushed = self.check_open().and_then(|()| match &mut self.phase {
             Phase::Begin => self.start(chunk),
             Phase::Loading(loading) => loading.push(chunk),
-            Phase::Ended => Err(InstallError::Ended),
+            Phase::Prepared(_) | Phase::Ended => Err(InstallError::Ended),
         });
         if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
             self.abandon();
         }
         pushed
+    }
+
+    /// Takes all chunks that follow, from the bytes of a snapshot. Calls `progress` after each chunk.
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push), and an error of the reader.
+    pub fn push_all(
+        &mut self,
+        from: &mut dyn Read,
+        progress: &mut dyn FnMut(&InstallProgress),
+    ) -> Result<(), InstallError> {
+        loop {
+            let next = self.next_number();
+            let chunk = chunk::read_unchecked(&mut &mut *from);
+            match chunk.map_err(|error| InstallError::Chunk { next, error: error.into() })? {
+                Some(chunk) => progress(&self.push(chunk)?),
+                None => return Ok(()),
+            }
+        }
     }
 
     /// Takes the first chunk, and creates the state beside the running one.
@@ -220,26 +259,51 @@ impl Install {
         Ok(progress)
     }
 
-    /// Makes the state of the snapshot the state of the database, also after a crash. Fails if chunks are missing.
+    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs room on
+    /// the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
+    ///
+    /// # Errors
+    /// After [`InstallError::Incomplete`] the install goes on. All other errors end it, and nothing has changed.
+    pub fn prepare(&mut self) -> Result<(), InstallError> {
+        self.check_open()?;
+        let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Loading(loading) if loading.contents.has_ended() => loading,
+            Phase::Ended => return Err(InstallError::Ended),
+            other => {
+                let is_prepared = matches!(other, Phase::Prepared(_));
+                self.phase = other;
+                let next = self.next_number();
+                return if is_prepared { Ok(()) } else { Err(InstallError::Incomplete { next }) };
+            }
+        };
+        let (info, membership) = (*loading.contents.info(), loading.membership.clone());
+        let (totals, next) = (loading.contents.totals(), loading.contents.next_number());
+        let prepared = self.complete(*loading).and_then(|machine| {
+            let (snapshot, applied) = (info.applied.index, self.inner.open.machine.applied().index);
+            if snapshot < applied {
+                return Err(InstallError::Outdated { snapshot, applied });
+            }
+            let (_, new) = self.dirs()?;
+            let prepared = new.prepare(&self.inner.open.disk);
+            prepared.map_err(|error| self.io("writing the file INSTALLED", &error))?;
+            Ok(Prepared { machine, info, membership, totals, next })
+        });
+        self.phase = Phase::Prepared(Box::new(prepared.inspect_err(|_| self.remove_new())?));
+        Ok(())
+    }
+
+    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
+    /// if that is not done.
     ///
     /// # Errors
     /// After [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the
     /// former state or the new one. After all other errors nothing has changed.
     pub fn finish(mut self) -> Result<Installed, InstallError> {
-        self.check_open()?;
-        let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Loading(loading) if loading.contents.has_ended() => loading,
-            Phase::Loading(loading) => {
-                let next = loading.contents.next_number();
-                self.phase = Phase::Loading(loading);
-                return Err(InstallError::Incomplete { next });
-            }
-            Phase::Begin => return Err(InstallError::Incomplete { next: 0 }),
-            Phase::Ended => return Err(InstallError::Ended),
+        self.prepare()?;
+        let Phase::Prepared(prepared) = std::mem::replace(&mut self.phase, Phase::Ended) else {
+            return Err(InstallError::Ended);
         };
-        let (info, totals) = (*loading.contents.info(), loading.contents.totals());
-        let membership = loading.membership.clone();
-        let machine = self.complete(*loading).inspect_err(|_| self.remove_new())?;
+        let Prepared { machine, info, membership, totals, .. } = *prepared;
         let leftover = self.switch(machine, &info)?;
         let applied = self.inner.open.machine.applied();
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
@@ -289,11 +353,7 @@ impl Install {
             if !replacement.accepts(&machine) {
                 return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
             }
-            match new.make_current(&open.disk) {
-                Ok(()) => Ok(None),
-                Err(SwitchError::NotSwitched(error)) => Err(self.io("writing the file INSTALLED", &error)),
-                Err(SwitchError::Unknown(error)) => Ok(Some(error)),
-            }
+            Ok(StateDir::switch_to_prepared(&open.disk).err())
         });
         match switched {
             Ok(None) => {}
@@ -353,16 +413,19 @@ impl Install {
 
     /// Ends the install, and removes its files.
     fn abandon(&mut self) {
-        if let Phase::Loading(loading) = std::mem::replace(&mut self.phase, Phase::Ended) {
-            drop(loading);
-            self.remove_new();
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Loading(loading) => drop(loading),
+            Phase::Prepared(prepared) => drop(prepared),
+            Phase::Begin | Phase::Ended => return,
         }
+        self.remove_new();
     }
 
     /// Removes the files of the new state. If that fails, the next install or open removes them.
     fn remove_new(&self) {
         if let Ok((_, new)) = self.dirs() {
             let open = &self.inner.open;
+            StateDir::forget_prepared(&open.disk);
             let _ = open.place().remove(&new.path(open.report.backend));
         }
     }

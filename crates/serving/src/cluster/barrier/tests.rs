@@ -60,6 +60,7 @@ impl ClusterHandle for Gated {
             applied_index: Index(0),
             applied_revision: Revision(0),
             is_changing: false,
+            time_behind: None,
             triggers: Triggers { lag_entries: 0, lag_bytes: 0, stale_after: Since(0) },
             members: Vec::new(),
         }

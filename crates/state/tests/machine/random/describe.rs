@@ -42,7 +42,7 @@ pub fn command(encoded: &[u8]) -> String {
             }
             out
         }
-        Ok(Command::Redis(batch)) => {
+        Ok(Command::Redis(batch) | Command::RedisJoint(batch)) => {
             let mut out = format!("redis in {}", batch.keyspace.0);
             batch.watched().for_each(|(key, version)| _ = write!(out, " watch {} {version};", bytes(key)));
             let (mut commands, mut args) = (batch.commands(), Vec::new());

@@ -35,6 +35,7 @@ impl Groupings<'_> {
         let (mut reference, expected) = self.run(list, Grouping::Alone, self.values)?;
         let steps = steps_of(&reference);
         let rows = replicated::of(&reference.rows());
+        self.check_unawaited(list, &reference)?;
         let answers = self.probe(list, &mut reference, Grouping::Alone)?;
         for grouping in List::groupings() {
             let (mut node, outcomes) = self.run(list, grouping, audit::Values::AtLeast)?;
@@ -47,6 +48,21 @@ impl Groupings<'_> {
             same_outcomes(&probes(list), grouping, &answers, &probed)?;
         }
         Ok(())
+    }
+
+    /// Checks that a node on which no client waits for outcomes has the same rows, hash and steps.
+    fn check_unawaited(&self, list: &List, reference: &Node) -> Checked {
+        let mut follower = Node::new((self.backend)(), self.options);
+        follower.is_awaited = false;
+        follower.apply_list(list, Grouping::Alone);
+        same_rows("rows where no client waits", &reference.rows(), &follower.rows())?;
+        let figures = |node: &Node| (node.machine().applied(), steps_of(node));
+        match (figures(reference), figures(&follower)) {
+            (expected, found) if expected != found => {
+                Err(format!("position, hash and steps where no client waits: expected {expected:?}, found {found:?}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn run(&self, list: &List, grouping: Grouping, values: audit::Values) -> Result<(Node, Vec<Outcome>), String> {

@@ -14,7 +14,7 @@ use thalweg_store::{Backend, Direction};
 use thalweg_types::{SpaceTime, command::Outcome};
 
 use super::list::{Grouping, List};
-use crate::support::{Log, LogRecord, Map, MapBackend, apply, frame};
+use crate::support::{Log, LogRecord, Map, MapBackend, apply, apply_for, frame};
 
 /// Opens a node's backend, repeatedly after restarts.
 pub type Open = Box<dyn Fn() -> Arc<dyn Backend>>;
@@ -28,6 +28,8 @@ pub struct Node {
     running: Option<(Machine, Arc<dyn Backend>)>,
     pub log: Log,
     pub options: MachineOptions,
+    /// True if clients wait for the outcomes of the entries that are applied.
+    pub is_awaited: bool,
     /// Outcomes of each record of the log.
     outcomes: Vec<Vec<Outcome>>,
 }
@@ -46,7 +48,7 @@ impl Node {
     /// Creates a node over a backend that has applied the whole log, or nothing of it.
     pub fn with_log(open: Open, options: MachineOptions, log: Log) -> Self {
         let outcomes = vec![Vec::new(); log.records.len()];
-        let mut node = Self { open, running: None, log, options, outcomes };
+        let mut node = Self { open, running: None, log, options, is_awaited: true, outcomes };
         node.run();
         node
     }
@@ -79,7 +81,7 @@ impl Node {
 
     /// Applies a record of the log, and returns the outcomes of an entry's commands.
     pub fn apply_record(&mut self, record: &LogRecord) -> Vec<Outcome> {
-        let (outcomes, _) = apply(self.machine(), record);
+        let (outcomes, _) = apply_for(self.machine(), record, self.is_awaited);
         self.outcomes.push(outcomes.clone());
         outcomes
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use thalweg_disk::RealDisk;
-use thalweg_types::{Classified, ClusterId, Lsn, Offset, Revision};
+use thalweg_types::{Classified, ClusterId, Lsn, Offset, Revision, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 use super::support::{self, Node, begin, built, chunks, digest, follow, furnish, go_on, install, long, told, verify};
-use crate::{BackendKind, Database, MemberIdentity, Watch, WatchError, WatchKeys, snapshot::InstallError};
+use crate::{BackendKind, Database, MemberIdentity, Options, Watch, WatchError, WatchKeys, snapshot::InstallError};
 
 #[test]
 fn each_backend_installs_the_snapshots_of_each_and_goes_on() {
@@ -190,7 +190,8 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
         let dir = tempfile::tempdir().unwrap();
         let open = |identity| {
             let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
-            Database::open_member_on(disk, support::clock(), 8, support::options(backend), identity).unwrap()
+            let options = Options { segment_bytes: MIN_MEMBER_SEGMENT_BYTES, ..support::options(backend) };
+            Database::open_member_on(disk, support::clock(), 8, options, identity).unwrap()
         };
         let db = open(MemberIdentity::Join { cluster: ClusterId(7) });
         let mut install = db.install().unwrap();

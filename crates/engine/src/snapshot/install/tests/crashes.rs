@@ -224,9 +224,13 @@ fn finish_in_steps(mut install: Install, check: &dyn Fn(&str, bool)) {
     let machine = install.complete(*loading).unwrap();
     check("complete", false);
     let (_, new) = install.dirs().unwrap();
+    let disk = std::sync::Arc::clone(&install.inner.open.disk);
+    new.prepare(&disk).unwrap();
+    check("prepared", false);
     // The switch does this first; doing it twice changes nothing.
-    new.make_current(&install.inner.open.disk).unwrap();
+    new.make_current(&disk).unwrap();
     check("current on disk", true);
+    new.prepare(&disk).unwrap();
     assert_eq!(install.switch(machine, &info).unwrap(), None);
     check("switched", true);
 }

@@ -197,6 +197,96 @@ fn a_full_disk_ends_an_install_and_keeps_the_former_state() {
     }
 }
 
+#[test]
+fn all_chunks_are_taken_from_the_bytes_of_a_snapshot() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let bytes = chunks(node.db()).concat();
+    let other = Node::new(BackendKind::Memory);
+    let mut install = begin(other.db()).unwrap();
+    let mut last = None;
+    install.push_all(&mut &bytes[..], &mut |progress| last = Some(*progress)).unwrap();
+    assert!(last.is_some_and(|last| last.is_complete));
+    install.finish().unwrap();
+    assert_eq!(digest(other.db()), digest(node.db()));
+    // Damaged, cut and hostile bytes end in an error.
+    let mut flipped = bytes.clone();
+    flipped[bytes.len() / 2] ^= 1;
+    let mut claims_too_much = bytes.clone();
+    claims_too_much[16..20].fill(0xff);
+    for wrong in [&flipped[..], &bytes[..40], &bytes[..7], &claims_too_much] {
+        let mut install = begin(other.db()).unwrap();
+        let error = install.push_all(&mut &wrong[..], &mut |_| {}).unwrap_err();
+        assert!(matches!(error, InstallError::Chunk { .. }), "{error}");
+    }
+    let mut install = begin(other.db()).unwrap();
+    install.push_all(&mut &[][..], &mut |_| {}).unwrap();
+    assert!(matches!(install.finish(), Err(InstallError::Incomplete { next: 0 })));
+}
+
+/// Consensus relies on a snapshot once it is prepared, so what is left must not need room.
+#[test]
+fn a_prepared_install_needs_no_room_and_an_abandoned_one_leaves_nothing() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let backends = [BackendKind::Memory, BackendKind::Redb].into_iter().filter(|kind| kind.is_built());
+    for backend in backends {
+        let disk = SimDisk::new(1);
+        let db = open_sim(&disk, backend).unwrap();
+        db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+        let before = digest(&db);
+        let prepared = || {
+            let mut install = begin(&db).unwrap();
+            for chunk in &chunks {
+                assert!(matches!(install.prepare(), Err(InstallError::Incomplete { .. })));
+                install.push(chunk.clone()).unwrap();
+            }
+            // The second call has nothing to do.
+            (0..2).for_each(|_| install.prepare().unwrap());
+            assert_eq!((install.next_number(), install.info().is_some()), (chunks.len() as u64, true));
+            install
+        };
+        let new_state =
+            |path: &String| path == "INSTALLED.tmp" || path.starts_with("state/default/") && path.contains(".1/");
+        let install = prepared();
+        assert!(disk.paths().iter().any(new_state));
+        drop(install);
+        assert!(!disk.paths().iter().any(new_state), "{backend:?}: {:?}", disk.paths());
+        assert_eq!(digest(&db), before);
+        let install = prepared();
+        disk.set_capacity(0);
+        install.finish().unwrap();
+        disk.set_capacity(LARGE);
+        assert_eq!(digest(&db), digest(node.db()), "{backend:?}");
+        assert!(!disk.paths().iter().any(|path| path == "INSTALLED.tmp"));
+    }
+}
+
+/// A full disk is noticed while a new state is prepared, before anything has been switched.
+#[test]
+fn a_disk_that_fills_up_before_the_switch_only_ends_the_install() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    for operation in [Operation::Create, Operation::Write, Operation::Sync] {
+        let disk = SimDisk::new(1);
+        let db = open_sim(&disk, BackendKind::Memory).unwrap();
+        db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+        let before = digest(&db);
+        disk.fail(Fault::new(operation, 1, Errno::NoSpace).on_path("INSTALLED.tmp"));
+        let mut install = begin(&db).unwrap();
+        chunks.iter().for_each(|chunk| _ = install.push(chunk.clone()).unwrap());
+        let error = install.prepare().unwrap_err();
+        assert!(is_full(&error), "{operation:?}: {error}");
+        assert!(matches!(install.prepare(), Err(InstallError::Ended)));
+        assert!(matches!(install.finish(), Err(InstallError::Ended)));
+        assert_eq!(digest(&db), before);
+        super::support::install(&db, &chunks).unwrap();
+        assert_eq!(digest(&db), digest(node.db()));
+    }
+}
+
 fn is_full(error: &InstallError) -> bool {
     error.code() == "disk_full" || error.to_string().contains("full") || error.to_string().contains("space")
 }

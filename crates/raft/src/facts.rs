@@ -1,0 +1,150 @@
+//! Facts that the members of a group report about their disks and wall clocks.
+//!
+//! Owns: the newest report of each member, the rule which voters are too few to take new data, and the time that a majority
+//! of the clocks has reached. Does not own: what the leader does about it (`weighing`), and how reports travel (with the
+//! replies to pings).
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use openraft::{async_runtime::AsyncRuntime, type_config::alias::InstantOf};
+use thalweg_replica::NodeInfo;
+use thalweg_types::{NodeId, SpaceTime, Term};
+
+use crate::types::Types;
+
+/// Facts about a member that only the member itself knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberFacts {
+    /// True if its disk is too full for new data.
+    pub lacks_room: bool,
+    /// Its wall clock.
+    pub wall: SpaceTime,
+}
+
+/// The newest reports of the members, and what the leader has concluded.
+pub(crate) struct Facts<Rt: AsyncRuntime> {
+    pub reports: RefCell<BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>>,
+    /// Last term in which space time has caught up with the wall clocks.
+    pub caught_up_in: Cell<Term>,
+    /// Time by which space time is behind the wall clocks of a majority, while this node leads.
+    pub behind: Cell<Option<Duration>>,
+    pub passed_on_at: Cell<Option<InstantOf<Types<Rt>>>>,
+}
+
+impl<Rt: AsyncRuntime> Default for Facts<Rt> {
+    fn default() -> Self {
+        Self {
+            reports: RefCell::default(),
+            caught_up_in: Cell::new(Term::ZERO),
+            behind: Cell::default(),
+            passed_on_at: Cell::default(),
+        }
+    }
+}
+
+/// Room of a voter, as the leader knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The voter has room, or has never reported.
+    Has,
+    /// The voter's disk is too full for new data.
+    Lacks,
+    /// The voter has reported, and not for long.
+    Silent,
+}
+
+/// Sets of voters, each of which must have a majority. There are two while the membership changes.
+pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
+
+/// Returns the voters that lack room if those that have it are no majority.
+pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> Room) -> Option<BTreeSet<NodeId>> {
+    let full: BTreeSet<NodeId> = sets.iter().flatten().copied().filter(|voter| room(*voter) == Room::Lacks).collect();
+    let has_majority = |voters: &BTreeSet<NodeId>| {
+        let with_room = voters.iter().filter(|voter| room(**voter) == Room::Has).count();
+        2 * with_room > voters.len()
+    };
+    let is_refused = !full.is_empty() && !sets.iter().all(has_majority);
+    is_refused.then_some(full)
+}
+
+/// Returns the latest time that the clocks of a majority have reached; `None` if fewer are known.
+pub(crate) fn reached_by_majority(sets: &VoterSets, wall: impl Fn(NodeId) -> Option<SpaceTime>) -> Option<SpaceTime> {
+    let of_set = |voters: &BTreeSet<NodeId>| {
+        let mut walls: Vec<SpaceTime> = voters.iter().filter_map(|voter| wall(*voter)).collect();
+        walls.sort_unstable();
+        walls.reverse();
+        walls.get(voters.len() / 2).copied()
+    };
+    sets.iter().map(of_set).collect::<Option<Vec<_>>>()?.into_iter().min()
+}
+
+/// Formats names for a message.
+pub(crate) fn listed(nodes: &BTreeSet<NodeId>, infos: &BTreeMap<NodeId, NodeInfo>) -> String {
+    let name = |node: &NodeId| match infos.get(node) {
+        Some(info) if !info.name.is_empty() => info.name.clone(),
+        _ => format!("{:016x}", node.0),
+    };
+    nodes.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sets(of: &[&[u64]]) -> VoterSets {
+        of.iter().map(|voters| voters.iter().copied().map(NodeId).collect()).collect()
+    }
+
+    fn full(of: &[&[u64]], lacking: &[u64], silent: &[u64]) -> Option<Vec<u64>> {
+        let room = |node: NodeId| match node.0 {
+            node if lacking.contains(&node) => Room::Lacks,
+            node if silent.contains(&node) => Room::Silent,
+            _ => Room::Has,
+        };
+        without_room(&sets(of), room).map(|full| full.into_iter().map(|node| node.0).collect())
+    }
+
+    #[test]
+    fn data_is_refused_when_those_with_room_are_no_majority() {
+        let three: &[&[u64]] = &[&[1, 2, 3]];
+        assert_eq!(full(three, &[], &[]), None);
+        assert_eq!(full(three, &[3], &[]), None, "one full voter stops nothing");
+        assert_eq!(full(three, &[2, 3], &[]), Some(vec![2, 3]));
+        assert_eq!(full(three, &[3], &[2]), Some(vec![3]), "one is full, one is silent");
+        assert_eq!(full(three, &[], &[2, 3]), None, "silence is no full disk");
+        assert_eq!(full(&[&[1, 2]], &[2], &[]), Some(vec![2]));
+        assert_eq!(full(&[&[1, 2, 3, 4, 5]], &[4, 5], &[]), None);
+        assert_eq!(full(&[&[1, 2, 3], &[3, 4, 5]], &[4, 5], &[]), Some(vec![4, 5]), "each set needs a majority");
+        assert_eq!(full(three, &[9], &[]), None, "a learner counts for nothing");
+    }
+
+    fn reached(of: &[&[u64]], walls: &[(u64, u64)]) -> Option<u64> {
+        let walls: BTreeMap<u64, u64> = walls.iter().copied().collect();
+        reached_by_majority(&sets(of), |node| walls.get(&node.0).copied().map(SpaceTime)).map(|time| time.0)
+    }
+
+    #[test]
+    fn a_minority_of_wrong_clocks_moves_nothing() {
+        let three: &[&[u64]] = &[&[1, 2, 3]];
+        assert_eq!(reached(three, &[(1, 900_000), (2, 101), (3, 100)]), Some(101), "one is far ahead");
+        assert_eq!(reached(three, &[(1, 1), (2, 101), (3, 100)]), Some(100), "one is far behind");
+        assert_eq!(reached(three, &[(1, 900_000), (3, 100)]), Some(100), "one has not reported");
+        assert_eq!(reached(three, &[(1, 900_000)]), None, "the leader alone decides nothing");
+        assert_eq!(reached(&[&[1, 2]], &[(1, 900_000), (2, 100)]), Some(100));
+        assert_eq!(reached(&[&[1]], &[(1, 7)]), Some(7));
+        assert_eq!(reached(&[&[1, 2, 3], &[3, 4, 5]], &[(1, 9), (2, 8), (3, 7), (4, 5), (5, 4)]), Some(5));
+    }
+
+    #[test]
+    fn nodes_without_a_name_are_named_by_their_ids() {
+        let infos = BTreeMap::from([
+            (NodeId(1), NodeInfo { name: "db1".to_owned(), ..NodeInfo::default() }),
+            (NodeId(2), NodeInfo::default()),
+        ]);
+        assert_eq!(listed(&[NodeId(1), NodeId(2)].into(), &infos), "db1, 0000000000000002");
+    }
+}

@@ -1,0 +1,160 @@
+//! Conclusions of the leader from what the members report.
+//!
+//! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall clocks.
+//! Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
+//!
+//! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while the
+//! voters that have room are no majority, and names those that lack it. A voter that was not heard for
+//! [`SILENT_AFTER`] counts as one without room, but only beside one that says so: silence alone is no full disk. A
+//! leader that refuses data because its own disk is full passes its leadership to a voter with room, if a majority has
+//! room.
+//!
+//! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
+//! across a failover. It falls behind while no member runs. A new leader makes that up from the wall clocks of a majority
+//! of the voters: space time rises to the latest time that a majority's clocks have reached. A wrong clock of a minority,
+//! the leader's own included, moves nothing. A group with one voter has no other clock to ask, so there the limit of a
+//! node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the clock, or the limit.
+//!
+//! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries before
+//! them: nobody else decides about time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use openraft::{
+    Instant,
+    async_runtime::{AsyncRuntime, WatchReceiver},
+    type_config::{TypeConfigExt, alias::InstantOf},
+};
+use thalweg_replica::{Leadership, NodeInfo};
+use thalweg_types::{NodeId, Term};
+
+use crate::{
+    consensus::Consensus,
+    facts::{MemberFacts, Room, VoterSets, listed, reached_by_majority, without_room},
+    types::Types,
+};
+
+/// Age of a report from which on its sender counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// Time from the beginning of a leadership in which reports of further voters can raise space time again.
+const CATCH_UP_FOR: Duration = Duration::from_secs(3);
+/// Distance between the wall clocks and space time up to which space time stays as it is. Wall clocks differ by such
+/// times, and the monotonic clocks that space time follows do not.
+const CATCH_UP_FROM: Duration = Duration::from_secs(1);
+/// Time between two attempts of a leader with a full disk to pass on its leadership.
+const PASS_ON_EVERY: Duration = Duration::from_secs(5);
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    /// Returns this node's facts, for the leader.
+    #[must_use]
+    pub fn own_facts(&self) -> MemberFacts {
+        let member = &self.0.member;
+        MemberFacts { lacks_room: member.log().short_bytes() > 0, wall: member.clock().wall() }
+    }
+
+    /// Notes the facts about another member, as it has just reported them.
+    pub fn report(&self, node: NodeId, facts: MemberFacts) {
+        self.0.facts.reports.borrow_mut().insert(node, (facts, Types::<Rt>::now()));
+    }
+
+    /// Draws the leader's conclusions from the reports.
+    pub(crate) async fn weigh_facts(&self) {
+        let Leadership::Leader { term } = self.0.member.leadership() else {
+            self.0.member.refuse_data(None);
+            self.0.facts.behind.set(None);
+            return;
+        };
+        let (sets, infos) = {
+            let metrics = self.0.raft.server_metrics();
+            let membership = metrics.borrow_watched().membership_config.membership().clone();
+            let sets: VoterSets =
+                membership.get_joint_config().iter().map(|set| set.iter().copied().map(NodeId).collect()).collect();
+            let infos: BTreeMap<NodeId, NodeInfo> =
+                membership.nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect();
+            (sets, infos)
+        };
+        self.0.facts.reports.borrow_mut().retain(|node, _| infos.contains_key(node));
+        self.catch_up(term, &sets);
+        let full = without_room(&sets, |voter| self.room_of(voter));
+        self.0.member.refuse_data(full.as_ref().map(|full| {
+            format!(
+                "a majority of the voters has no room for new data, because the disks of {} are full: add space there, \
+                 or delete or trim data",
+                listed(full, &infos)
+            )
+        }));
+        if full.is_none() && self.0.member.log().check_room().is_err() {
+            self.pass_on().await;
+        }
+    }
+
+    /// Returns the newest facts about a member and their age; `None` if it has never reported.
+    fn facts_of(&self, node: NodeId) -> Option<(MemberFacts, Duration)> {
+        if node == self.0.member.node() {
+            return Some((self.own_facts(), Duration::ZERO));
+        }
+        let (facts, at) = *self.0.facts.reports.borrow().get(&node)?;
+        Some((facts, Types::<Rt>::now().saturating_duration_since(at)))
+    }
+
+    fn room_of(&self, voter: NodeId) -> Room {
+        if voter == self.0.member.node() {
+            // A voter beside others announces a full disk before its last segment is full; the leader refuses data itself.
+            return if self.0.member.log().check_room().is_err() { Room::Lacks } else { Room::Has };
+        }
+        match self.facts_of(voter) {
+            Some((_, age)) if age > SILENT_AFTER => Room::Silent,
+            Some((facts, _)) if facts.lacks_room => Room::Lacks,
+            _ => Room::Has,
+        }
+    }
+
+    /// Raises space time to the latest time that a majority's wall clocks have reached, once at the beginning of each
+    /// leadership.
+    fn catch_up(&self, term: Term, sets: &VoterSets) {
+        let wall = |voter: NodeId| {
+            let (facts, age) = self.facts_of(voter)?;
+            (age <= SILENT_AFTER).then(|| facts.wall.plus(age))
+        };
+        let Some(reached) = reached_by_majority(sets, wall) else { return };
+        let (facts, clock) = (&self.0.facts, self.0.member.clock());
+        let behind = clock.behind(reached);
+        facts.behind.set(Some(behind));
+        let (led_term, led_since) = self.0.led_since.get();
+        let is_new = led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= CATCH_UP_FOR;
+        if !is_new && facts.caught_up_in.get() == term {
+            return;
+        }
+        let max = self.0.member.max_clock_jump();
+        let is_sole = sets.iter().all(|voters| voters.len() == 1);
+        if is_sole && !max.is_zero() && behind > max {
+            return;
+        }
+        facts.caught_up_in.set(term);
+        if behind > CATCH_UP_FROM {
+            clock.raise_to(reached);
+            facts.behind.set(Some(Duration::ZERO));
+        }
+    }
+
+    /// Begins to transfer the leadership to a voter with room that has most entries.
+    async fn pass_on(&self) {
+        let now = Types::<Rt>::now();
+        let is_early = |at: InstantOf<Types<Rt>>| now.saturating_duration_since(at) < PASS_ON_EVERY;
+        if self.0.facts.passed_on_at.get().is_some_and(is_early) {
+            return;
+        }
+        self.0.facts.passed_on_at.set(Some(now));
+        let status = self.status();
+        let has_room =
+            |node: NodeId| self.facts_of(node).is_some_and(|(facts, age)| !facts.lacks_room && age <= SILENT_AFTER);
+        let fit = status
+            .members
+            .iter()
+            .filter(|(node, member)| **node != self.0.member.node() && member.votes && has_room(**node));
+        if let Some((node, _)) = fit.max_by_key(|(_, member)| member.matched) {
+            // A voter that does not answer cannot take over; the next attempt finds another.
+            let _ = self.begin_transfer(Some(*node)).await;
+        }
+    }
+}
