@@ -71,7 +71,9 @@ pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, Set
 pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
 pub use membership::{ClusterMember, ClusterMembers, MemberHealth, MemberRole};
-pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_CHANNELS, MAX_POOL, Options, ReadFrom, Retries, Window};
+pub use options::{
+    DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_CHANNELS, MAX_POOL, MIN_REFRESH, Options, ReadFrom, Retries, Window,
+};
 pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
 pub use status::Status;

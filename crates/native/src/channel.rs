@@ -516,7 +516,7 @@ impl ChannelTask {
     fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
         let with_leader = match &self.session.app.cluster {
             // The leadership was lost while the command was on its way.
-            Some(cluster) if failure.code() == "not_leader" && failure.leader_address().is_none() => {
+            Some(cluster) if failure.code() == "not_leader" && !failure.has("leader") => {
                 Some(members::with_leader(cluster, failure.clone()))
             }
             _ => None,
