@@ -254,7 +254,7 @@ impl Requests {
             let proposed = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await;
             match &proposed {
                 Ok(index) => {
-                    tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed")
+                    tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
                 }
                 // Their senders retry these, and the log reports their cause once.
                 Err(ProposeError::NotLeader { .. } | ProposeError::NoLeader | ProposeError::Overloaded { .. }) => {

@@ -130,7 +130,7 @@ impl Cluster {
                 ClientFrame::ReadMembers(_) => {
                     tokio::time::sleep(node.far).await;
                     let addresses: Vec<_> = self.nodes.iter().map(|node| self.address(node.id)).collect();
-                    let members: Vec<_> = addresses.iter().zip(&self.nodes).map(|(address, node)| ClusterMember {
+                    let members = addresses.iter().zip(&self.nodes).map(|(address, node)| ClusterMember {
                         node: NodeId(node.id),
                         role: MemberRole::Voter,
                         health: MemberHealth::Alive,
