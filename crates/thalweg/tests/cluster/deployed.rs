@@ -77,7 +77,7 @@ fn the_containers_of_the_compose_file_found_a_cluster() {
 fn the_unit_starts_reloads_and_stops_a_node() {
     let unit = text("systemd/thalweg@.service");
     let value = |key: &str| {
-        let lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let mut lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         lines.next_back().unwrap_or_else(|| panic!("no {key}"))
     };
     assert_eq!(value("ExecStart").split_whitespace().collect::<Vec<_>>()[..2], ["/usr/local/bin/thalweg", "serve"]);
