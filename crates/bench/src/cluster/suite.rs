@@ -123,22 +123,22 @@ impl Suite<'_> {
 
     /// Runs a row once on our nodes (turn 0) or on the other system's (turn 1).
     fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
-        let (work, name) = (rounds.work, rounds.work.name());
-        let turn = match (turn, &mut self.peer) {
+        let work = rounds.work;
+        let (system, turn) = match (turn, &mut self.peer) {
             (0, _) => {
                 rounds.ours.push(work::run(self.nodes, work, self.options)?);
-                rounds.ours.last()
+                ("thalweg", rounds.ours.last())
             }
             (_, Some(peer)) if work.peer_has() => {
                 rounds.peer.push(peer.run(work, self.options)?);
-                rounds.peer.last()
+                ("etcd", rounds.peer.last())
             }
-            _ => None,
+            _ => return Ok(()),
         };
         if let Some(Turn { rate, p50_us, p99_us, validity, .. }) = turn {
-            let (round, validity) = (round + 1, validity.name());
+            let (round, name, validity) = (round + 1, work.name(), validity.name());
             let figures = format!("{rate:.0}/s, p50 {p50_us:.0} µs, p99 {p99_us:.0} µs, {validity}");
-            self.progress.step(&format!("round {round}, {name}: {figures}"));
+            self.progress.step(&format!("round {round}, {system}, {name}: {figures}"));
         }
         Ok(())
     }
