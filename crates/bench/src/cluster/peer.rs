@@ -63,9 +63,9 @@ impl Peer {
         let (send, lines) = channel();
         let output = child.stdout.take();
         std::thread::spawn(move || {
-            let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
+            let mut lines = output.into_iter().flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
             // Ends when the program does, or when nobody waits any more.
-            lines.into_iter().all(|line| send.send(line).is_ok())
+            lines.all(|line| send.send(line).is_ok())
         });
         let input = child.stdin.take();
         let greeting = Greeting { etcd: String::new(), go: String::new(), members, connections: 0 };
