@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use crate::{
     Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock,
-    publish::{Blocking, Publish},
+    announcements::Announcement,
+    node::NodeLink,
+    publish::{Blocking, Publish, Reach},
     registry::Registry,
     subject_table::Counters,
+    traffic::Traffic,
     wake::Wakes,
 };
 
@@ -55,20 +58,54 @@ impl Broker {
         self.run(batch, None, Blocking::Ignored).unwrap_or_default()
     }
 
+    /// Opens the link to another node of the cluster. The broker calls `notify` when the link has something to take, and when
+    /// the filters of this node have changed. At most `max_bytes` of messages, and at most 1/16 of [`BrokerConfig::max_queued_bytes`],
+    /// wait for the node; it misses more.
+    pub fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64) -> NodeLink {
+        let traffic = Arc::new(Traffic::default());
+        // Nodes that do not read must leave room for clients.
+        let max_bytes = max_bytes.min(self.registry.config.max_queued_bytes / 16);
+        let shared = self.registry.open_node(notify, max_bytes, Arc::clone(&traffic));
+        NodeLink::new(Link::new(shared, Arc::clone(&self.registry)), traffic, self.registry.config.seed)
+    }
+
+    /// Returns the filters to announce to a node that has the version `sent` of them, or none. Returns `None` if the node has
+    /// the newest version, or if this node announces nothing ([`BrokerConfig::announces`]).
+    #[must_use]
+    pub fn announcement(&self, sent: Option<u64>) -> Option<Announcement> {
+        self.registry.announcements.as_ref()?.since(sent)
+    }
+
+    /// Puts a batch that another node has published into the queues of this node's matching subscriptions: those without a
+    /// queue group, and one member of each of `groups`, which are in order. Never waits, like [`publish_now`](Self::publish_now).
+    pub fn publish_from_node(&self, batch: &Batch, groups: &[&[u8]]) -> Published {
+        self.run_to(batch, None, Blocking::Ignored, Reach::Clients { groups }).unwrap_or_default()
+    }
+
     fn run(
         &self,
         batch: &Batch,
         waiter: Option<&Arc<dyn Notify>>,
         blocking: Blocking,
     ) -> Result<Published, WouldBlock> {
+        self.run_to(batch, waiter, blocking, Reach::Everyone)
+    }
+
+    fn run_to(
+        &self,
+        batch: &Batch,
+        waiter: Option<&Arc<dyn Notify>>,
+        blocking: Blocking,
+        reach: Reach<'_>,
+    ) -> Result<Published, WouldBlock> {
         // Notifies when it is dropped, after the shard is unlocked.
         let mut wakes = Wakes::default();
         let registry = &*self.registry;
         let (hash, mut shard) = registry.shard(batch.subject().as_bytes());
-        let mut publish = Publish { batch, memory: &registry.memory, waiter, blocking, wakes: &mut wakes };
+        let mut publish = Publish { batch, memory: &registry.memory, waiter, blocking, reach, wakes: &mut wakes };
         let published = shard
             .with_interest(batch.subject(), hash, &registry.wildcards, |interest, dice| publish.run(interest, dice));
-        count(&mut shard.counters, batch, &published);
+        count(&mut shard.counters, batch, reach, &published);
         drop(shard);
         published
     }
@@ -81,13 +118,16 @@ impl Broker {
     }
 }
 
-fn count(counters: &mut Counters, batch: &Batch, published: &Result<Published, WouldBlock>) {
+fn count(counters: &mut Counters, batch: &Batch, reach: Reach<'_>, published: &Result<Published, WouldBlock>) {
     match published {
         Err(_) => counters.blocked += 1,
         Ok(published) => {
-            counters.batches += 1;
-            counters.messages += u64::from(batch.messages());
-            counters.unmatched += u64::from(!published.matched());
+            // What another node has published is counted there.
+            if matches!(reach, Reach::Everyone) {
+                counters.batches += 1;
+                counters.messages += u64::from(batch.messages());
+                counters.unmatched += u64::from(!published.matched());
+            }
             counters.deliveries += published.delivered;
             counters.missed += published.missed;
         }

@@ -15,6 +15,7 @@ use thalweg_types::{
 
 use crate::{
     Pattern,
+    announcements::{MAX_FILTERS, TooManyGroups},
     interest::Target,
     link::{Budget, LinkId, Outbound, Shared, SlotId, Subscription, TakeResult},
     options::{Credit, SubscribeOptions, SubscriptionId},
@@ -51,6 +52,10 @@ pub enum SubscribeError {
     /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
+    /// The node has reached the maximum number of queue groups that it announces to other nodes. A group counts once for
+    /// each pattern.
+    #[error("a node of a cluster has at most {MAX_FILTERS} queue groups, each counted once for each pattern")]
+    TooManyGroups,
     /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
@@ -65,6 +70,7 @@ classified!(SubscribeError {
     Self::TooMany { .. } => "too_many_subscriptions", Retry;
     Self::GroupName { .. } => "queue_group_name", Fix;
     Self::GroupFull => "queue_group_full", Retry;
+    Self::TooManyGroups => "too_many_queue_groups", Retry;
     Self::NoQueue => "queue_too_small", Fix;
     Self::Disconnected => "disconnected", Retry;
 });
@@ -138,7 +144,18 @@ impl Link {
         made
     }
 
-    fn insert(&self, id: SubscriptionId, pattern: Pattern, options: &SubscribeOptions) -> Result<(), SubscribeError> {
+    /// Returns true if the link is one to another node, whose subscriptions are not counted and not announced.
+    fn is_to_node(&self) -> bool {
+        self.shared.node.is_some()
+    }
+
+    /// Creates a subscription without counting it towards the limit of the broker.
+    pub(crate) fn insert(
+        &self,
+        id: SubscriptionId,
+        pattern: Pattern,
+        options: &SubscribeOptions,
+    ) -> Result<(), SubscribeError> {
         let (place, group) = {
             let mut state = self.shared.lock();
             if !state.is_open() {
@@ -148,19 +165,43 @@ impl Link {
                 return Err(SubscribeError::DuplicateId(id));
             }
             let max = self.registry.config.max_link_subscriptions;
-            if state.len() >= max {
+            if state.len() >= max && !self.is_to_node() {
                 return Err(SubscribeError::TooManyOnLink { max });
             }
             let make = |tag| Subscription::new(id, tag, pattern.clone(), options);
             let place = state.insert(id, options.policy, make);
             (place, state.get(id).and_then(|made| made.group.clone()))
         };
+        if self.announce(&pattern, group.as_ref()).is_err() {
+            self.shared.lock().remove(id, &self.registry.memory);
+            return Err(SubscribeError::TooManyGroups);
+        }
         let target = Target { link: Arc::clone(&self.shared), slot: place };
         if self.registry.insert(&pattern, group.as_ref(), target).is_err() {
             self.shared.lock().remove(id, &self.registry.memory);
+            self.renounce(&pattern, group.as_ref());
             return Err(SubscribeError::GroupFull);
         }
         Ok(())
+    }
+
+    /// Announces a subscription of a client to the other nodes.
+    fn announce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<(), TooManyGroups> {
+        let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else {
+            return Ok(());
+        };
+        if announcements.added(pattern, group)? {
+            self.registry.notify_nodes();
+        }
+        Ok(())
+    }
+
+    /// Announces the end of a subscription of a client.
+    fn renounce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) {
+        let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else { return };
+        if announcements.removed(pattern, group) {
+            self.registry.notify_nodes();
+        }
     }
 
     /// Ends a subscription and drops the messages in its queue.
@@ -168,6 +209,15 @@ impl Link {
     /// # Errors
     /// The link has no subscription with this id.
     pub fn unsubscribe(&self, id: SubscriptionId) -> Result<(), UnknownSubscription> {
+        if !self.remove(id) {
+            return Err(UnknownSubscription(id));
+        }
+        self.registry.uncount_subscriptions(1);
+        Ok(())
+    }
+
+    /// Ends a subscription without counting it. Returns false if it does not exist.
+    pub(crate) fn remove(&self, id: SubscriptionId) -> bool {
         let mut wakes = Wakes::default();
         let removed = {
             let mut state = self.shared.lock();
@@ -177,15 +227,15 @@ impl Link {
             removed
         };
         wakes.waiters(self.registry.memory.take_waiting());
-        let (place, subscription) = removed.ok_or(UnknownSubscription(id))?;
+        let Some((place, subscription)) = removed else { return false };
         self.forget(place, &subscription);
-        self.registry.uncount_subscriptions(1);
-        Ok(())
+        true
     }
 
     fn forget(&self, place: SlotId, subscription: &Subscription) {
         let target = Target { link: Arc::clone(&self.shared), slot: place };
         self.registry.remove(&subscription.pattern, subscription.group.as_ref(), &target);
+        self.renounce(&subscription.pattern, subscription.group.as_ref());
     }
 
     /// Permits the link to send further messages and bytes to a subscription.
@@ -259,7 +309,9 @@ impl Drop for Link {
         for (place, subscription) in &removed {
             self.forget(*place, subscription);
         }
-        self.registry.uncount_subscriptions(removed.len());
-        self.registry.close_link(self.shared.id);
+        if !self.is_to_node() {
+            self.registry.uncount_subscriptions(removed.len());
+            self.registry.close_link(self.shared.id);
+        }
     }
 }

@@ -154,6 +154,11 @@ impl Interest {
         self.groups.iter().flat_map(|groups| groups.values().map(Vec::as_slice))
     }
 
+    /// Returns the members of the queue group with this name; none if there is no such group.
+    pub(crate) fn group(&self, name: &[u8]) -> &[Target] {
+        self.groups.as_ref().and_then(|groups| groups.get(name)).map_or(&[], Vec::as_slice)
+    }
+
     pub(crate) fn insert(&mut self, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
         let Some(name) = group else {
             self.targets.insert(target);

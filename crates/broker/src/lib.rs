@@ -69,6 +69,11 @@
 //! **Requests.** A reply subject is part of the encoded message. [`Published::matched`] returns immediately
 //! whether a responder exists; [`Requests`] stores the pending requests and their deadlines.
 //!
+//! **Other nodes.** In a cluster, open a [`NodeLink`] for each other node. [`Broker::announcement`] returns the filters to
+//! send to it, and [`NodeLink::announced`] applies those that it sends. [`NodeLink::take`] returns the batches for it; batches
+//! from it go through [`Broker::publish_from_node`]. Send announcements before the batches that were taken earlier: then the
+//! node knows the reply subject of a request before it can publish the reply.
+//!
 //! **Caches.** [`Caches`] holds a node's caches by name; a [`Cache`] can be used from any thread. Every call
 //! takes the current time. A timer of the driver should call [`Caches::reclaim`] at about
 //! [`Caches::next_deadline`]; a late call only delays the release of memory, never what readers see.
@@ -94,6 +99,7 @@
 //! connection would share its socket. If a measurement of the server shows a benefit, several links can serve
 //! one connection, each with a part of the subscriptions, without changes here.
 
+mod announcements;
 mod batch;
 mod batching;
 mod broker;
@@ -104,6 +110,7 @@ mod link;
 mod losses;
 mod memory;
 mod moment;
+mod node;
 mod notify;
 mod options;
 mod publish;
@@ -111,12 +118,14 @@ mod registry;
 mod requests;
 mod subject;
 mod subject_table;
+mod traffic;
 mod wake;
 mod wildcards;
 
 use std::sync::{LockResult, PoisonError};
 
 pub use self::{
+    announcements::{Announcement, Filter, MAX_ANNOUNCED_MEMBERS, MAX_FILTERS},
     batch::{Batch, BatchError, FORMS},
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::Broker,
@@ -128,6 +137,7 @@ pub use self::{
     link::{Budget, LinkId, Outbound, TakeResult},
     losses::Losses,
     moment::Moment,
+    node::{FilterError, NodeBatch, NodeLink, NodeStats},
     notify::Notify,
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
     publish::{Published, WouldBlock},

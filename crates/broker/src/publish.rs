@@ -21,6 +21,11 @@
 //! A publisher that must not be stopped ignores the policy to block ([`Blocking::Ignored`]). Nothing is reserved then, and
 //! a subscription without room misses the batch and gets a notice of the loss.
 //!
+//! # Other nodes
+//! The filters of other nodes are subscriptions of links of their own (see [`node`](crate::node)), which never block
+//! publishers. A batch that another node has published reaches the clients of this node only ([`Reach::Clients`]): those
+//! without a queue group, and one member of each group for which that node has chosen this one.
+//!
 //! # Groups
 //! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the
 //! other picked member, then all remaining members; the first member with room receives the batch. A policy
@@ -36,7 +41,7 @@ use thalweg_types::classified;
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
-    link::{LinkId, OfferResult, ReserveResult},
+    link::{LinkId, OfferResult, ReserveResult, Shared},
     memory::Memory,
     notify::Notify,
     options::SubscriptionId,
@@ -47,19 +52,53 @@ use crate::{
 /// Result of a publish: how many subscriptions received the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Number of subscriptions whose queue received the batch. A queue group counts as one.
+    /// Number of subscriptions of this node whose queue received the batch. A queue group counts as one.
     pub delivered: u64,
-    /// Number of subscriptions that missed the batch because their queues were full. They will get a notice
-    /// of the loss.
+    /// Number of subscriptions of this node that missed the batch because their queues were full. They will get
+    /// a notice of the loss.
     pub missed: u64,
+    /// Number of other nodes whose queue received the batch, because they have announced a matching subscription.
+    pub nodes: u32,
+    /// Number of other nodes with a matching subscription that missed the batch because their queues were full.
+    pub nodes_missed: u32,
 }
 
 impl Published {
-    /// Returns true if the batch matched a subscription. If it matched none, a request can fail immediately,
-    /// because there are no responders.
+    /// Returns true if the batch matched a subscription of this node or of another one. If it matched none, a
+    /// request can fail immediately, because there are no responders.
     #[must_use]
     pub fn matched(&self) -> bool {
-        self.delivered + self.missed > 0
+        self.is_queued() || self.missed > 0 || self.nodes_missed > 0
+    }
+
+    /// Returns true if the queue of a subscription or of another node received the batch.
+    #[must_use]
+    pub fn is_queued(&self) -> bool {
+        self.delivered > 0 || self.nodes > 0
+    }
+
+    /// Counts the subscriptions of one link. The subscriptions of another node count as one: it gets the batch, or misses it.
+    fn note(&mut self, link: &Shared, batch: &Batch, queued: u64, missed: u64) {
+        match &link.node {
+            None => {
+                self.delivered += queued;
+                self.missed += missed;
+            }
+            Some(_) if queued > 0 => self.nodes += 1,
+            Some(traffic) if missed > 0 => {
+                self.nodes_missed += 1;
+                traffic.lost(batch.messages().into());
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Adds the result of another publish.
+    pub fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.missed += other.missed;
+        self.nodes += other.nodes;
+        self.nodes_missed += other.nodes_missed;
     }
 }
 
@@ -84,7 +123,20 @@ pub(crate) struct Publish<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,
+    pub(crate) reach: Reach<'a>,
     pub(crate) wakes: &'a mut Wakes,
+}
+
+/// Subscriptions that a publish reaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach<'a> {
+    /// Those of this node's clients and of other nodes.
+    Everyone,
+    /// Those of this node's clients, and one member of each of these queue groups. Another node has published the batch.
+    Clients {
+        /// Queue groups for which that node has chosen a member on this node, in order.
+        groups: &'a [&'a [u8]],
+    },
 }
 
 /// Treatment of subscriptions whose policy blocks publishers and whose queues are full.
@@ -119,6 +171,9 @@ enum MemberChoice<'t> {
 
 impl Publish<'_> {
     pub(crate) fn run(&mut self, interest: &Interest, dice: &mut MemberRng) -> Result<Published, WouldBlock> {
+        if let Reach::Clients { groups } = self.reach {
+            return Ok(self.run_for_clients(interest, groups, dice));
+        }
         let blocking = self.blocking;
         let targets = interest.targets().iter();
         let mut reserved: SmallVec<[&Target; 8]> = SmallVec::new();
@@ -136,7 +191,7 @@ impl Publish<'_> {
         let mut chosen: SmallVec<[Recipient<'_>; 16]> =
             targets.map(|target| (target, blocking.stops(target))).collect();
         for members in interest.groups() {
-            match self.choose_member(members, dice) {
+            match self.choose_member(members.len(), |at| &members[at], dice) {
                 MemberChoice::Room(member) => {
                     reserved.push(member);
                     chosen.push((member, true));
@@ -148,6 +203,27 @@ impl Publish<'_> {
         }
         chosen.sort_unstable();
         Ok(self.deliver(chosen.into_iter()))
+    }
+
+    /// Delivers a batch of another node.
+    fn run_for_clients(&mut self, interest: &Interest, groups: &[&[u8]], dice: &mut MemberRng) -> Published {
+        let is_client = |target: &&Target| !target.slot.tag.is_of_node();
+        let mut chosen: SmallVec<[Recipient<'_>; 16]> =
+            interest.targets().iter().filter(is_client).map(|target| (target, false)).collect();
+        for (at, name) in groups.iter().enumerate() {
+            if at > 0 && groups[at - 1] == *name {
+                continue;
+            }
+            let members: SmallVec<[&Target; 16]> = interest.group(name).iter().filter(is_client).collect();
+            match self.choose_member(members.len(), |at| members[at], dice) {
+                MemberChoice::Room(member) => chosen.push((member, true)),
+                MemberChoice::Overflows(member) => chosen.push((member, false)),
+                // Members never block a batch of another node.
+                MemberChoice::EmptyGroup | MemberChoice::AllBlock(_) => {}
+            }
+        }
+        chosen.sort_unstable();
+        self.deliver(chosen.into_iter())
     }
 
     /// Reserves room for the batch in the queue of a subscription that blocks publishers. If its queue is
@@ -183,16 +259,24 @@ impl Publish<'_> {
         blocked
     }
 
-    fn choose_member<'t>(&mut self, members: &'t [Target], dice: &mut MemberRng) -> MemberChoice<'t> {
-        let count = members.len();
+    /// Chooses one of `count` members of a queue group, each of which `member` returns by its number.
+    fn choose_member<'t>(
+        &mut self,
+        count: usize,
+        member: impl Fn(usize) -> &'t Target,
+        dice: &mut MemberRng,
+    ) -> MemberChoice<'t> {
+        if count == 0 {
+            return MemberChoice::EmptyGroup;
+        }
         let (one, other) = (dice.below(count), dice.below(count));
-        let first = if members[one].link.load() <= members[other].link.load() { one } else { other };
+        let first = if member(one).link.load() <= member(other).link.load() { one } else { other };
         let second = one + other - first;
         let rest = (1..count).map(|step| (first + step) % count).filter(|at| *at != second);
         let mut overflows = None;
         let mut blocks = None;
         for at in [first].into_iter().chain((second != first).then_some(second)).chain(rest) {
-            let member = &members[at];
+            let member = member(at);
             match self.reserve_in_group(member) {
                 Ok(ReserveResult::Yes) => return MemberChoice::Room(member),
                 Ok(ReserveResult::Full | ReserveResult::NoMemory) => overflows = overflows.or(Some(member)),
@@ -226,6 +310,7 @@ impl Publish<'_> {
             let mut link = shared.lock();
             let seq = link.next_seq();
             let (mut target, mut reserved) = (target, reserved);
+            let (mut queued, mut missed) = (0, 0);
             loop {
                 let offered = if reserved {
                     link.queue_reserved(target.slot, self.batch, seq)
@@ -233,8 +318,8 @@ impl Publish<'_> {
                     link.offer(target.slot, self.batch, seq, self.memory)
                 };
                 match offered {
-                    OfferResult::Queued => published.delivered += 1,
-                    OfferResult::Missed => published.missed += 1,
+                    OfferResult::Queued => queued += 1,
+                    OfferResult::Missed => missed += 1,
                     OfferResult::Ended => {}
                 }
                 match targets.next_if(|(next, _)| next.is_on_same_link(target)) {
@@ -242,6 +327,7 @@ impl Publish<'_> {
                     None => break,
                 }
             }
+            published.note(shared, self.batch, queued, missed);
             shared.note_load(&link);
             let told = link.must_notify();
             if !link.is_open() {

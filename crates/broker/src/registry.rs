@@ -23,11 +23,13 @@ use thalweg_types::{
 
 use crate::{
     Losses, Notify, Pattern,
+    announcements::Announcements,
     interest::{GroupFull, Target},
     link::{LinkId, Shared},
     locked,
     memory::Memory,
     subject_table::{self, Counters, Shard},
+    traffic::Traffic,
     wildcards::WildcardIndex,
 };
 
@@ -56,6 +58,9 @@ pub struct BrokerConfig {
     /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
     /// its patterns again.
     pub cached_subjects: usize,
+    /// True if other nodes are to know the patterns of the subscriptions, so that they pass matching messages on. Each
+    /// pattern then costs about 150 bytes more.
+    pub announces: bool,
     /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use
     /// the system's randomness, so that clients cannot choose colliding subjects.
     pub seed: u64,
@@ -70,6 +75,7 @@ impl BrokerConfig {
         max_link_bytes: DEFAULT_LINK_BYTES,
         max_queued_bytes: DEFAULT_BROKER_BYTES,
         cached_subjects: DEFAULT_CACHED_SUBJECTS,
+        announces: false,
         seed: 0,
     };
 }
@@ -144,6 +150,9 @@ pub(crate) struct Registry {
     next_link: AtomicU64,
     /// Open links, for figures only; a publish does not use this table.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
+    /// Patterns of the clients' subscriptions, if other nodes are to know them, and the links to these nodes.
+    pub(crate) announcements: Option<Announcements>,
+    nodes: Mutex<Vec<Weak<Shared>>>,
 }
 
 impl Registry {
@@ -160,6 +169,8 @@ impl Registry {
             subscriptions: AtomicUsize::new(0),
             next_link: AtomicU64::new(1),
             open: Mutex::default(),
+            announcements: config.announces.then(|| Announcements::new(config.seed)),
+            nodes: Mutex::default(),
         }
     }
 
@@ -171,9 +182,26 @@ impl Registry {
             return Err(TooManyLinks { max });
         }
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
-        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, notify));
+        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, notify, None));
         locked(self.open.lock()).insert(id, Arc::downgrade(&shared));
         Ok(shared)
+    }
+
+    /// Adds a link to another node, which does not count towards the limit of links. Its driver is also notified when the
+    /// filters of this node have changed.
+    pub(crate) fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64, traffic: Arc<Traffic>) -> Arc<Shared> {
+        let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
+        let shared = Arc::new(Shared::new(id, max_bytes, self.config.seed, notify, Some(traffic)));
+        let mut nodes = locked(self.nodes.lock());
+        nodes.retain(|node| node.strong_count() > 0);
+        nodes.push(Arc::downgrade(&shared));
+        shared
+    }
+
+    /// Notifies the drivers of the links to other nodes that the filters of this node have changed.
+    pub(crate) fn notify_nodes(&self) {
+        let nodes: Vec<_> = locked(self.nodes.lock()).iter().filter_map(Weak::upgrade).collect();
+        nodes.iter().for_each(|node| node.notify());
     }
 
     /// Removes a link, whose subscriptions were removed before.

@@ -53,6 +53,18 @@ classified!(RequestError {
     Self::TooMany { .. } => "too_many_requests", Retry;
 });
 
+impl RequestError {
+    /// Returns the error of a request that no subscriber has received, on this node or another one.
+    #[must_use]
+    pub fn of(published: Published) -> Option<Self> {
+        match (published.is_queued(), published.matched()) {
+            (true, _) => None,
+            (false, true) => Some(Self::Overloaded),
+            (false, false) => Some(Self::NoResponders),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Pending<T> {
     deadline: Moment,
@@ -123,11 +135,7 @@ impl<T> Requests<T> {
     /// Reports the result of publishing the request. Ends the request immediately if no subscriber received
     /// it.
     pub fn published(&mut self, reply_to: &Subject, published: Published) -> Option<(T, RequestError)> {
-        let error = match published {
-            Published { delivered: 0, missed: 0 } => RequestError::NoResponders,
-            Published { delivered: 0, .. } => RequestError::Overloaded,
-            _ => return None,
-        };
+        let error = RequestError::of(published)?;
         self.complete(reply_to).map(|waiting| (waiting, error))
     }
 
@@ -221,10 +229,10 @@ mod tests {
     fn nobody_to_answer_is_said_at_once() {
         let mut requests = table(10);
         let one = requests.begin(at(0), SECOND, 1).unwrap();
-        assert_eq!(requests.published(&one, Published { delivered: 1, missed: 3 }), None);
+        assert_eq!(requests.published(&one, Published { delivered: 1, missed: 3, ..Published::default() }), None);
         assert_eq!(requests.published(&one, Published::default()), Some((1, RequestError::NoResponders)));
         let two = requests.begin(at(0), SECOND, 2).unwrap();
-        let full = Published { delivered: 0, missed: 1 };
+        let full = Published { missed: 1, ..Published::default() };
         assert_eq!(requests.published(&two, full), Some((2, RequestError::Overloaded)));
         assert!(requests.is_empty());
     }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_broker::{Broker, NodeStats};
 use thalweg_replica::NodeInfo;
 use thalweg_serving::cluster::{
     ClusterError, ClusterFuture, ClusterHandle, ClusterReport, DigestComparison, EventLog, JoinRequest, NodeAddresses,
@@ -64,6 +65,16 @@ impl ClusterHandle for Node {
 
     fn announce(&self, serves: NodeAddresses) {
         self.announce_addresses(serves);
+    }
+
+    fn carry_subjects(&self, broker: &Broker) {
+        if let Err(error) = self.shared.mesh.start(broker) {
+            tracing::error!(%error, "no messages are carried between the nodes");
+        }
+    }
+
+    fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
+        self.shared.mesh.stats()
     }
 
     fn report(&self) -> ClusterReport {

@@ -13,8 +13,8 @@ use thalweg_replica::NodeInfo;
 use thalweg_transport::PeerTls;
 use thalweg_types::{ClusterId, NodeId};
 use thalweg_wire::peer::{
-    BeginTls, Challenge, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, Proof,
-    Protection, Rejected, Role, VERSION, Welcome, encode,
+    BeginTls, Challenge, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, MIN_VERSION, Nonce, PeerFrame, PeerKind,
+    Proof, Protection, Rejected, Role, VERSION, Welcome, encode,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -107,6 +107,8 @@ pub(crate) struct Peer {
     pub node: NodeId,
     pub address: String,
     pub channel: Channel,
+    /// Version of the protocol that both nodes use.
+    pub version: u16,
 }
 
 fn malformed(what: &str) -> HandshakeError {
@@ -131,7 +133,7 @@ async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result
 fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, HandshakeError> {
     let hello = Hello {
         magic: Hello::magic(),
-        min_version: VERSION,
+        min_version: MIN_VERSION,
         max_version: VERSION,
         cluster_low: credentials.cluster.0 as u64,
         cluster_high: (credentials.cluster.0 >> 64) as u64,
@@ -189,7 +191,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         nonce: &challenge.nonce,
         binding: &stream.binding()?,
     };
-    if challenge.version != VERSION {
+    if !(MIN_VERSION..=VERSION).contains(&challenge.version) {
         return Err(malformed("the node speaks another version of the protocol"));
     }
     if !credentials.secret.verify(Role::Acceptor, proven, &challenge.proof) {
@@ -274,7 +276,10 @@ fn check_hello(
 ) -> Result<(u16, Names), HandshakeError> {
     let Some(version) = hello.common_version() else {
         let (min, max) = (hello.min_version, hello.max_version);
-        return Err(refused("version", format!("this node speaks version {VERSION}, the other {min} to {max}")));
+        return Err(refused(
+            "version",
+            format!("this node speaks versions {MIN_VERSION} to {VERSION}, the other {min} to {max}"),
+        ));
     };
     if hello.cluster() != credentials.cluster.0 {
         return Err(refused("cluster", "the nodes belong to different clusters"));
@@ -319,7 +324,7 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     write_frame(stream, &Welcome { software: SOFTWARE }).await?;
-    Ok(Peer { node: hello.node, address: hello.address.to_owned(), channel: hello.channel })
+    Ok(Peer { node: hello.node, address: hello.address.to_owned(), channel: hello.channel, version })
 }
 
 /// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
@@ -380,7 +385,8 @@ mod tests {
     async fn nodes_of_one_cluster_meet() {
         let (dialled, accepted) = meet(node(1, 9, 5), node(2, 9, 5), Ok(())).await;
         assert_eq!(dialled.unwrap(), NodeId(2));
-        let peer = Peer { node: NodeId(1), address: "n1:1".to_owned(), channel: Channel::Control };
+        let (address, channel) = ("n1:1".to_owned(), Channel::Control);
+        let peer = Peer { node: NodeId(1), address, channel, version: VERSION };
         assert_eq!(accepted.unwrap(), peer);
     }
 

@@ -8,7 +8,8 @@
 //! consensus thread   Raft ──► Network ──► Link ──────── socket ───► Listener ──► Service ──► Raft of the other node
 //! ```
 //! Everything of a node's consensus runs on one thread, with a runtime of its own: the sockets between nodes, openraft, and
-//! the application of entries. So a heartbeat never waits for a thread of the server.
+//! the application of entries. So a heartbeat never waits for a thread of the server. Messages between subscribers of
+//! different nodes have a thread of their own (`subjects`).
 
 mod about;
 mod calls;
@@ -33,6 +34,7 @@ mod secured;
 mod service;
 mod shared;
 mod snapshots;
+mod subjects;
 mod tasks;
 #[cfg(test)]
 mod testing;

@@ -5,8 +5,8 @@
 //!
 //! A channel has a TCP connection of its own instead of a share of one connection. The kernel then divides the network
 //! between them, and a large frame of one channel never delays another one, which a single ordered byte stream could only
-//! approach by cutting all large frames. A node has at most eight connections to each other node: four that it dials, and
-//! four that the other dials.
+//! approach by cutting all large frames. A node has at most ten connections to each other node: five that it dials, of which
+//! `subjects` dials one, and five that the other dials.
 //!
 //! Dialling goes on when the request that began it has no more time, because a heartbeat has less time than the three round
 //! trips of a connection take between distant nodes.

@@ -56,6 +56,11 @@ pub(crate) trait Service: 'static {
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
 
+    /// Takes over a connection whose handshake has succeeded and that another thread serves. Returns the other connections.
+    fn take_over(&self, _peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
+        Some(stream)
+    }
+
     /// Serves a request, and returns the encoded reply. Requests of one connection are begun in their order, and each is
     /// polled once before the next is begun.
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
@@ -170,8 +175,9 @@ impl<S: Service> Shared<S> {
         if self.connections.get() >= MAX_CONNECTIONS {
             return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
         }
-        self.connections.set(self.connections.get() + 1);
         self.service.connected(&peer);
+        let Some(stream) = self.service.take_over(&peer, stream) else { return Ok(()) };
+        self.connections.set(self.connections.get() + 1);
         let served = self.serve(&peer, stream).await;
         self.connections.set(self.connections.get() - 1);
         Ok(served?)

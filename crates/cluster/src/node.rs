@@ -39,6 +39,7 @@ use crate::{
     peers::Peers,
     service::Requests,
     shared::{Call, Shared},
+    subjects::Mesh,
     tasks::Tasks,
     types::Rt,
 };
@@ -109,7 +110,7 @@ struct Start {
     cluster: ClusterId,
     options: NodeOptions,
     listener: std::net::TcpListener,
-    address: SocketAddr,
+    credentials: Credentials,
     calls: mpsc::UnboundedReceiver<Call>,
     stop: watch::Receiver<bool>,
     events: Arc<EventLog>,
@@ -132,11 +133,21 @@ impl Node {
         let (stop, stopping) = watch::channel(false);
         let events = Arc::new(EventLog::default());
         let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
+        let advertise = if options.advertise.is_empty() { address.to_string() } else { options.advertise.clone() };
+        let credentials = Credentials {
+            cluster,
+            node: parts.member.node(),
+            address: advertise,
+            secret: options.secret.clone(),
+            tls: options.tls.clone(),
+        };
+        let mesh = Mesh::new(credentials.clone(), stopping.clone());
         let shared = Arc::new(Shared {
             member: parts.member.clone(),
             db: db.clone(),
             report: Mutex::new(report),
             events: Arc::clone(&events),
+            mesh,
             calls,
             stop,
             thread: Mutex::default(),
@@ -147,7 +158,7 @@ impl Node {
             cluster,
             options,
             listener,
-            address,
+            credentials,
             calls: receiver,
             stop: stopping,
             events,
@@ -188,6 +199,7 @@ impl Node {
         {
             tracing::error!("the consensus thread has panicked");
         }
+        self.shared.mesh.join();
     }
 
     /// Sends a call to the consensus thread; its answer arrives at the returned receiver.
@@ -231,23 +243,19 @@ fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sen
 
 /// Starts all parts of a node. Returns the future that runs until the node stops.
 async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output = ()> + use<>, NodeError> {
-    let Start { db, parts, cluster, options, listener, address, calls, mut stop, events } = start;
+    let Start { db, parts, cluster, options, listener, credentials, calls, mut stop, events } = start;
+    let address = options.listen;
     let bound = |error| NodeError::Bind { address, error };
     let listener = TcpListener::from_std(listener).map_err(bound)?;
-    let advertise = if options.advertise.is_empty() { address.to_string() } else { options.advertise.clone() };
+    let address = listener.local_addr().map_err(bound)?;
+    let advertise = credentials.address.clone();
     let MemberParts { log, member, .. } = parts;
     let protection = match &options.tls {
         None => "plain",
         Some(tls) if tls.has_authority() => "tls with an authority",
         Some(_) => "tls with the secret",
     };
-    let credentials = Rc::new(Credentials {
-        cluster,
-        node: member.node(),
-        address: advertise.clone(),
-        secret: options.secret.clone(),
-        tls: options.tls.clone(),
-    });
+    let credentials = Rc::new(credentials);
     let ears = Ears::new(options.consensus.lease(), options.detector);
     let events = Events(events);
     let network = Network::new(Rc::clone(&credentials), ears.clone());
@@ -276,7 +284,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     let data = Data(db.clone());
     let requests = Requests::new(
         consensus.clone(),
-        (network.clone(), ears.clone(), events.clone()),
+        (network.clone(), ears.clone(), events.clone(), shared.mesh.clone()),
         snapshots,
         data.clone(),
         about,

@@ -31,6 +31,7 @@ use thalweg_wire::peer::{
     PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer,
     Transferred,
 };
+use tokio::net::TcpStream;
 
 use crate::{
     about::AboutNode,
@@ -45,6 +46,8 @@ use crate::{
     link::UNKNOWN,
     listener::Service,
     network::Network,
+    secured::Secured,
+    subjects::Mesh,
     types::Rt,
 };
 
@@ -64,6 +67,11 @@ impl Refusal {
     fn new(class: Action, code: &str, text: impl fmt::Display) -> Self {
         Self { class, code: code.to_owned(), text: text.to_string(), leader: None }
     }
+}
+
+/// Returns the names of requests for a log line. Their node has escaped them; a line cannot be broken in any case.
+fn printable(names: &str) -> String {
+    names.chars().filter(|char| !char.is_control()).collect()
 }
 
 impl From<ProposeError> for Refusal {
@@ -144,6 +152,7 @@ pub(crate) struct Requests {
     pub network: Network,
     pub ears: Ears,
     pub events: Events,
+    pub mesh: Mesh,
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
@@ -159,13 +168,13 @@ impl fmt::Debug for Requests {
 impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
-        (network, ears, events): (Network, Ears, Events),
+        (network, ears, events, mesh): (Network, Ears, Events, Mesh),
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
         data: Data,
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), RefCell::default());
-        Self { consensus, network, ears, events, snapshots, data, about, receiving }
+        Self { consensus, network, ears, events, mesh, snapshots, data, about, receiving }
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -236,16 +245,24 @@ impl Requests {
         reply(id, result.await)
     }
 
-    async fn propose(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+    async fn propose(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = Propose::decode_body(&body)?;
             let purpose = if frame.reclaims { Purpose::Reclaim } else { Purpose::Data };
             let payload = body.slice_ref(frame.payload.0);
-            if !frame.request.is_empty() {
-                tracing::debug!(request = frame.request, bytes = payload.len(), "forwarded commands");
+            let (request_id, bytes) = (printable(frame.request), payload.len());
+            let proposed = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await;
+            match &proposed {
+                Ok(index) => {
+                    tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
+                }
+                // Their senders retry these, and the log reports their cause once.
+                Err(ProposeError::NotLeader { .. } | ProposeError::NoLeader | ProposeError::Overloaded { .. }) => {
+                    tracing::debug!(%from, request_id, bytes, "forwarded commands are refused");
+                }
+                Err(error) => tracing::warn!(%from, request_id, bytes, "forwarded commands failed: {error}"),
             }
-            let index = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await?;
-            Ok(Proposed { index })
+            Ok(Proposed { index: proposed? })
         };
         reply(id, result.await)
     }
@@ -410,6 +427,15 @@ impl Service for Requests {
             self.ears.reconnected(peer.node);
         }
         self.network.introduce(peer.node, &peer.address);
+        self.mesh.connected(peer);
+    }
+
+    fn take_over(&self, peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
+        if peer.channel != Channel::Subjects {
+            return Some(stream);
+        }
+        self.mesh.accept(peer.node, stream);
+        None
     }
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {
@@ -427,7 +453,7 @@ impl Service for Requests {
             Some(PeerKind::Transfer) => boxed(self.transfer(id, body)),
             Some(PeerKind::Ping) => boxed(ready(self.ping(from, id, &body))),
             Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
-            Some(PeerKind::Propose) => boxed(self.propose(id, body)),
+            Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),
             Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
             Some(PeerKind::AskDigest) => boxed(self.ask_digest(id, body)),

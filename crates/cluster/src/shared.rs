@@ -13,6 +13,8 @@ use thalweg_types::{Index, NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::subjects::Mesh;
+
 /// A call to the consensus thread.
 pub(crate) enum Call {
     Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
     pub db: Database,
     pub report: Mutex<ClusterReport>,
     pub events: Arc<EventLog>,
+    pub mesh: Mesh,
     pub calls: mpsc::UnboundedSender<Call>,
     pub stop: watch::Sender<bool>,
     pub thread: Mutex<Option<JoinHandle<()>>>,

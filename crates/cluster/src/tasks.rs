@@ -119,6 +119,7 @@ impl Tasks {
             }
             let others: Vec<_> =
                 report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
+            self.shared.mesh.update(&report);
             if !report.members.is_empty() {
                 self.ears.watch(&others);
                 self.peers.keep(&others);

@@ -22,14 +22,22 @@ use crate::{
     cursor::{ScanCursor, ScanPoint},
     database::Database,
     error::{ReadError, WriteError, holds, refusal},
+    scan_page::{OwnedPair, Page, PageBuilder},
     scan_range::{Order, ScanRange},
     watch::{Watch, WatchError, WatchKeys},
 };
 
-/// Number of pairs that [`KeyspaceIter`] reads ahead.
-const PAGE_ITEMS: usize = 256;
+/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges end before, and a caller that stops early has not paid
+/// for many more pairs than it took.
+const FIRST_PAGE_ITEMS: usize = 128;
+/// Factor by which the number of pairs grows from page to page, since each page searches its first key anew.
+const PAGE_GROWTH: usize = 4;
+/// Maximum number of pairs that [`KeyspaceIter`] reads ahead.
+const MAX_PAGE_ITEMS: usize = 1024;
 /// Number of bytes after which [`KeyspaceIter`] stops reading ahead.
-const PAGE_BYTES: usize = 1024 * 1024;
+const PAGE_BYTES: usize = 256 * 1024;
+/// Expected bytes of a pair, before a scan has seen one.
+const LIKELY_PAIR_BYTES: usize = 128;
 
 /// The value of a key, with its revision and expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,12 +239,13 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Iterates over the pairs of a range, as owned copies from one consistent view. The iterator holds about 1 MiB of
-    /// pairs, and keeps the view's data alive until it is dropped.
+    /// Iterates over the pairs of a range, as owned copies from one consistent view. The iterator reads ahead, up to
+    /// about 256 KiB of pairs, and keeps the view's data alive until it is dropped. Pairs that were read together share
+    /// memory: a pair that is kept for long keeps up to 256 KiB, so copy it if you keep few of many.
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
         let snapshot = self.db.inner.open.machine.read_view();
-        KeyspaceIter::new(self, snapshot, range.clone(), range, None)
+        KeyspaceIter::new(self, snapshot, range, None, None)
     }
 
     /// Iterates like [`iter`](Self::iter), but over the contents that the keyspace had at a revision; see
@@ -245,7 +254,7 @@ impl Keyspace {
         let snapshot = self.db.inner.open.machine.read_view();
         let at = ScanPoint { revision, time: SpaceTime(0) };
         snapshot.past(self.id, at.revision, at.time)?;
-        Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
+        Ok(KeyspaceIter::new(self, snapshot, range, None, Some(at)))
     }
 
     /// Continues a scan after the position in a [cursor](KeyspaceIter::cursor), which a scan of the same range
@@ -253,12 +262,12 @@ impl Keyspace {
     /// returns [`Compacted`](ReadError::Compacted) if this revision is no longer kept. Without history it shows the
     /// present contents.
     pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
-        let rest = cursor.remaining_range(self.id, &range)?;
+        cursor.check_range(self.id, &range)?;
         let snapshot = self.db.inner.open.machine.read_view();
         if let Some(at) = cursor.at {
             snapshot.past(self.id, at.revision, at.time)?;
         }
-        Ok(KeyspaceIter::new(self, snapshot, range, rest, cursor.at))
+        Ok(KeyspaceIter::new(self, snapshot, range, Some(cursor.last.clone()), cursor.at))
     }
 }
 
@@ -268,21 +277,41 @@ pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,
     /// Range that the caller requested.
-    whole: ScanRange,
-    /// Part of the range that is still to be read; one of its bounds moves with each page.
     range: ScanRange,
+    /// Last key that was read, after which the next page begins; `None` at the beginning of the range.
+    last: Option<Vec<u8>>,
     /// Past revision that the iterator shows; `None` for the newest revision of the view.
     at: Option<ScanPoint>,
+    /// Number of pairs until the limit of the range; 0 also at the end of the range.
     left: u64,
-    page: std::vec::IntoIter<(Bytes, Entry)>,
+    page: Page,
+    /// Number of pairs of the next page, and the expected bytes of each.
+    page_items: usize,
+    pair_bytes: usize,
     failed: bool,
 }
 
 impl KeyspaceIter {
-    fn new(keyspace: &Keyspace, snapshot: ReadView, whole: ScanRange, range: ScanRange, at: Option<ScanPoint>) -> Self {
+    fn new(
+        keyspace: &Keyspace,
+        snapshot: ReadView,
+        range: ScanRange,
+        last: Option<Vec<u8>>,
+        at: Option<ScanPoint>,
+    ) -> Self {
         let left = range.limit.unwrap_or(u64::MAX);
-        let page = Vec::new().into_iter();
-        Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }
+        Self {
+            keyspace: keyspace.clone(),
+            snapshot,
+            range,
+            last,
+            at,
+            left,
+            page: Page::default(),
+            page_items: FIRST_PAGE_ITEMS,
+            pair_bytes: LIKELY_PAIR_BYTES,
+            failed: false,
+        }
     }
 
     /// Revision of the keyspace that the iterator shows.
@@ -299,59 +328,79 @@ impl KeyspaceIter {
             (None, Err(HistoryError::NoHistory)) => None,
             (None, Err(error)) => return Err(error.into()),
         };
-        Ok(ScanCursor::new(self.keyspace.id, &self.whole, at, last))
+        Ok(ScanCursor::new(self.keyspace.id, &self.range, at, last))
     }
 
     /// Returns the next pairs: at most `max_items` pairs with slightly more than `max_bytes` bytes at most; empty at
-    /// the end of the range.
+    /// the end of the range. Pairs that the iterator has read ahead for [`next`](Iterator::next) are not among them.
+    /// The pairs share memory, as those of the iterator do.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
-        let mut pairs = Vec::new();
-        let mut bytes = 0;
+        Ok(self.read_page(max_items, max_bytes)?.map(entry).collect())
+    }
+
+    fn read_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Page, ReadError> {
         let items = max_items.min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let range = StoredRange { limit: items, ..self.range.stored() };
+        if items == 0 {
+            return Ok(Page::default());
+        }
+        let room = items.min(MAX_PAGE_ITEMS).min(max_bytes / self.pair_bytes + 1);
+        let mut pairs = PageBuilder::with_room(room, self.pair_bytes);
+        let (mut bytes, mut is_cut) = (0, false);
+        let mut range = StoredRange { limit: items, ..self.range.stored() };
+        if let Some(last) = &self.last {
+            match self.range.order {
+                Order::Ascending => range.start = Bound::Excluded(last),
+                Order::Descending => range.end = Bound::Excluded(last),
+            }
+        }
         let visit = &mut |item: ScanItem<'_>| {
-            bytes += item.key.len() + item.value.len();
-            budget::charge(read_bytes(item.key.len() + item.value.len()))?;
-            let value = Bytes::copy_from_slice(item.value);
-            let entry = Entry { value, revision: item.revision, expiry: item.expiry };
-            pairs.push((Bytes::copy_from_slice(item.key), entry));
-            if bytes >= max_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let pair_bytes = item.key.len() + item.value.len();
+            budget::charge(read_bytes(pair_bytes))?;
+            bytes += pair_bytes;
+            pairs.push(item.key, item.value, item.revision, item.expiry);
+            is_cut = bytes >= max_bytes;
+            if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         match self.at {
             Some(at) => self.keyspace.scan_past(&self.snapshot, at, &range, visit)?,
             None => self.keyspace.scan_snapshot(&self.snapshot, &range, visit)?,
         }
-        self.left -= pairs.len() as u64;
-        match pairs.last() {
-            Some((last, _)) => self.move_past(last),
-            None => self.left = 0,
+        // A scan that nothing has ended early has met the end of the range. Another one would only search for it again.
+        let is_at_end = pairs.len() < items && !is_cut && !budget::is_spent();
+        self.left = if is_at_end { 0 } else { self.left - pairs.len() as u64 };
+        if self.left > 0
+            && let Some(last) = pairs.last_key()
+        {
+            let position = self.last.get_or_insert_default();
+            position.clear();
+            position.extend_from_slice(last);
+            self.pair_bytes = (pairs.shared_bytes() / pairs.len()).max(1);
         }
-        Ok(pairs)
+        Ok(pairs.finish())
     }
+}
 
-    fn move_past(&mut self, last: &[u8]) {
-        let bound = Bound::Excluded(last.to_vec());
-        match self.range.order {
-            Order::Ascending => self.range.start = bound,
-            Order::Descending => self.range.end = bound,
-        }
-    }
+#[inline]
+fn entry((key, value, revision, expiry): OwnedPair) -> (Bytes, Entry) {
+    (key, Entry { value, revision, expiry })
 }
 
 impl Iterator for KeyspaceIter {
     type Item = Result<(Bytes, Entry), ReadError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(pair) = self.page.next() {
-            return Some(Ok(pair));
+            return Some(Ok(entry(pair)));
         }
         if self.failed || self.left == 0 {
             return None;
         }
-        match self.next_page(PAGE_ITEMS, PAGE_BYTES) {
+        match self.read_page(self.page_items, PAGE_BYTES) {
             Ok(page) => {
-                self.page = page.into_iter();
-                self.page.next().map(Ok)
+                self.page_items = (self.page_items * PAGE_GROWTH).min(MAX_PAGE_ITEMS);
+                self.page = page;
+                self.page.next().map(|pair| Ok(entry(pair)))
             }
             Err(error) => {
                 self.failed = true;

@@ -205,7 +205,7 @@ impl Publishing {
                 self.blocked.push_back(BlockedItem::Done(done));
                 return Err(told);
             };
-            add(&mut total, published);
+            total.add(published);
         }
         Ok(total)
     }
@@ -244,7 +244,7 @@ impl Publishing {
                 BlockedItem::Batch(batch) => match to.broker.publish(batch, Some(to.waiter)) {
                     Ok(published) => {
                         self.caused.add(batch.encoded().len(), published.delivered);
-                        add(&mut self.total, published);
+                        self.total.add(published);
                     }
                     Err(_) => break,
                 },
@@ -301,11 +301,6 @@ pub(crate) struct PublishTarget<'a> {
     pub broker: &'a Broker,
     /// Handle that wakes the channel's task.
     pub waiter: &'a Arc<dyn Notify>,
-}
-
-fn add(total: &mut Published, published: Published) {
-    total.delivered += published.delivered;
-    total.missed += published.missed;
 }
 
 impl From<BatchError> for Failure {

@@ -62,13 +62,13 @@ fn publish_all(
     let Subjects { publishing, app, waiter, .. } = &mut *turn.subjects;
     let to = PublishTarget { broker: &app.views.broker, waiter };
     match publishing.publish(&to, batches) {
-        Ok(Published { delivered, missed }) => {
+        Ok(Published { delivered, missed, .. }) => {
             turn.out.reply(request.id, &wire::Published { delivered, missed })?;
             Ok(Handled::Replied)
         }
         Err(_) if request.id == 0 => Ok(Handled::Replied),
         Err(told) => Ok(Handled::later(async move {
-            let Published { delivered, missed } = told.await.map_err(|_| failure::stopping())?;
+            let Published { delivered, missed, .. } = told.await.map_err(|_| failure::stopping())?;
             Ok(Reply::frame(wire::Published { delivered, missed }))
         })),
     }
@@ -126,11 +126,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
 
 /// Returns a failure if an asked message reached no subscriber.
 fn require_subscriber(published: Published) -> Result<(), Failure> {
-    match published {
-        Published { delivered: 0, missed: 0 } => Err(Failure::of(&RequestError::NoResponders)),
-        Published { delivered: 0, .. } => Err(Failure::of(&RequestError::Overloaded)),
-        _ => Ok(()),
-    }
+    RequestError::of(published).map_or(Ok(()), |error| Err(Failure::of(&error)))
 }
 
 /// Replies to an `ask` request with the first message of `answer`, the batch that a subscriber has published as its

@@ -497,13 +497,13 @@ impl Shared {
     fn commit_queued(&self, mut role: RoleGuard<'_>, lanes: Lanes) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes);
-        let before = self.machine.steps();
+        let before = self.machine.work();
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
             [_] => self.commit_many(&mut role, &taken.proposals),
             ends => self.commit_group(&mut role, &taken.proposals, ends, &mut taken.steps),
         };
-        if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.steps()) {
+        if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.work()) {
             taken.steps.push(after - before);
         }
         taken.learn();
@@ -618,14 +618,14 @@ impl Shared {
             return taken.iter().map(|_| Err(error.clone())).collect();
         }
         for (payload, appended) in &written {
-            let (index, before) = (role.next, self.machine.steps());
+            let (index, before) = (role.next, self.machine.work());
             role.outcomes.clear();
             match self.apply_entry(role, (index, time), payload, appended) {
                 Ok(()) => {
                     let durability = level.max(Durability::Os);
                     let committed = |outcome| Ok(Committed { durability, outcome: Some(outcome) });
                     answers.extend(role.outcomes.drain(..).map(committed));
-                    steps.extend(before.and_then(|before| Ok(self.machine.steps()? - before)));
+                    steps.extend(before.and_then(|before| Ok(self.machine.work()? - before)));
                 }
                 Err(error) => {
                     answers.extend((answers.len()..taken.len()).map(|_| Err(error.clone())));

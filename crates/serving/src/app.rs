@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use thalweg_engine::{AsyncDatabase, Database, Keyspace, Stream};
+use thalweg_engine::{AsyncDatabase, Database, Keyspace, Origin, Stream};
 use thalweg_types::command::StreamConfig;
 use tokio::sync::watch;
 
@@ -86,6 +86,10 @@ impl App {
         stopping: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let admission = Admission::new(&config);
+        let views = Arc::new(Views::new(&config, cluster.is_some()));
+        if let Some(cluster) = &cluster {
+            cluster.handle.carry_subjects(&views.broker);
+        }
         Arc::new(Self {
             slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
@@ -99,7 +103,7 @@ impl App {
             readers: Readers::with_bytes(config.reading_bytes()),
             bulk: BulkTurns::new(&Arc::default()),
             stopping,
-            views: Arc::new(Views::new(&config)),
+            views,
             started: Instant::now(),
             // Random per process, so that the ids of two runs differ. Correctness does not depend on it.
             id_seed: RandomState::new().build_hasher().finish(),
@@ -111,6 +115,13 @@ impl App {
     /// Returns a number that this process has not returned before, for use as an id.
     pub fn new_number(&self) -> u64 {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the origin of a client's commands. The request is named if this node may forward them to the leader of a
+    /// cluster; `name` is called only then.
+    pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
+        let forwards = self.cluster.as_ref().is_some_and(|cluster| !cluster.handle.leads());
+        Origin { client: Some(Arc::clone(account.client())), request: forwards.then(|| name().into()) }
     }
 
     /// Finds a keyspace. Returns an error if it does not exist.

@@ -67,9 +67,10 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// Creates a broker without subscriptions and no caches, with the configured bounds.
+    /// Creates a broker without subscriptions and no caches, with the configured bounds. In a cluster, the broker announces
+    /// its subscriptions to the other nodes.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, is_in_cluster: bool) -> Self {
         let random = RandomState::new();
         let broker = Broker::new(BrokerConfig {
             max_links: MAX_LINKS,
@@ -78,6 +79,7 @@ impl Views {
             max_link_bytes: config.max_link_bytes.0,
             max_queued_bytes: config.max_queued_bytes.0,
             cached_subjects: config.cached_subjects(),
+            announces: is_in_cluster,
             seed: random.hash_one("broker"),
         });
         Self {
@@ -217,7 +219,7 @@ impl Views {
     /// the outcome of each batch as JSON.
     pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
         let told = batches.iter().map(|batch| {
-            let Published { delivered, missed } = self.broker.publish_now(batch);
+            let Published { delivered, missed, .. } = self.broker.publish_now(batch);
             json!({ "delivered": delivered, "missed": missed })
         });
         told.collect()

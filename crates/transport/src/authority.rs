@@ -78,6 +78,13 @@ fn failed(error: impl std::fmt::Display) -> IdentityError {
     IdentityError::Generate { reason: error.to_string() }
 }
 
+/// Returns a name with the end of a public key, which is as random as the key.
+fn unique_name(key: &KeyPair) -> String {
+    let public = key.public_key_raw();
+    let end: String = public[public.len().saturating_sub(4)..].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("Thalweg cluster {end}")
+}
+
 impl CertificateFiles {
     /// Returns the files of an authority in a directory.
     #[must_use]
@@ -105,15 +112,17 @@ impl CertificateFiles {
 }
 
 impl Authority {
-    /// Makes an authority and writes its files.
-    pub fn create(files: &CertificateFiles, name: &str, validity: Validity) -> Result<(), IdentityError> {
+    /// Makes an authority and writes its files. Without a name it has one that no other has: two authorities of one name
+    /// could be confused.
+    pub fn create(files: &CertificateFiles, name: Option<&str>, validity: Validity) -> Result<(), IdentityError> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let name = name.map_or_else(|| unique_name(&key), str::to_owned);
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         validity.set(&mut params);
-        let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?;
         files.write(&certificate, &key, Existing::Keep)
     }

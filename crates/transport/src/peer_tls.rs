@@ -20,7 +20,8 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -167,14 +168,37 @@ impl PeerTls {
         // Without an authority the name does not matter, and addresses of nodes may have any form.
         let name =
             if self.has_authority() { server_name(host)? } else { ServerName::from(IpAddr::from([127, 0, 0, 1])) };
-        let connected = TlsConnector::from(Arc::clone(&self.configs().client)).connect(name, stream).await?;
-        Ok(PeerStream(connected.into()))
+        let connected = TlsConnector::from(Arc::clone(&self.configs().client)).connect(name, stream).await;
+        Ok(PeerStream(connected.map_err(explained)?.into()))
     }
 
     /// Begins a session as the side that has accepted.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<PeerStream<S>> {
-        let accepted = TlsAcceptor::from(Arc::clone(&self.configs().server)).accept(stream).await?;
-        Ok(PeerStream(accepted.into()))
+        let accepted = TlsAcceptor::from(Arc::clone(&self.configs().server)).accept(stream).await;
+        Ok(PeerStream(accepted.map_err(explained)?.into()))
+    }
+}
+
+/// Returns what an error of a session means, if its own words do not say it. The signature of another authority with the
+/// name of ours is bad; without an authority of its name, the issuer is unknown.
+fn meaning(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some("the certificate is signed by another authority, or by none")
+        }
+        Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+            Some("the other node says that this node's certificate is signed by another authority, or by none")
+        }
+        _ => None,
+    }
+}
+
+/// Adds to an error of a session what it means.
+fn explained(error: io::Error) -> io::Error {
+    let meaning = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(meaning);
+    match meaning {
+        Some(meaning) => io::Error::new(error.kind(), format!("{error}: {meaning}")),
+        None => error,
     }
 }
 
@@ -214,7 +238,7 @@ fn read_files(files: &PeerTlsFiles) -> Result<Configs, PeerTlsError> {
     check().map_err(|error| PeerTlsError::Rejected {
         certificate: files.certificate.clone(),
         authorities: files.authorities.clone(),
-        reason: error.to_string(),
+        reason: meaning(&error).map_or_else(|| error.to_string(), |meaning| format!("{error}: {meaning}")),
     })?;
     Ok(configs(&identity, server, client))
 }
@@ -247,7 +271,8 @@ impl<S> PeerStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PeerStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        // The side that dials learns from its first read that its certificate is rejected.
+        Pin::new(&mut self.0).poll_read(cx, buf).map_err(explained)
     }
 }
 

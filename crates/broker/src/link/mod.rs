@@ -21,10 +21,10 @@ pub use self::outbound::{Budget, Outbound, TakeResult};
 use self::state::LinkState;
 pub(crate) use self::{
     queue::Subscription,
-    slot::SlotId,
+    slot::{Receiver, SlotId},
     state::{OfferResult, ReserveResult},
 };
-use crate::{locked, notify::Notify};
+use crate::{locked, notify::Notify, traffic::Traffic};
 
 /// Number of a link in its broker. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,11 +38,21 @@ pub(crate) struct Shared {
     /// Number of messages queued on the link, as of the last change. Publishers use it to find the less
     /// loaded member of a queue group.
     load: AtomicU64,
+    /// Counters of the exchange with another node, if this is a link to one.
+    pub(crate) node: Option<Arc<Traffic>>,
 }
 
 impl Shared {
-    pub(crate) fn new(id: LinkId, max_bytes: u64, seed: u64, notify: Arc<dyn Notify>) -> Self {
-        Self { id, state: Mutex::new(LinkState::new(max_bytes, seed)), notify, load: AtomicU64::new(0) }
+    pub(crate) fn new(
+        id: LinkId,
+        max_bytes: u64,
+        seed: u64,
+        notify: Arc<dyn Notify>,
+        node: Option<Arc<Traffic>>,
+    ) -> Self {
+        let receiver = if node.is_some() { Receiver::Node } else { Receiver::Client };
+        let state = Mutex::new(LinkState::new(receiver, max_bytes, seed));
+        Self { id, state, notify, load: AtomicU64::new(0), node }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkState> {

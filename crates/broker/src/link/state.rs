@@ -24,7 +24,7 @@ use hashbrown::HashTable;
 use super::{
     outbound::{Budget, Outbound, TakeResult},
     queue::Subscription,
-    slot::{SlotId, Tag},
+    slot::{Receiver, SlotId, Tag},
 };
 use crate::{
     batch::{Batch, Cost},
@@ -74,6 +74,7 @@ enum LinkStatus {
 }
 
 pub(crate) struct LinkState {
+    receiver: Receiver,
     hasher: FixedState,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -93,8 +94,9 @@ pub(crate) struct LinkState {
 }
 
 impl LinkState {
-    pub(crate) fn new(max_bytes: u64, seed: u64) -> Self {
+    pub(crate) fn new(receiver: Receiver, max_bytes: u64, seed: u64) -> Self {
         Self {
+            receiver,
             hasher: FixedState::with_seed(seed),
             slots: Vec::new(),
             free: Vec::new(),
@@ -162,7 +164,7 @@ impl LinkState {
         });
         let entry = &mut self.slots[slot as usize];
         entry.generation = entry.generation.wrapping_add(1);
-        let tag = Tag::new(entry.generation, policy);
+        let tag = Tag::new(entry.generation, policy, self.receiver);
         entry.subscription = Some(make(tag));
         let Self { by_id, slots, hasher, .. } = self;
         let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].subscription.as_ref().expect("taken").id);
@@ -278,8 +280,12 @@ impl LinkState {
             self.at(place).expect("just seen").push(batch, seq);
         } else {
             self.dropped += cost.messages;
+            let receiver = self.receiver;
             let subscription = self.at(place).expect("just seen");
-            memory.losses.count(subscription.policy, cost.messages, subscription.dropped() == 0);
+            // Losses of another node are counted for that node.
+            if receiver == Receiver::Client {
+                memory.losses.count(subscription.policy, cost.messages, subscription.dropped() == 0);
+            }
             subscription.missed(cost.messages, seq);
             if subscription.policy == Policy::Disconnect {
                 self.close_for_overflow(place, memory);

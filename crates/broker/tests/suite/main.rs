@@ -10,5 +10,6 @@ mod bounds;
 mod cache;
 mod groups;
 mod matching;
+mod nodes;
 mod queues;
 mod threads;

@@ -22,7 +22,7 @@ impl Certificates {
         fs::create_dir_all(&dir).unwrap();
         let files = CertificateFiles::of_authority(&dir);
         if !files.certificate.exists() {
-            Authority::create(&files, authority, Validity::for_days(2)).unwrap();
+            Authority::create(&files, Some(authority), Validity::for_days(2)).unwrap();
         }
         files.certificate
     }
@@ -194,6 +194,12 @@ async fn a_certificate_of_another_authority_or_of_none_is_rejected_on_both_sides
     // The side that dials would accept any certificate, and shows one of its own.
     assert_fails(&meet(&node(1, 5, without_authority()), &ours(2, "n2")).await, "UnknownIssuer");
     assert_fails(&meet(&ours(1, "n1"), &node(2, 5, without_authority())).await, "invalid peer certificate");
+    // An authority that has only the name of ours.
+    let again = Certificates::new();
+    let same = |number, name: &str| node(number, 5, Some(again.tls("ours", &[name])));
+    for (one, two) in [(same(1, "n1"), ours(2, "n2")), (ours(1, "n1"), same(2, "n2"))] {
+        assert_fails(&meet(&one, &two).await, "signed by another authority");
+    }
     // A certificate of the other authority with the keys of ours is noticed at the start.
     let files = made.issue("theirs", &["n1"], Validity::for_days(1));
     let refused = PeerTls::with_authority(PeerTlsFiles { authorities: made.authority("ours"), ..files }).unwrap_err();

@@ -3,3 +3,4 @@
 mod cluster;
 mod nodes;
 mod rooms;
+mod subjects;

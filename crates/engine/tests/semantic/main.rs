@@ -20,6 +20,7 @@ mod kv;
 mod optimistic;
 mod past;
 mod push;
+mod ranges;
 mod reading_transactions;
 mod recipes;
 mod redis;

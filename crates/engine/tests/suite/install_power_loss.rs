@@ -123,7 +123,7 @@ fn follow(db: &Database, disk: &SimDisk, records: &[LogRecord]) {
     let node = Node { db: db.clone(), parts: parts(db), disk: disk.clone() };
     for record in records {
         let received = node.receive(record);
-        node.parts.member.apply(received.index, Some(&received), &mut Vec::new()).unwrap();
+        node.parts.member.apply(received.index, Some(&received), true, &mut Vec::new()).unwrap();
     }
 }
 
@@ -138,7 +138,7 @@ fn set_members(group: &Group, members: &[u64]) {
     let membership = Membership::new(vec![infos.keys().copied().collect()], infos).unwrap();
     let (next, time) = (leader.applied().next(), leader.parts.machine.applied().time);
     let lsn = leader.append(RecordKind::Membership, (TERM, next), time, &membership.encode());
-    leader.parts.member.apply(next, Some(&leader.record(lsn)), &mut Vec::new()).unwrap();
+    leader.parts.member.apply(next, Some(&leader.record(lsn)), true, &mut Vec::new()).unwrap();
 }
 
 fn put(group: &Group, key: &[u8], value: &[u8]) {

@@ -9,9 +9,7 @@ use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
-use thalweg_broker::{
-    Batch, Budget, Link, Outbound, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
-};
+use thalweg_broker::{Batch, Budget, Link, Outbound, Policy, RequestError, SubscribeOptions, SubscriptionId};
 use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};
 use thalweg_wire as wire;
@@ -72,10 +70,8 @@ async fn exchange(
     link: &Link,
     bell: &Bell,
 ) -> Result<Batch, ApiError> {
-    match publish_within(&app.views, batch, patience).await? {
-        Published { delivered: 0, missed: 0 } => return Err(RequestError::NoResponders.into()),
-        Published { delivered: 0, .. } => return Err(RequestError::Overloaded.into()),
-        _ => {}
+    if let Some(error) = RequestError::of(publish_within(&app.views, batch, patience).await?) {
+        return Err(error.into());
     }
     let mut stopping = app.stopping.clone();
     let mut out = Vec::new();

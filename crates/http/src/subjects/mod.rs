@@ -58,8 +58,9 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
         messages::encode(&subject, reply_to.as_ref(), media, &body, query.key.as_deref())?
     };
     let published = publish_within(&app.views, &batch, query.timeout.unwrap_or(DEFAULT_WAIT)).await?;
-    let Published { delivered, missed } = published;
-    let shown = PublishedShown { messages: batch.messages(), delivered, missed };
+    let Published { delivered, missed, nodes, .. } = published;
+    let nodes = app.cluster.is_some().then_some(nodes);
+    let shown = PublishedShown { messages: batch.messages(), delivered, missed, nodes };
     Ok(reply::json(StatusCode::OK, &json!(shown)))
 }
 
@@ -68,10 +69,13 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
 #[schema(as = Published)]
 struct PublishedShown {
     messages: u32,
-    /// Number of subscriptions that got the messages.
+    /// Number of subscriptions of this node that got the messages.
     delivered: u64,
-    /// Number of subscriptions whose queues had no room for the messages.
+    /// Number of subscriptions of this node whose queues had no room for the messages.
     missed: u64,
+    /// Number of other nodes of a cluster with subscribers, to which the messages are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<u32>,
 }
 
 /// Publishes a batch of messages. Waits at most `patience` for subscriptions whose policy blocks publishers.

@@ -90,7 +90,7 @@ impl Cursor {
         let (from, mut steps) = (outcomes.len(), 0);
         while !has_applied(machine, index)? {
             outcomes.truncate(from);
-            let before = machine.steps()?;
+            let before = machine.work()?;
             match cached.filter(|record| record.lsn == machine.applied().lsn) {
                 Some(record) => {
                     self.ahead = Ahead::default();
@@ -99,7 +99,7 @@ impl Cursor {
                 None if self.advance(parts, is_awaited.then_some(index), outcomes)? => {}
                 None => return Err(OpenError::Gap { last: machine.applied().index, found: index }),
             }
-            steps = machine.steps()? - before;
+            steps = machine.work()? - before;
             if outcomes.len() > from {
                 each(&outcomes[from..]);
             }

@@ -8,7 +8,7 @@ use thalweg_types::{Index, NodeId, Revision};
 
 use crate::support::{
     Client, Node, Reply,
-    cluster::{Barriers, FakeCluster, member},
+    cluster::{Barriers, FakeCluster, member, taken},
     holds,
 };
 
@@ -151,6 +151,11 @@ async fn the_members_and_their_lag_are_shown() {
         "thalweg_cluster_members{role=\"voter\",health=\"down\"} 1",
         "thalweg_cluster_lag_entries{node=\"n2\"} 11",
         "thalweg_cluster_behind_millis{node=\"n2\"} 6000",
+        "thalweg_cluster_subject_filters{node=\"n2\"} 3",
+        "thalweg_cluster_subject_queue_bytes{node=\"n2\"} 4",
+        "thalweg_cluster_subject_sent_messages_total{node=\"n2\"} 5",
+        "thalweg_cluster_subject_dropped_messages_total{node=\"n2\"} 6",
+        "thalweg_cluster_subject_received_messages_total{node=\"n2\"} 7",
     ] {
         holds(&metrics, line);
     }
@@ -246,4 +251,33 @@ async fn a_stop_hands_leadership_over_while_the_server_still_serves() {
     let Member { node, cluster, .. } = member;
     node.stop().await;
     assert_eq!(*cluster.stopped.lock().unwrap(), ["hand over", "stop"]);
+}
+
+#[tokio::test]
+async fn a_request_is_answered_on_another_node() {
+    let member = Member::start().await;
+    member.node.call("POST", "/v1/ask/sums", &[], b"1").await.refused(503, "no_responders", "retry");
+    let other = member.cluster.other_node(&["sums"]);
+    let mut asking = member.node.connect().await;
+    asking.send("POST", "/v1/ask/sums", &[], b"1 + 1").await;
+    let asked = loop {
+        match taken(&other).pop() {
+            Some(asked) => break asked.batch,
+            None => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+        }
+    };
+    let reply = thalweg_wire::Batch::decode(asked.encoded()).unwrap().reply();
+    let announced = member.cluster.broker().announcement(None).unwrap();
+    assert!(announced.filters.iter().any(|(filter, _)| *filter.pattern == *reply), "the inbox is announced");
+    let mut writer = thalweg_wire::BatchWriter::with_capacity(reply, b"", 1).unwrap();
+    writer.push_payload(b"2").unwrap();
+    let answer = writer.into_shared(thalweg_wire::Checksum::Without).unwrap();
+    let subject = thalweg_broker::Subject::parse(reply).unwrap();
+    let answer = thalweg_broker::Batch::new(subject, answer.bytes, answer.count).unwrap();
+    assert_eq!(member.cluster.broker().publish_from_node(&answer, &[]).delivered, 1);
+    assert_eq!(&*asking.reply("POST").await.is(200).body, b"2");
+    let published = member.node.call("POST", "/v1/subjects/sums", &[], b"x").await.is(200).json();
+    assert_eq!(published, json!({ "messages": 1, "delivered": 0, "missed": 0, "nodes": 1 }));
+    assert_eq!(taken(&other).len(), 1);
+    member.node.stop().await;
 }

@@ -7,7 +7,7 @@ use thalweg_types::ReadLevel;
 
 use crate::support::{
     Node,
-    cluster::{Barriers, FakeCluster},
+    cluster::{Barriers, FakeCluster, taken},
     resp::{Resp, encode, serving},
 };
 
@@ -112,5 +112,19 @@ async fn a_client_that_sends_no_more_gets_the_replies_that_wait_for_a_barrier() 
     tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.unwrap();
     cluster.set(Barriers::Open);
     assert_eq!(client.rest().await, "$1 1");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn publish_counts_the_receivers_of_this_node_and_reaches_the_others() {
+    let (node, cluster) = member(ReadLevel::Stale).await;
+    let other = cluster.other_node(&["news", "sport.>"]);
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.pipeline(&["PUBLISH news a", "PUBLISH none b"]).await, [":0", ":0"]);
+    let mut subscriber = Resp::connect(&node).await;
+    assert_eq!(subscriber.call("SUBSCRIBE news").await, "*3 $9 subscribe $4 news :1");
+    assert_eq!(client.call("PUBLISH news c").await, ":1");
+    assert_eq!(subscriber.reply().await, "*3 $7 message $4 news $1 c");
+    assert_eq!(taken(&other).iter().map(|item| item.batch.messages()).sum::<u32>(), 2);
     node.stop().await;
 }

@@ -2,10 +2,11 @@
 
 use std::{
     future::ready,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Instant,
 };
 
+use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
     Event, EventLog, JoinRequest, Lag, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal, Role, Since,
@@ -35,6 +36,7 @@ pub struct FakeCluster {
     barriers: watch::Sender<Barriers>,
     /// Number of barriers that have begun.
     begun: watch::Sender<u64>,
+    broker: OnceLock<Broker>,
     /// Names of the calls that stop the node, in order.
     pub stopped: Mutex<Vec<&'static str>>,
 }
@@ -89,6 +91,7 @@ impl FakeCluster {
             events: Arc::default(),
             barriers: watch::Sender::new(Barriers::Open),
             begun: watch::Sender::new(0),
+            broker: OnceLock::new(),
             stopped: Mutex::default(),
         });
         let cluster = Cluster { handle: fake.clone(), credentials: Arc::new(credentials) };
@@ -103,6 +106,19 @@ impl FakeCluster {
     /// Adds an event.
     pub fn push(&self, unix_micros: u64, event: Event) {
         self.events.push(unix_micros, event);
+    }
+
+    /// Broker of the server.
+    pub fn broker(&self) -> &Broker {
+        self.broker.get().expect("the server has passed it on")
+    }
+
+    /// Opens the link to another node that has announced these patterns.
+    pub fn other_node(&self, patterns: &[&str]) -> NodeLink {
+        let link = self.broker().open_node(Arc::new(|| {}), 1 << 20);
+        let filters = patterns.iter().map(|pattern| (pattern.as_bytes(), &b""[..], 1));
+        link.announced(true, (0, 1), filters).unwrap();
+        link
     }
 
     /// Sets the behaviour of pending and later barriers.
@@ -129,6 +145,13 @@ impl FakeCluster {
     fn note(&self, call: &'static str) {
         self.stopped.lock().unwrap().push(call);
     }
+}
+
+/// Takes the batches that wait for another node.
+pub fn taken(link: &NodeLink) -> Vec<NodeBatch> {
+    let mut out = Vec::new();
+    let _ = link.take(&mut out, Budget::UNLIMITED);
+    out
 }
 
 fn done<T: Send + 'static>(outcome: Result<T, ClusterError>) -> ClusterFuture<T> {
@@ -170,6 +193,14 @@ impl ClusterHandle for FakeCluster {
 
     fn announce(&self, serves: NodeAddresses) {
         self.lock().members.iter_mut().filter(|member| member.node == OWN).for_each(|own| own.serves = serves.clone());
+    }
+
+    fn carry_subjects(&self, broker: &Broker) {
+        self.broker.set(broker.clone()).expect("a server has one broker");
+    }
+
+    fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
+        vec![(NodeId(2), NodeStats { filters: 3, queued_bytes: 4, sent: 5, lost: 6, received: 7 })]
     }
 
     fn report(&self) -> ClusterReport {

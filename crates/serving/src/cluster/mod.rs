@@ -17,6 +17,7 @@ mod report;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Instant};
 
+use thalweg_broker::{Broker, NodeStats};
 use thalweg_types::{NodeId, ReadLevel, Revision};
 
 pub use barrier::{ConnectionBarrier, Gate};
@@ -49,6 +50,15 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 
     /// Tells the other nodes at which addresses this node serves clients.
     fn announce(&self, serves: NodeAddresses);
+
+    /// Begins to carry messages between the subscribers of this node's broker and those of the other nodes. Does nothing
+    /// after the first call.
+    fn carry_subjects(&self, _broker: &Broker) {}
+
+    /// Returns the figures of the messages exchanged with each other node.
+    fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
+        Vec::new()
+    }
 
     /// Returns this node's knowledge of the cluster and of all members.
     fn report(&self) -> ClusterReport;

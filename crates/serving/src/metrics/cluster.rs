@@ -5,14 +5,36 @@ use std::{fmt, sync::Arc};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
+
+use thalweg_broker::NodeStats;
 
 use super::encode::gauge;
 use crate::cluster::{ClusterHandle, MemberReport, NodeHealth, Role, Since};
 
 /// Figure of one member.
 type OfMember = fn(&MemberReport) -> Option<i64>;
+
+/// Figure of the messages exchanged with one other node.
+type OfNode = fn(&NodeStats) -> u64;
+
+/// Counters of the messages exchanged with other nodes.
+const SUBJECT_COUNTERS: [(&str, &str, OfNode); 3] = [
+    ("cluster_subject_sent_messages", "Messages to subjects sent to a node", |stats| stats.sent),
+    ("cluster_subject_received_messages", "Messages to subjects received from a node", |stats| stats.received),
+    (
+        "cluster_subject_dropped_messages",
+        "Messages to subjects that a node missed: its queue was full, or there was no connection",
+        |stats| stats.lost,
+    ),
+];
+
+/// Gauges of the messages exchanged with other nodes.
+const SUBJECT_GAUGES: [(&str, &str, OfNode); 2] = [
+    ("cluster_subject_filters", "Patterns and queue groups that a node has announced", |stats| stats.filters as u64),
+    ("cluster_subject_queue_bytes", "Bytes of messages to subjects that wait for a node", |stats| stats.queued_bytes),
+];
 
 /// Collector of the metrics of the cluster.
 #[derive(Debug)]
@@ -71,6 +93,28 @@ impl Collector for ClusterCollector {
                 let Some(value) = value(member) else { continue };
                 let labels = vec![("node", member.name.as_str())];
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let stats = self.0.subject_stats();
+        if stats.is_empty() {
+            return Ok(());
+        }
+        let name = |node| {
+            let member = report.members.iter().find(|member| member.node == node);
+            member.map_or_else(|| node.to_string(), |member| member.name.clone())
+        };
+        let named: Vec<_> = stats.into_iter().map(|(node, stats)| (name(node), stats)).collect();
+        for (metric, help, figure) in SUBJECT_COUNTERS {
+            let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;
+            for (name, stats) in &named {
+                ConstCounter::new(figure(stats)).encode(family.encode_family(&vec![("node", name.as_str())])?)?;
+            }
+        }
+        for (metric, help, figure) in SUBJECT_GAUGES {
+            let mut family = to.encode_descriptor(metric, help, None, MetricType::Gauge)?;
+            for (name, stats) in &named {
+                let value = i64::try_from(figure(stats)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(family.encode_family(&vec![("node", name.as_str())])?)?;
             }
         }
         Ok(())

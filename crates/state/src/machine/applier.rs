@@ -70,6 +70,8 @@ pub(crate) struct Applier {
     pub(crate) reads: Vec<usize>,
     /// Steps that the commands of all entries have taken since the machine was opened.
     pub(crate) steps: u64,
+    /// Steps of the reads that this node has performed for its clients, besides `steps`.
+    pub(crate) read_steps: u64,
     /// Id of the state digest that a command of the current log record requested; `None` if none did.
     pub(crate) digest_wanted: Option<u64>,
     pub(crate) scratch: Vec<u8>,
@@ -126,6 +128,7 @@ impl Applier {
             running_hash: RunningHash::default(),
             reads: Vec::new(),
             steps: 0,
+            read_steps: 0,
             digest_wanted: None,
             scratch: Vec::new(),
         }

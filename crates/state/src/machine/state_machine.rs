@@ -142,6 +142,17 @@ impl Machine {
         Ok(self.applier.lock().map_err(|_| crate::error::MachineError::Stopped)?.steps)
     }
 
+    /// Returns the number of steps that applying entries has taken on this node since the machine was opened: those of
+    /// [`steps`](Self::steps), and those of the reads that are performed only where a client waits. Proposers measure with it
+    /// how expensive the commands of a client are.
+    ///
+    /// # Errors
+    /// Those of [`steps`](Self::steps).
+    pub fn work(&self) -> Result<u64, crate::error::MachineError> {
+        let applier = self.applier.lock().map_err(|_| crate::error::MachineError::Stopped)?;
+        Ok(applier.steps + applier.read_steps)
+    }
+
     /// Returns true if a keyspace keeps former values, or kept them at some time since the machine was opened.
     #[must_use]
     pub fn keeps_history(&self) -> bool {

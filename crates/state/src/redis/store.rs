@@ -213,7 +213,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         let reply = if self.check_steps().is_err() { Reply::error(TOO_MANY_READS) } else { reply };
         self.seeds.set(seeds);
         self.reads.bytes = self.read_bytes.replace(bytes);
-        self.reads.steps += self.applying.applier.staged.meter().end_read(command_budget);
+        let taken = self.applying.applier.staged.meter().end_read(command_budget);
+        self.reads.steps += taken;
+        self.applying.applier.read_steps += taken;
         Ok(reply)
     }
 

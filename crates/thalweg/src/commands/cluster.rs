@@ -156,9 +156,9 @@ pub enum ClusterAction {
         /// Directory for the two files
         #[arg(long, value_name = "DIR", default_value = ".")]
         to: PathBuf,
-        /// Name of the authority, for people
-        #[arg(long, default_value = "Thalweg cluster")]
-        name: String,
+        /// Name of the authority, for people [default: a name that no other authority has]
+        #[arg(long)]
+        name: Option<String>,
         /// Days for which it is valid
         #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: u32,
@@ -258,7 +258,8 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::CreateCa { to, name, days, json } => {
             fs::create_dir_all(to).map_err(|error| Failure::file(to, &error))?;
             let files = CertificateFiles::of_authority(to);
-            Authority::create(&files, name, Validity::for_days(*days)).map_err(|error| Failure::of(&error))?;
+            Authority::create(&files, name.as_deref(), Validity::for_days(*days))
+                .map_err(|error| Failure::of(&error))?;
             created(&files, *json)
         }
         ClusterAction::CreateCert { names, ca, to, days, replace, json } => {

@@ -71,11 +71,12 @@ pub fn publish(args: &Publish) -> Result<(), Failure> {
         if batch.is_empty() {
             return show_published(all, args.place.json);
         }
-        let Published { messages, delivered, missed } = send(&batch)?;
+        let Published { messages, delivered, missed, nodes } = send(&batch)?;
         all.messages += messages;
         // Reports the highest number of receivers of any batch.
         all.delivered = all.delivered.max(delivered);
         all.missed = all.missed.max(missed);
+        all.nodes = all.nodes.max(nodes);
     }
 }
 
@@ -87,7 +88,11 @@ fn show_published(published: Published, json: bool) -> Result<(), Failure> {
             0 => String::new(),
             missed => format!("; {} had no room", subscriptions(missed)),
         };
-        format!("ok, {messages} to {}{missed}", subscriptions(published.delivered))
+        let nodes = match published.nodes {
+            None | Some(0) => String::new(),
+            Some(nodes) => format!(" and {}", render::counted(nodes, "other node", "other nodes")),
+        };
+        format!("ok, {messages} to {}{nodes}{missed}", subscriptions(published.delivered))
     })
 }
 

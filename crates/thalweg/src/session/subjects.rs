@@ -29,6 +29,9 @@ pub struct Published {
     pub messages: u64,
     pub delivered: u64,
     pub missed: u64,
+    /// Number of other nodes to which the messages are sent; `None` without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u64>,
 }
 
 /// Pattern and options of a subscription.

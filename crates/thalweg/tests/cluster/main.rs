@@ -5,10 +5,14 @@
 #[path = "../node/mod.rs"]
 mod node;
 
+mod changes;
+mod clients;
+mod deployed;
 mod operations;
 mod protection;
 mod serving;
 mod starting;
+mod strangers;
 
 use std::{
     io::{Read as _, Write as _},
@@ -62,6 +66,7 @@ enum Links {
 struct Cluster {
     founding: Founding,
     links: Links,
+    log_level: Option<&'static str>,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -83,19 +88,41 @@ impl Cluster {
 
     /// Starts a cluster like [`start_as`](Self::start_as), with this protection of the links.
     fn start_with(count: usize, founding: Founding, links: Links) -> Self {
+        Self::start_of(count, founding, links, None)
+    }
+
+    /// Starts a cluster like [`start`](Self::start), whose nodes log at this level.
+    fn start_logging(count: usize, log_level: &'static str) -> Self {
+        Self::start_of(count, Founding::ByFirst, Links::Plain, Some(log_level))
+    }
+
+    fn start_of(count: usize, founding: Founding, links: Links, log_level: Option<&'static str>) -> Self {
+        let mut cluster = Self { log_level, ..Self::prepare(count, founding, links) };
+        for _ in 0..count {
+            cluster.add();
+        }
+        cluster.until_voters(count);
+        cluster
+    }
+
+    /// Makes the tokens, addresses and directories of a cluster, none of whose nodes runs yet.
+    fn prepare(count: usize, founding: Founding, links: Links) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
         let addresses = (0..count).map(|_| free_address()).collect();
         if links == Links::Authority {
             protection::create(&root.join("certs"), count);
         }
-        let mut cluster =
-            Self { founding, links, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() };
-        for _ in 0..count {
-            cluster.add();
+        Self {
+            founding,
+            links,
+            log_level: None,
+            _dir: dir,
+            root,
+            tokens: Tokens::create(),
+            addresses,
+            nodes: Vec::new(),
         }
-        cluster.until_voters(count);
-        cluster
     }
 
     /// Starts one more node. The first one creates the cluster, and the others join at it. Returns its number.
@@ -126,6 +153,9 @@ impl Cluster {
             Links::Plain => {}
             Links::Secret => flags.push("--cluster-tls"),
             Links::Authority => flags.extend(files.iter().map(String::as_str)),
+        }
+        if let Some(level) = self.log_level {
+            flags.extend(["--log-level", level]);
         }
         let mut binary = command();
         binary.env("THALWEG_JOIN_TOKEN", &self.tokens.join);

@@ -13,7 +13,7 @@ use crate::{Cluster, get, put, until};
 
 /// A client that writes one key after the other, to one node after the other, and repeats a write until it is
 /// acknowledged: a put of a key of its own may happen twice.
-struct Writer {
+pub struct Writer {
     acknowledged: Arc<Mutex<Vec<u64>>>,
     stop: Arc<AtomicBool>,
     /// Longest time between two acknowledgements.
@@ -22,7 +22,7 @@ struct Writer {
 
 impl Writer {
     /// Starts to write to the nodes at these addresses.
-    fn start(urls: Vec<String>) -> Self {
+    pub fn start(urls: Vec<String>) -> Self {
         let (acknowledged, stop) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
         let (keys, stopping) = (Arc::clone(&acknowledged), Arc::clone(&stop));
         let longest = std::thread::spawn(move || {
@@ -52,12 +52,12 @@ impl Writer {
     }
 
     /// Waits until this many more writes are acknowledged.
-    fn until_more(&self, more: usize) {
+    pub fn until_more(&self, more: usize) {
         let wanted = self.count() + more;
         until("writes go on", || self.count() >= wanted);
     }
 
-    fn end(self) -> (Vec<u64>, Duration) {
+    pub fn end(self) -> (Vec<u64>, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let longest = self.longest.join().expect("the writer");
         let keys = self.acknowledged.lock().unwrap().clone();
@@ -70,7 +70,7 @@ fn urls(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Checks that all running nodes have all acknowledged writes, and equal states.
-fn check(cluster: &Cluster, acknowledged: &[u64]) {
+pub fn check(cluster: &Cluster, acknowledged: &[u64]) {
     assert!(!acknowledged.is_empty());
     for (number, _) in cluster.running() {
         for key in acknowledged {

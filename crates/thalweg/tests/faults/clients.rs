@@ -2,9 +2,12 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,8 @@ use crate::{
 
 /// Longest time of an operation.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause after an operation without an effect, so that a node without a leader is not asked all the time.
+/// Pause after an operation without an effect or an answer, so that a node without a leader is not asked all the time, and
+/// operations of unknown outcome are few.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Number of keys at a time.
 const KEYS: u64 = 4;
@@ -38,6 +42,8 @@ pub struct Shared {
     /// Number of the present set of keys.
     pub epoch: AtomicU64,
     pub stop: AtomicBool,
+    /// Node of each client's group: clients of a node that is removed go on to the one that takes its place.
+    pub nodes: Mutex<Vec<usize>>,
 }
 
 /// Outcome of a request.
@@ -74,34 +80,45 @@ struct Native {
     client: Option<thalweg_client::Client>,
 }
 
-impl Client {
-    pub fn new(number: u64, protocol: Protocol, node: usize, moments: Moments, seed: u64) -> Self {
+impl Connection {
+    fn of(protocol: Protocol, node: usize) -> Self {
         let host = Network::host(node);
-        let connection = match protocol {
+        match protocol {
             Protocol::Http => {
                 let config = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false);
-                Connection::Http(config.build().into(), format!("http://{host}:7070/v1/kv/registers"))
+                Self::Http(config.build().into(), format!("http://{host}:7070/v1/kv/registers"))
             }
-            Protocol::Resp => Connection::Resp(format!("{host}:7379").parse().unwrap(), None),
+            Protocol::Resp => Self::Resp(format!("{host}:7379").parse().unwrap(), None),
             Protocol::Native => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                Connection::Native(Box::new(Native { runtime, address: format!("{host}:7071"), client: None }))
+                Self::Native(Box::new(Native { runtime, address: format!("{host}:7071"), client: None }))
             }
-        };
+        }
+    }
+}
+
+impl Client {
+    pub fn new(number: u64, protocol: Protocol, node: usize, moments: Moments, seed: u64) -> Self {
+        let connection = Connection::of(protocol, node);
         let (dice, known) = (Dice::new(seed ^ (number + 1)), HashMap::new());
         Self { number, protocol, node, connection, moments, dice, known, next_value: 1 + number * 100_000_000 }
     }
 
-    /// Sends operations until the test stops. Returns those that may have had an effect.
-    pub fn run(mut self, shared: &Shared) -> Vec<Event> {
+    /// Sends operations until the test stops, to the node of this group. Returns those that may have had an effect.
+    pub fn run(mut self, group: usize, shared: &Shared) -> Vec<Event> {
         let mut events = Vec::new();
         while !shared.stop.load(Ordering::SeqCst) {
+            let node = shared.nodes.lock().unwrap()[group];
+            if node != self.node {
+                (self.node, self.connection) = (node, Connection::of(self.protocol, node));
+            }
             let epoch = shared.epoch.load(Ordering::SeqCst);
             let key = format!("{epoch}-{}", self.dice.below(KEYS));
             let action = self.choose(&key);
-            if let Some(event) = self.step(key, action) {
-                events.push(event);
-            } else {
+            let event = self.step(key, action);
+            let is_answered = event.as_ref().is_some_and(|event| event.end.is_some());
+            events.extend(event);
+            if !is_answered {
                 std::thread::sleep(PAUSE);
             }
         }
@@ -176,7 +193,13 @@ fn http(agent: &ureq::Agent, url: &str, action: Action, revision: u64) -> Outcom
         Action::Swap { expect: None, put } => agent.put(url).header("if-none-match", "*").send(put.to_string()),
         Action::Swap { put, .. } => agent.put(url).header("if-match", format!("\"{revision}\"")).send(put.to_string()),
     };
-    let Ok(mut reply) = sent else { return Outcome::Unknown };
+    let mut reply = match sent {
+        Ok(reply) => reply,
+        // Nothing was sent.
+        Err(ureq::Error::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Outcome::Nothing,
+        Err(ureq::Error::ConnectionFailed) => return Outcome::Nothing,
+        Err(_) => return Outcome::Unknown,
+    };
     let shown = reply.headers().get("thalweg-revision").and_then(|value| value.to_str().ok()?.parse().ok());
     let status = reply.status().as_u16();
     let Ok(body) = reply.body_mut().read_to_string() else { return Outcome::Unknown };
@@ -188,11 +211,16 @@ fn http(agent: &ureq::Agent, url: &str, action: Action, revision: u64) -> Outcom
         (Action::Get, 404) => Outcome::Answered(Answer::Value(None), None),
         (Action::Swap { .. }, 412) => Outcome::Answered(Answer::Refused, None),
         (Action::Put(_) | Action::Swap { .. } | Action::Delete, 204) => Outcome::Answered(Answer::Done, shown),
-        // It says that it had no effect.
-        (_, 503) => Outcome::Nothing,
-        (_, 504) => Outcome::Unknown,
+        // It says that it had no effect. A node whose disk has failed says something else.
+        (_, 503) if says_retry(&body) => Outcome::Nothing,
+        (_, 507) => Outcome::Nothing,
+        (_, 500..=599) => Outcome::Unknown,
         (action, status) => panic!("{action:?} was answered {status}: {body}"),
     }
+}
+
+fn says_retry(body: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(body).is_ok_and(|error| error["retry"] == "retry")
 }
 
 fn resp(address: SocketAddr, stream: &mut Option<BufReader<TcpStream>>, key: &str, action: Action) -> Outcome {
@@ -234,7 +262,11 @@ fn resp(address: SocketAddr, stream: &mut Option<BufReader<TcpStream>>, key: &st
             Outcome::Answered(Answer::Done, None)
         }
         (Action::Swap { .. }, "$-1" | "_") => Outcome::Answered(Answer::Refused, None),
-        (_, line) if ["-LOADING", "-TRYAGAIN", "-CLUSTERDOWN"].iter().any(|code| line.starts_with(code)) => {
+        (_, line)
+            if ["-LOADING", "-TRYAGAIN", "-CLUSTERDOWN", "-BUSY disk full"]
+                .iter()
+                .any(|code| line.starts_with(code)) =>
+        {
             Outcome::Nothing
         }
         (_, line) if line.starts_with('-') => Outcome::Unknown,

@@ -2,31 +2,42 @@
 //!
 //! Clients read, put, swap and delete the same keys over HTTP, RESP and the native protocol, on every node. Meanwhile nodes
 //! are killed with SIGKILL (one, or all at once), stopped with SIGSTOP, cut off (both ways, one way, and from one of two),
-//! and leadership is handed over. Each key's history must be linearizable, with an operation whose outcome is unknown at any
-//! later time or never, and one that was answered with "no effect" never. At the end the states of all nodes are equal.
+//! leadership is handed over, and nodes are replaced: a new node joins and votes, and an old one is removed, whose machine
+//! later joins as a new node. Each node has a file system of its own, which is frozen or full for a time, or loses its power
+//! together with the others: what was not synced is gone. Each key's history must be linearizable, with an operation whose
+//! outcome is unknown at any later time or never, and one that was answered with "no effect" never. At the end the states of
+//! all nodes are equal.
 //!
 //! The links between the nodes leave their machines as far as the nodes can tell, so they use TLS with the secret.
 //!
-//! Needs root and network namespaces; otherwise the test says that it is skipped. Variables:
-//! `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default), `SEED` chooses them, and `THALWEG_FAULT_HISTORY`
-//! names a file to which the history is written, for the checker in `peers/porcupine`.
+//! Wall clocks are not stepped: the system has one for all processes, and other programs would notice. The simulation steps
+//! the clock of each node (`docs/simulation.md`).
+//!
+//! Needs root and network namespaces; otherwise the test says that it is skipped. Without loop devices it skips the faults of
+//! disks, and says so. Variables: `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default), `SEED` chooses
+//! them, `THALWEG_FAULT_KINDS` names the kinds, such as `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which
+//! the history is written, for the checker in `peers/porcupine`.
 
 #![allow(clippy::print_stdout, reason = "what happened, and why the test is skipped")]
 
 #[path = "../kills/clock.rs"]
 mod clock;
+#[path = "../mount/mod.rs"]
+mod mount;
 #[path = "../node/mod.rs"]
 mod node;
 
 mod clients;
+mod disks;
 mod history;
 mod network;
 
 use std::{
+    fs,
     path::PathBuf,
     process::Command,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -35,11 +46,14 @@ use std::{
 
 use clients::{Client, Protocol, Shared};
 use clock::{Dice, Moments, seed};
+use disks::Disk;
 use history::History;
 use network::{HUB, Network};
 use node::{Node, THALWEG, clean, command, run};
 
 const NODES: usize = 3;
+/// Number of machines: one more than nodes, for a node that takes the place of another.
+const MACHINES: usize = NODES + 1;
 /// Longest time for the cluster to come together again.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which clients go on to other keys, so that the operations of unknown outcome on one key are few.
@@ -64,59 +78,155 @@ enum Fault {
     CutPair,
     /// The leader hands over.
     Transfer,
+    /// A new node joins on the free machine, and another one is removed.
+    Replace,
+    /// Nothing is written to the disk of a node.
+    Freeze,
+    /// The disk of a node is full.
+    Fill,
+    /// All nodes lose their power at once.
+    LosePower,
 }
 
-const FAULTS: [Fault; 8] = [
+const FAULTS: [Fault; 12] = [
     Fault::Kill,
+    Fault::Freeze,
     Fault::Isolate,
+    Fault::Replace,
     Fault::Transfer,
+    Fault::Fill,
     Fault::Pause,
+    Fault::LosePower,
     Fault::Mute,
     Fault::KillAll,
     Fault::CutPair,
     Fault::Deafen,
 ];
 
+impl Fault {
+    fn needs_disks(self) -> bool {
+        matches!(self, Self::Freeze | Self::Fill | Self::LosePower)
+    }
+
+    /// Returns the kinds for this run, in an order that depends on the seed, so that short runs come to all of them.
+    fn kinds(has_disks: bool, dice: &mut Dice) -> Vec<Self> {
+        let named = std::env::var("THALWEG_FAULT_KINDS").ok();
+        let is_named =
+            |fault: &Self| named.as_ref().is_none_or(|named| named.split(',').any(|name| name == format!("{fault:?}")));
+        let mut kinds: Vec<_> = FAULTS.into_iter().filter(|fault| has_disks || !fault.needs_disks()).collect();
+        kinds.retain(is_named);
+        assert!(!kinds.is_empty(), "THALWEG_FAULT_KINDS names none of {FAULTS:?}");
+        let first = dice.below(kinds.len() as u64) as usize;
+        kinds.rotate_left(first);
+        kinds
+    }
+}
+
+/// Durations of one fault and of the pause behind it.
+#[derive(Clone, Copy)]
+struct Pace {
+    fault: (u64, u64),
+    pause: (u64, u64),
+}
+
+impl Pace {
+    /// A short run has short faults, so that it comes to many.
+    fn of(seconds: u64) -> Self {
+        if seconds < 60 {
+            Self { fault: (400, 800), pause: (200, 400) }
+        } else {
+            Self { fault: (500, 2500), pause: (300, 1200) }
+        }
+    }
+
+    fn choose((least, more): (u64, u64), dice: &mut Dice) -> Duration {
+        Duration::from_millis(least + dice.below(more))
+    }
+}
+
+/// Place of a node.
+struct Machine {
+    /// Dropped before the disk that it uses.
+    node: Option<Node>,
+    /// Disk of its own, if that is possible here.
+    disk: Option<Disk>,
+    /// Directory and name of its node; `None` while it has no node.
+    placed: Option<(PathBuf, String)>,
+}
+
 struct Cluster {
     network: Network,
-    _dir: tempfile::TempDir,
-    root: PathBuf,
+    /// Dropped before the directory, so that the disks are unmounted.
+    machines: Vec<Machine>,
+    dir: tempfile::TempDir,
     join: String,
     admin: String,
-    nodes: Vec<Option<Node>>,
+    /// Number of nodes so far.
+    made: usize,
+    shared: Arc<Shared>,
 }
 
 impl Cluster {
-    fn start(network: Network) -> Self {
+    fn start(network: Network, shared: Arc<Shared>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tokens = run(command().args(["cluster", "create-token", "--json"]), b"").ok();
         let tokens: serde_json::Value = serde_json::from_str(&tokens).unwrap();
         let text = |name: &str| tokens[name].as_str().unwrap().to_owned();
-        let mut cluster = Self {
-            network,
-            root: dir.path().to_owned(),
-            _dir: dir,
-            join: text("join_token"),
-            admin: text("admin_token"),
-            nodes: (0..NODES).map(|_| None).collect(),
-        };
+        let create = |number| Disk::create(dir.path(), &format!("disk{number}"));
+        let disks = disks::check().and_then(|()| (0..MACHINES).map(create).collect::<Result<Vec<_>, _>>());
+        let disks = disks.map_or_else(
+            |reason| {
+                node::skip("frozen and full disks and the loss of power, among other faults", &reason);
+                (0..MACHINES).map(|_| None).collect::<Vec<_>>()
+            },
+            |disks| disks.into_iter().map(Some).collect(),
+        );
+        let machines = disks.into_iter().map(|disk| Machine { node: None, disk, placed: None }).collect();
+        let (join, admin) = (text("join_token"), text("admin_token"));
+        let mut cluster = Self { network, machines, dir, join, admin, made: 0, shared };
+        (0..NODES).for_each(|number| cluster.place(number));
         (0..NODES).for_each(|number| cluster.restart(number));
         cluster.until_whole();
         cluster
     }
 
+    /// Gives a machine a new node, which does not run yet.
+    fn place(&mut self, number: usize) {
+        let name = format!("n{}", self.made);
+        self.made += 1;
+        let machine = &mut self.machines[number];
+        let root = machine.disk.as_ref().map_or(self.dir.path(), Disk::path);
+        machine.placed = Some((root.join(&name), name));
+    }
+
     fn restart(&mut self, number: usize) {
         let address = |number: usize, port: u16| format!("{}:{port}", Network::host(number));
-        let all: Vec<_> = (0..NODES).map(|number| address(number, 7072)).collect();
+        let (data, name) = self.machines[number].placed.clone().expect("the machine has a node");
+        let is_founder = self.made == NODES;
+        // A founder lists all founders, itself included; a node that joins lists the others.
+        let others = self.used().into_iter().filter(|other| is_founder || *other != number);
+        let join: Vec<_> = others.map(|other| address(other, 7072)).collect();
         let mut binary = clean("ip");
         binary.args(["netns", "exec", &self.network.name(number), THALWEG]);
         binary.env("THALWEG_JOIN_TOKEN", &self.join);
         let (http, native, resp) = (address(number, 7070), address(number, 7071), address(number, 7379));
-        let mut flags = vec!["--http", &http, "--native", &native, "--resp", &resp, "--cluster", &all[number]];
-        let (name, join, founders) = (format!("n{number}"), all.join(","), NODES.to_string());
-        flags.extend(["--allow-unprotected", "--node-name", &name, "--join", &join, "--expect", &founders]);
+        let (own, join, founders) = (address(number, 7072), join.join(","), NODES.to_string());
+        let mut flags = vec!["--http", &http, "--native", &native, "--resp", &resp, "--cluster", &own];
+        flags.extend(["--allow-unprotected", "--node-name", &name, "--join", &join]);
         flags.extend(["--resp-databases", "0=keyspace:registers"]);
-        self.nodes[number] = Some(Node::start_of(binary, &self.root.join(&name), &flags));
+        if is_founder {
+            flags.extend(["--expect", &founders]);
+        }
+        self.machines[number].node = Some(Node::start_of(binary, &data, &flags));
+    }
+
+    /// Numbers of the machines that have a node.
+    fn used(&self) -> Vec<usize> {
+        (0..MACHINES).filter(|number| self.machines[*number].placed.is_some()).collect()
+    }
+
+    fn take(&mut self, number: usize) -> Node {
+        self.machines[number].node.take().expect("the node runs")
     }
 
     /// Runs the command against a node.
@@ -127,41 +237,85 @@ impl Cluster {
         run(command.env("THALWEG_ADMIN_TOKEN", &self.admin), b"")
     }
 
+    /// Returns the members as a node shows them; none if it does not answer.
+    fn members(&self, number: usize) -> Vec<serde_json::Value> {
+        let members = self.cli(number, &["cluster", "members", "--json"]).out;
+        let members: serde_json::Value = serde_json::from_str(&members).unwrap_or_default();
+        members["members"].as_array().cloned().unwrap_or_default()
+    }
+
     /// Waits until all nodes run, vote and answer reads.
     fn until_whole(&self) {
-        let end = Instant::now() + PATIENCE;
-        let is_whole = |number| {
-            let members = self.cli(number, &["cluster", "members", "--json"]).out;
-            let members: serde_json::Value = serde_json::from_str(&members).unwrap_or_default();
-            let voters = members["members"].as_array().map_or(0, |members| {
-                members.iter().filter(|member| member["role"] == "voter" && member["status"] == "alive").count()
-            });
-            voters == NODES && self.cli(number, &["cluster", "status", "--json"]).out.contains("\"leader\":\"")
+        let used = self.used();
+        let is_whole = |number: &usize| {
+            let members = self.members(*number);
+            members.len() == used.len()
+                && members.iter().all(|member| member["role"] == "voter" && member["status"] == "alive")
+                && self.cli(*number, &["cluster", "status", "--json"]).out.contains("\"leader\":\"")
         };
-        while !(0..NODES).all(is_whole) {
-            if Instant::now() >= end {
-                let logs: Vec<_> = (0..NODES).map(|number| self.cli(number, &["cluster", "members"])).collect();
-                panic!("the cluster is not whole after {PATIENCE:?}: {logs:#?}");
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+        let shown = || used.iter().map(|number| self.cli(*number, &["cluster", "members"]).out).collect::<String>();
+        until_or("the cluster is whole", || used.iter().all(is_whole), shown);
     }
 
     fn node(&self, number: usize) -> &Node {
-        self.nodes[number].as_ref().expect("the node runs")
+        self.machines[number].node.as_ref().expect("the node runs")
     }
 
     fn leader(&self) -> Option<usize> {
-        (0..NODES).find(|number| self.cli(*number, &["cluster", "status", "--json"]).out.contains("\"leads\":true"))
+        let leads = |number: &usize| self.cli(*number, &["cluster", "status", "--json"]).out.contains("\"leads\":true");
+        self.used().into_iter().find(leads)
+    }
+
+    /// Lets a new node join on the free machine, and removes another, whose machine is free then. The others go on.
+    fn replace(&mut self, old: usize) {
+        let new = (0..MACHINES).find(|number| self.machines[*number].placed.is_none()).expect("a free machine");
+        let stay = self.used().into_iter().find(|number| *number != old).expect("another node");
+        let (old_data, old_name) = self.machines[old].placed.clone().expect("it has a node");
+        self.place(new);
+        self.restart(new);
+        let name = self.machines[new].placed.clone().expect("it has a node").1;
+        let votes = |member: &serde_json::Value| member["name"] == *name && member["role"] == "voter";
+        until("the new node votes", || self.members(stay).iter().any(votes));
+        let is_removed = || {
+            // It may fail because the leader changes, or because the node leads.
+            let is_gone = |members: Vec<serde_json::Value>| {
+                !members.is_empty() && members.iter().all(|member| member["name"] != *old_name)
+            };
+            let is_removed =
+                self.cli(stay, &["cluster", "remove", &old_name]).code == Some(0) || is_gone(self.members(stay));
+            if !is_removed && self.leader() == Some(old) {
+                self.cli(stay, &["cluster", "transfer", &name]);
+            }
+            is_removed
+        };
+        until("the old node is removed", is_removed);
+        self.shared.nodes.lock().unwrap().iter_mut().filter(|node| **node == old).for_each(|node| *node = new);
+        self.take(old).kill();
+        fs::remove_dir_all(old_data).expect("its directory is there");
+        self.machines[old].placed = None;
+    }
+
+    /// Writes more than the prepared segments of a node take, so that a full disk matters.
+    fn write_much(&self, number: usize) {
+        let value = "x".repeat(1 << 20);
+        let namespace = self.network.name(HUB);
+        let url = format!("http://{}:7070/v1/kv/much/key", Network::host(number));
+        let writing = thread::spawn(move || {
+            network::enter(&namespace);
+            let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(1))).build();
+            // They fail if the leader's disk is the full one.
+            (0..16).take_while(|_| ureq::Agent::from(config.clone()).put(&url).send(value.as_str()).is_ok()).count()
+        });
+        writing.join().expect("a client");
     }
 
     /// Causes a fault for a time, and ends it.
-    fn suffer(&mut self, fault: Fault, dice: &mut Dice) {
+    fn suffer(&mut self, fault: Fault, time: Duration, dice: &mut Dice) {
         // Half of the faults hit the leader; the others, any node.
-        let any = dice.below(NODES as u64) as usize;
+        let used = self.used();
+        let any = used[dice.below(used.len() as u64) as usize];
         let hit = if dice.below(2) == 0 { self.leader().unwrap_or(any) } else { any };
-        let others: Vec<_> = (0..NODES).filter(|other| *other != hit).collect();
-        let time = Duration::from_millis(500 + dice.below(2500));
+        let others: Vec<_> = used.iter().copied().filter(|other| *other != hit).collect();
         let began = Instant::now();
         let cut = |pairs: &[(usize, usize)]| {
             pairs.iter().for_each(|(from, to)| self.network.cut(*from, *to));
@@ -170,6 +324,7 @@ impl Cluster {
         };
         let out: Vec<_> = others.iter().map(|other| (hit, *other)).collect();
         let back: Vec<_> = others.iter().map(|other| (*other, hit)).collect();
+        let disk = self.machines[hit].disk.as_ref();
         match fault {
             Fault::Isolate => cut(&[&out[..], &back[..]].concat()),
             Fault::Mute => cut(&out),
@@ -181,26 +336,61 @@ impl Cluster {
                 self.node(hit).signal(libc::SIGCONT);
             }
             Fault::Kill => {
-                self.nodes[hit].take().expect("it runs").kill();
+                self.take(hit).kill();
                 thread::sleep(time / 2);
                 self.restart(hit);
             }
             Fault::KillAll => {
-                let all: Vec<_> = self.nodes.iter_mut().map(|node| node.take().expect("it runs")).collect();
-                all.iter().for_each(|node| node.signal(libc::SIGKILL));
-                all.into_iter().for_each(Node::kill);
-                (0..NODES).for_each(|number| self.restart(number));
+                self.end_all(&used);
+                used.iter().for_each(|number| self.restart(*number));
             }
             // It may fail because nobody leads at the moment.
             Fault::Transfer => drop(self.cli(any, &["cluster", "transfer"])),
+            Fault::Replace => self.replace(hit),
+            Fault::Freeze => disk.expect("a disk").freeze(time).wait(),
+            Fault::Fill => {
+                let disk = disk.expect("a disk");
+                disk.fill();
+                self.write_much(others[0]);
+                thread::sleep(time);
+                disk.empty();
+            }
+            Fault::LosePower => {
+                used.iter().for_each(|number| self.machines[*number].disk.as_ref().expect("a disk").lose_power());
+                self.end_all(&used);
+                for number in &used {
+                    self.machines[*number].disk.as_mut().expect("a disk").mount_again();
+                }
+                used.iter().for_each(|number| self.restart(*number));
+            }
         }
-        println!("{fault:?} of n{hit} for {:?}", began.elapsed());
+        println!("{fault:?} of m{hit} for {:?}", began.elapsed());
+    }
+
+    /// Kills all nodes at once.
+    fn end_all(&mut self, used: &[usize]) {
+        let all: Vec<_> = used.iter().map(|number| self.take(*number)).collect();
+        all.iter().for_each(|node| node.signal(libc::SIGKILL));
+        all.into_iter().for_each(Node::kill);
+    }
+}
+
+/// Repeats a check until it holds.
+fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_or(what, holds, String::new);
+}
+
+fn until_or(what: &str, mut holds: impl FnMut() -> bool, shown: impl Fn() -> String) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}\n{}", shown());
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
 fn histories_are_linearizable_under_faults_in_a_real_network() {
-    let network = match Network::create(NODES) {
+    let network = match Network::create(MACHINES) {
         Ok(network) => network,
         Err(reason) => {
             node::skip("faults in network namespaces", &reason);
@@ -208,11 +398,14 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
         }
     };
     let seconds = std::env::var("THALWEG_FAULT_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
+    let pace = Pace::of(seconds);
     let (seed, moments) = (seed("faults"), Moments::default());
     let mut dice = Dice::new(seed);
-    let mut cluster = Cluster::start(network);
+    let groups = Mutex::new((0..NODES).collect());
+    let shared = Arc::new(Shared { epoch: AtomicU64::new(0), stop: AtomicBool::new(false), nodes: groups });
+    let mut cluster = Cluster::start(network, Arc::clone(&shared));
+    let kinds = Fault::kinds(cluster.machines.iter().all(|machine| machine.disk.is_some()), &mut dice);
     cluster.cli(0, &["put", "registers", "other", "makes the keyspace"]).ok();
-    let shared = Arc::new(Shared { epoch: AtomicU64::new(0), stop: AtomicBool::new(false) });
     let clients: Vec<_> = (0..NODES)
         .flat_map(|number| [Protocol::Http, Protocol::Resp, Protocol::Native].map(|protocol| (number, protocol)))
         .enumerate()
@@ -221,7 +414,7 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
             let namespace = cluster.network.name(HUB);
             thread::spawn(move || {
                 network::enter(&namespace);
-                Client::new(client as u64, protocol, number, moments, seed).run(&shared)
+                Client::new(client as u64, protocol, number, moments, seed).run(number, &shared)
             })
         })
         .collect();
@@ -242,10 +435,11 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
     };
     while began.elapsed() < Duration::from_secs(seconds) {
         // Each kind once, then any.
-        let next = FAULTS.get(faults).copied().unwrap_or_else(|| FAULTS[dice.below(FAULTS.len() as u64) as usize]);
-        cluster.suffer(next, &mut dice);
+        let next = kinds.get(faults).copied().unwrap_or_else(|| kinds[dice.below(kinds.len() as u64) as usize]);
+        let time = Pace::choose(pace.fault, &mut dice);
+        cluster.suffer(next, time, &mut dice);
         faults += 1;
-        thread::sleep(Duration::from_millis(300 + dice.below(1200)));
+        thread::sleep(Pace::choose(pace.pause, &mut dice));
     }
     cluster.until_whole();
     shared.stop.store(true, Ordering::SeqCst);
@@ -254,24 +448,22 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
     clients.into_iter().for_each(|client| history.add(client.join().expect("a client")));
     // Every node shows the end of each history: nothing that was acknowledged is gone.
     let keys = history.keys();
-    let namespace = cluster.network.name(HUB);
+    let (namespace, used) = (cluster.network.name(HUB), cluster.used());
     let last = thread::spawn(move || {
         network::enter(&namespace);
         let read = |number| Client::new(100 + number as u64, Protocol::Http, number, moments.clone(), seed).read(&keys);
-        (0..NODES).map(read).collect::<Vec<_>>()
+        used.into_iter().map(read).collect::<Vec<_>>()
     });
     last.join().expect("all keys are read").into_iter().for_each(|events| history.add(events));
     if let Some(path) = std::env::var_os("THALWEG_FAULT_HISTORY") {
         history.write(std::path::Path::new(&path)).unwrap();
     }
-    let digest = cluster.cli(0, &["cluster", "digest"]);
+    let used = cluster.used();
+    let digest = cluster.cli(used[0], &["cluster", "digest"]);
     println!("{}, {faults} faults in {:?}", history.summary(), began.elapsed());
     history.check(&format!("SEED={seed}"));
     assert!(digest.ok().contains("equal"));
-    for number in 0..NODES {
-        let stopped = cluster.nodes[number].take().expect("it runs");
-        stopped.stop();
-    }
+    used.into_iter().for_each(|number| cluster.take(number).stop());
 }
 
 /// Returns the reason why a command of the system failed.

@@ -1,5 +1,7 @@
 //! A file system on a loop-mounted image, unmounted in every case.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -14,12 +16,17 @@ pub struct Mounted {
 impl Mounted {
     /// Creates an image with a new ext4 file system and mounts it; returns the reason if that is impossible here.
     pub fn create(image: &Path, at: &Path) -> Result<Self, String> {
+        Self::create_of(image, at, 192 * 1024 * 1024)
+    }
+
+    /// Creates and mounts an image like [`create`](Self::create), of this size.
+    pub fn create_of(image: &Path, at: &Path, bytes: u64) -> Result<Self, String> {
         // SAFETY: geteuid takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             return Err("not root".to_owned());
         }
         let file = File::create(image).map_err(|error| error.to_string())?;
-        file.set_len(192 * 1024 * 1024).map_err(|error| error.to_string())?;
+        file.set_len(bytes).map_err(|error| error.to_string())?;
         done(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image))?;
         Self::existing(image, at)
     }

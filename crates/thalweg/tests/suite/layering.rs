@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["types", "disk", "log", "store", "state", "replica", "recipes", "redis"]),
     ("sim", &["types", "disk", "log", "store", "state", "replica", "raft", "engine"]),
     ("serving", &["types", "broker", "engine", "transport"]),
-    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "transport", "serving"]),
+    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "broker", "transport", "serving"]),
     ("http", &["types", "wire", "broker", "engine", "serving"]),
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),

@@ -114,7 +114,7 @@ variants! {
         },
         /// A batch of Redis commands that are carried out together, proposed by an earlier build: its reads count
         /// towards the budget of its writes.
-        RedisJoint[batch: RedisBatch<'a>] = REDIS_JOINT "redis commands, reads charged with writes",
+        RedisJoint[batch: RedisBatch<'a>] = REDIS_JOINT "joint redis commands",
         /// A batch of Redis commands that are carried out together.
         Redis[batch: RedisBatch<'a>] = REDIS "redis commands",
     }

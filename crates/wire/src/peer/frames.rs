@@ -4,11 +4,11 @@
 //! openraft's types (crate `cluster`).
 //!
 //! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
-//! request gets one reply: the kind after its own, or [`Failed`].
+//! request gets one reply: the kind after its own, or [`Failed`]. The frames of the channel for subjects get none.
 
 use thalweg_types::{
     Action, Index, NodeId, SpaceTime, Term,
-    codec::{List, Malformed, RemainingBytes, Structure, choices, structure},
+    codec::{List, Malformed, RemainingBytes, ShortBytes, Structure, choices, structure},
 };
 
 use super::{
@@ -147,6 +147,10 @@ kinds! {
     AskMarks = 44,
     /// Reply to `AskMarks`.
     Marks<'a> = 45,
+    /// Filters of a node's subscriptions; it gets no reply.
+    Interest<'a> = 46,
+    /// Batch of messages to a subject; it gets no reply.
+    SubjectBatch<'a> = 48,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -165,6 +169,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<AppendResult>(),
         of::<ManageKind>(),
         of::<HashMark>(),
+        of::<SubjectFilter<'_>>(),
         of::<super::handshake::Channel>(),
         of::<super::handshake::Protection>(),
     ]
@@ -563,6 +568,42 @@ structure! {
     Marks<'a> as "marks" {
         /// Hashes, with rising indexes.
         marks: List<'a, HashMark>,
+    }
+}
+
+structure! {
+    /// A filter of a node: a pattern of its clients' subscriptions, or a queue group with a pattern.
+    SubjectFilter<'a> as "subject filter" {
+        /// Pattern of the subscriptions.
+        pattern: ShortBytes<'a>,
+        /// Name of the queue group; empty if the subscriptions have none.
+        group: ShortBytes<'a>,
+        /// Number of members of the group, at most 32, or 1 without a group; 0 for a filter that has ended.
+        members: u32,
+    }
+}
+
+structure! {
+    /// Filters of the sender, which wants the messages that match them.
+    Interest<'a> as "interest" {
+        /// True if these are all filters of the sender, which replace those that the receiver has.
+        whole: bool,
+        /// Version of the filters to which these changes apply; the receiver has it from the frame before.
+        from: u64,
+        /// Version of the filters afterwards.
+        version: u64,
+        /// Filters, each at most once.
+        filters: List<'a, SubjectFilter<'a>>,
+    }
+}
+
+structure! {
+    /// A batch that a client of the sender has published, for the clients of the receiver.
+    SubjectBatch<'a> as "subject batch" {
+        /// Queue groups for which the sender has chosen a member of the receiver.
+        groups: List<'a, ShortBytes<'a>>,
+        /// The batch, as in `docs/formats/wire.md`.
+        batch: RemainingBytes<'a>,
     }
 }
 

@@ -24,8 +24,14 @@ use thalweg_types::{
     codec::{EncodeError, Field, Malformed, Reader, choices, structure},
 };
 
-/// Version of the protocol that this build speaks, and the only one so far.
-pub const VERSION: u16 = 1;
+/// Highest version of the protocol that this build speaks.
+pub const VERSION: u16 = 2;
+
+/// Lowest version of the protocol that this build speaks.
+pub const MIN_VERSION: u16 = 1;
+
+/// Version from which a node knows the channel for subjects.
+pub const SUBJECTS_FROM: u16 = 2;
 
 /// Magic number `TWPR`, which identifies the protocol between nodes.
 const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
@@ -82,6 +88,8 @@ choices! {
         Snapshots = 2 "snapshots",
         /// Proposals that a follower forwards to the leader.
         Proposals = 3 "proposals",
+        /// Filters of the sender's subscriptions, and messages for the receiver's. Only for nodes of version 2 or later.
+        Subjects = 4 "subjects",
     }
 }
 
@@ -142,7 +150,8 @@ impl Hello<'_> {
     /// Returns the highest version that both nodes speak; `None` if there is none.
     #[must_use]
     pub fn common_version(&self) -> Option<u16> {
-        (self.min_version..=self.max_version).contains(&VERSION).then_some(VERSION)
+        let highest = self.max_version.min(VERSION);
+        (highest >= self.min_version.max(MIN_VERSION)).then_some(highest)
     }
 }
 
@@ -227,6 +236,29 @@ pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_use_the_highest_version_that_both_speak() {
+        let common = |min_version, max_version| {
+            let hello = Hello {
+                magic: Hello::magic(),
+                min_version,
+                max_version,
+                cluster_low: 1,
+                cluster_high: 0,
+                node: NodeId(1),
+                channel: Channel::Control,
+                protection: Protection::Plain,
+                nonce: Nonce([0; 32]),
+                address: "",
+                software: "",
+                seal: Nonce([0; 32]),
+            };
+            hello.common_version()
+        };
+        assert_eq!([common(1, 1), common(1, 2), common(2, 9)], [Some(1), Some(2), Some(2)]);
+        assert_eq!([common(3, 9), common(0, 0), common(2, 1)], [None; 3]);
+    }
 
     #[test]
     fn proofs_of_the_two_sides_and_of_other_connections_authenticate_other_bytes() {

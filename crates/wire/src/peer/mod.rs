@@ -5,7 +5,7 @@
 //! authenticated), openraft's types, or the meaning of the commands and records that frames carry.
 //!
 //! A node dials each other node several times, once for each [`Channel`], and sends its requests there. Replies come
-//! back on the same connection with the request's id, in any order.
+//! back on the same connection with the request's id, in any order. Frames of the channel for subjects have no replies.
 //!
 //! Invariants:
 //! - before the handshake has succeeded, a receiver reads at most [`MAX_HANDSHAKE_BYTES`] for a frame;
@@ -18,8 +18,8 @@ mod header;
 
 pub use frames::*;
 pub use handshake::{
-    BeginTls, Challenge, Channel, Hello, Nonce, Proof, Protection, Rejected, Role, VERSION, Welcome, sealed_bytes,
-    transcript,
+    BeginTls, Challenge, Channel, Hello, MIN_VERSION, Nonce, Proof, Protection, Rejected, Role, SUBJECTS_FROM, VERSION,
+    Welcome, sealed_bytes, transcript,
 };
 pub use header::{
     COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, PeerFrame, compress,

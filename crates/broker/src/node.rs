@@ -1,0 +1,263 @@
+//! Another node of the cluster, as this node's broker sees it: a link whose subscriptions are the filters that the other
+//! node has announced.
+//!
+//! Owns: the filters of the other node, and the queue of messages for it. Does not own: connections, the encoding of
+//! announcements, or this node's own filters (see [`announcements`](crate::announcements)).
+//!
+//! A publish finds the subscriptions of other nodes in the same index as those of clients. So each node gets a batch once,
+//! and messages of one publisher in order, and a member of a queue group is chosen among the members on all nodes. A queue
+//! group of another node has a subscription for each of its announced members, so that all members get about as many
+//! messages.
+//!
+//! Invariant: messages from another node are delivered to this node's clients only
+//! ([`Broker::publish_from_node`](crate::Broker::publish_from_node)), so no message goes in circles.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+use thalweg_types::limits::MAX_QUEUE_GROUP_BYTES;
+
+use crate::{
+    Batch, Pattern, SubjectError,
+    announcements::{Filter, MAX_ANNOUNCED_MEMBERS, MAX_FILTERS},
+    driver::Link,
+    link::{Budget, Outbound, TakeResult},
+    locked,
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
+    traffic::Traffic,
+};
+
+/// Error returned for filters of another node that break the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// The changes refer to another version than the one that this node has.
+    #[error("changes of version {from} of the filters do not fit version {have:?}")]
+    Version {
+        /// Version to which the changes apply.
+        from: u64,
+        /// Version that this node has, if it has any.
+        have: Option<u64>,
+    },
+    /// A pattern is not valid.
+    #[error(transparent)]
+    Pattern(#[from] SubjectError),
+    /// The name of a queue group is too long.
+    #[error("a queue group's name has {0} bytes")]
+    GroupName(usize),
+    /// The node has announced too many filters.
+    #[error("more than {} filters", 2 * MAX_FILTERS)]
+    TooMany,
+}
+
+/// A batch for another node.
+#[derive(Clone, Debug)]
+pub struct NodeBatch {
+    /// The batch.
+    pub batch: Batch,
+    /// Queue groups for which a member of that node was chosen.
+    pub groups: SmallVec<[Arc<[u8]>; 1]>,
+}
+
+/// Figures of the exchange with another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeStats {
+    /// Number of filters that the node has announced.
+    pub filters: usize,
+    /// Bytes of the messages that wait to be sent to the node. A message counts once for each filter that it matches.
+    pub queued_bytes: u64,
+    /// Number of messages sent to the node.
+    pub sent: u64,
+    /// Number of messages for the node that were lost: its queue was full, or the connection ended.
+    pub lost: u64,
+    /// Number of messages received from the node.
+    pub received: u64,
+}
+
+struct Filters {
+    /// Ids of the subscriptions of each filter: one for a pattern, one for each announced member of a queue group.
+    ids: HashMap<Filter, SmallVec<[SubscriptionId; 1]>, FixedState>,
+    groups: HashMap<SubscriptionId, Arc<[u8]>, FixedState>,
+    next: u64,
+    version: Option<u64>,
+    /// Reused for what is taken from the link.
+    taken: Vec<Outbound>,
+}
+
+/// Another node of the cluster: its filters, and the queue of messages for it. Created by
+/// [`Broker::open_node`](crate::Broker::open_node). Dropping it ends the node's subscriptions.
+pub struct NodeLink {
+    link: Link,
+    traffic: Arc<Traffic>,
+    filters: Mutex<Filters>,
+}
+
+impl fmt::Debug for NodeLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeLink").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl NodeLink {
+    pub(crate) fn new(link: Link, traffic: Arc<Traffic>, seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        let filters = Filters {
+            ids: HashMap::with_hasher(hasher.clone()),
+            groups: HashMap::with_hasher(hasher),
+            next: 0,
+            version: None,
+            taken: Vec::new(),
+        };
+        Self { link, traffic, filters: Mutex::new(filters) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filters> {
+        locked(self.filters.lock())
+    }
+
+    /// Begins a connection on which the node announces its filters. The first announcement must have all of them; until
+    /// then, the filters of the connection before stay in force.
+    pub fn begin(&self) {
+        self.lock().version = None;
+    }
+
+    /// Applies an announcement of the node: all of its filters, or those that have changed since the version `from`. Filters
+    /// are a pattern, the name of a queue group or nothing, and a number of members, which is 0 for a filter that has ended.
+    ///
+    /// # Errors
+    /// The announcement breaks a rule. A part of it may have been applied, so the connection must end.
+    pub fn announced<'a>(
+        &self,
+        is_whole: bool,
+        (from, version): (u64, u64),
+        filters: impl Iterator<Item = (&'a [u8], &'a [u8], u32)>,
+    ) -> Result<(), FilterError> {
+        let mut state = self.lock();
+        if !is_whole && state.version != Some(from) {
+            return Err(FilterError::Version { from, have: state.version });
+        }
+        let mut kept: HashSet<Filter, FixedState> = HashSet::default();
+        for (pattern, group, members) in filters {
+            if group.len() > MAX_QUEUE_GROUP_BYTES {
+                return Err(FilterError::GroupName(group.len()));
+            }
+            let pattern = Pattern::parse(pattern)?;
+            let group: Option<Arc<[u8]>> = (!group.is_empty()).then(|| group.into());
+            let filter = Filter { pattern: Arc::clone(pattern.shared()), group };
+            self.set(&mut state, &pattern, filter.clone(), members);
+            if state.ids.len() > 2 * MAX_FILTERS + 1 {
+                return Err(FilterError::TooMany);
+            }
+            if is_whole {
+                kept.insert(filter);
+            }
+        }
+        if is_whole {
+            let gone: Vec<Filter> = state.ids.keys().filter(|filter| !kept.contains(*filter)).cloned().collect();
+            gone.into_iter().for_each(|filter| self.end(&mut state, &filter));
+        }
+        state.version = Some(version);
+        Ok(())
+    }
+
+    fn set(&self, state: &mut Filters, pattern: &Pattern, filter: Filter, members: u32) {
+        let wanted = members.min(if filter.group.is_some() { MAX_ANNOUNCED_MEMBERS } else { 1 }) as usize;
+        if wanted == 0 {
+            return self.end(state, &filter);
+        }
+        let Filters { ids, groups, next, .. } = state;
+        let ids = ids.entry(filter.clone()).or_default();
+        while ids.len() > wanted {
+            let Some(id) = ids.pop() else { break };
+            groups.remove(&id);
+            self.link.remove(id);
+        }
+        let options = SubscribeOptions {
+            policy: Policy::DropNew,
+            max_messages: u64::MAX,
+            max_bytes: u64::MAX,
+            credit: Credit::UNLIMITED,
+            group: filter.group.as_deref().map(<[u8]>::to_vec),
+        };
+        while ids.len() < wanted {
+            let id = SubscriptionId(*next);
+            *next += 1;
+            // If the members on all nodes are too many, those that are here get the messages that are published here.
+            if self.link.insert(id, pattern.clone(), &options).is_err() {
+                break;
+            }
+            ids.push(id);
+            groups.extend(filter.group.clone().map(|group| (id, group)));
+        }
+        if ids.is_empty() {
+            state.ids.remove(&filter);
+        }
+    }
+
+    fn end(&self, state: &mut Filters, filter: &Filter) {
+        for id in state.ids.remove(filter).into_iter().flatten() {
+            state.groups.remove(&id);
+            self.link.remove(id);
+        }
+    }
+
+    /// Forgets all filters of the node, because its connection has ended or the node is down. Messages that wait for it are
+    /// lost.
+    pub fn clear(&self) {
+        self.discard();
+        let mut state = self.lock();
+        let all: Vec<Filter> = state.ids.keys().cloned().collect();
+        all.into_iter().for_each(|filter| self.end(&mut state, &filter));
+        state.version = None;
+    }
+
+    /// Moves batches for the node to the end of `out`, within the budget. The caller counts them with
+    /// [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
+    pub fn take(&self, out: &mut Vec<NodeBatch>, budget: Budget) -> TakeResult {
+        let mut state = self.lock();
+        let Filters { groups, taken, .. } = &mut *state;
+        let more = self.link.take(taken, budget);
+        for item in taken.drain(..) {
+            // Losses are counted when they happen.
+            let Outbound::Batch { batch, subscriptions } = item else { continue };
+            let groups = subscriptions.iter().filter_map(|id| groups.get(id).cloned()).collect();
+            out.push(NodeBatch { batch, groups });
+        }
+        more
+    }
+
+    /// Drops the messages that wait for the node, and counts them as lost.
+    pub fn discard(&self) {
+        let mut out = Vec::new();
+        // Publishers may add more in the meantime.
+        let _ = self.take(&mut out, Budget::UNLIMITED);
+        self.traffic.lost(out.iter().map(|item| u64::from(item.batch.messages())).sum());
+    }
+
+    /// Counts messages that were sent to the node.
+    pub fn count_sent(&self, messages: u64) {
+        self.traffic.sent(messages);
+    }
+
+    /// Counts messages that were taken and not sent.
+    pub fn count_lost(&self, messages: u64) {
+        self.traffic.lost(messages);
+    }
+
+    /// Counts messages that were received from the node.
+    pub fn count_received(&self, messages: u64) {
+        self.traffic.received(messages);
+    }
+
+    /// Returns the figures of the exchange with the node.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        let [sent, lost, received] = self.traffic.read();
+        let (filters, queued_bytes) = (self.lock().ids.len(), self.link.stats().bytes);
+        NodeStats { filters, queued_bytes, sent, lost, received }
+    }
+}

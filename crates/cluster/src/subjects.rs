@@ -1,0 +1,291 @@
+//! Messages between the subscribers of this node and those of the other nodes.
+//!
+//! Owns: the thread that carries them, and its tasks for each other node: one sends ([`outbound`]), one receives
+//! ([`inbound`]). Does not own: the choice of receivers, the filters and the queues (`broker`), or the bytes (`wire::peer`).
+//!
+//! ```text
+//! publish ──► Broker ──► NodeLink ──► outbound ─── socket ───► inbound ──► Broker of the other node ──► its clients
+//!                                        ▲
+//!             Announcements ─────────────┘   before the batches that were taken earlier
+//! ```
+//! A node dials each other node for this channel, too, and sends its filters and its messages there. Messages from the other
+//! node arrive on the connection that the other node has dialled. The thread is not that of consensus: however many messages
+//! there are, a heartbeat does not wait for them. The listener accepts the connections on the thread of consensus and hands
+//! them over.
+//!
+//! Invariants: a message of another node goes to clients only, so it makes one hop. No publish waits for a node: the queue
+//! for each node has a bound, and losses are counted. Filters of a node are in force while its connection lasts and the node
+//! is not down.
+
+mod inbound;
+mod outbound;
+mod place;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    rc::Rc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use thalweg_broker::{Broker, NodeLink, NodeStats};
+use thalweg_serving::{
+    cluster::{ClusterReport, NodeHealth},
+    views::Bell,
+};
+use thalweg_types::NodeId;
+use thalweg_wire::peer::SUBJECTS_FROM;
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, watch},
+    task::{AbortHandle, LocalSet, spawn_local},
+};
+
+use self::place::Place;
+use crate::{
+    handshake::{Credentials, Peer},
+    secured::Secured,
+};
+
+/// Maximum bytes of the messages that wait for one other node. A message counts once for each filter that it matches.
+pub(crate) const NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
+/// Maximum number of accepted connections that wait for the thread. Others are closed, and their nodes dial again.
+const MAX_ACCEPTED: usize = 64;
+/// Number of nodes that have connected and are no members, above which they are forgotten.
+const MAX_STRANGERS: usize = 64;
+
+/// Other members with their places.
+type Places = BTreeMap<NodeId, Place>;
+
+/// A connection on its way from the thread that has accepted it. The system reports its readiness to the thread that serves it;
+/// for a TLS session, to the one that has accepted it, which then wakes the other.
+enum HandedOver {
+    Plain(std::net::TcpStream),
+    Tls(Secured<TcpStream>),
+}
+
+impl HandedOver {
+    fn new(stream: Secured<TcpStream>) -> io::Result<Self> {
+        match stream {
+            Secured::Plain(stream) => stream.into_std().map(Self::Plain),
+            session @ Secured::Tls(_) => Ok(Self::Tls(session)),
+        }
+    }
+
+    fn receive(self) -> io::Result<Secured<TcpStream>> {
+        match self {
+            Self::Plain(stream) => TcpStream::from_std(stream).map(Secured::Plain),
+            Self::Tls(session) => Ok(session),
+        }
+    }
+}
+
+/// Parts with which the thread starts.
+struct Parts {
+    credentials: Credentials,
+    accepted: mpsc::Receiver<(NodeId, HandedOver)>,
+    places: watch::Receiver<Places>,
+    stop: watch::Receiver<bool>,
+}
+
+struct Inner {
+    accepted: mpsc::Sender<(NodeId, HandedOver)>,
+    places: watch::Sender<Places>,
+    /// Version of the protocol on the newest connection from each node.
+    versions: Mutex<BTreeMap<NodeId, u16>>,
+    parts: Mutex<Option<Parts>>,
+    is_running: AtomicBool,
+    links: Mutex<BTreeMap<NodeId, Arc<NodeLink>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Messages between this node and all others. A clone is the same.
+#[derive(Clone)]
+pub(crate) struct Mesh(Arc<Inner>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mesh {
+    /// Creates a mesh that carries nothing yet.
+    pub fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
+        let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
+        let (places, of_thread) = watch::channel(Places::new());
+        let parts = Parts { credentials, accepted: receiver, places: of_thread, stop };
+        Self(Arc::new(Inner {
+            accepted,
+            places,
+            versions: Mutex::default(),
+            parts: Mutex::new(Some(parts)),
+            is_running: AtomicBool::new(false),
+            links: Mutex::default(),
+            thread: Mutex::default(),
+        }))
+    }
+
+    /// Starts to carry the messages of a broker, on a thread of its own. Does nothing after the first call.
+    pub fn start(&self, broker: &Broker) -> io::Result<()> {
+        let Some(parts) = locked(&self.0.parts).take() else { return Ok(()) };
+        let (mesh, broker) = (self.clone(), broker.clone());
+        let thread = std::thread::Builder::new()
+            .name("thalweg-mesh".to_owned())
+            .spawn(move || run_thread(&mesh, parts, broker))?;
+        *locked(&self.0.thread) = Some(thread);
+        self.0.is_running.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until the thread has ended. Its receiver `stop` must be true.
+    pub fn join(&self) {
+        let thread = locked(&self.0.thread).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread for messages between nodes has panicked");
+        }
+    }
+
+    /// Notes a connection from a node, over any channel.
+    pub fn connected(&self, peer: &Peer) {
+        locked(&self.0.versions).insert(peer.node, peer.version);
+    }
+
+    /// Takes over a connection that a node has dialled for messages. Closes it if this node carries none yet.
+    pub fn accept(&self, node: NodeId, stream: Secured<TcpStream>) {
+        if !self.0.is_running.load(Ordering::Acquire) {
+            return;
+        }
+        if let Ok(stream) = HandedOver::new(stream) {
+            // The node dials again if there is no room.
+            let _ = self.0.accepted.try_send((node, stream));
+        }
+    }
+
+    /// Notes the members, as the report of this node states them.
+    pub fn update(&self, report: &ClusterReport) {
+        let mut versions = locked(&self.0.versions);
+        let others = report.members.iter().filter(|member| member.node != report.node);
+        let place = |node| versions.get(&node).is_some_and(|version| *version >= SUBJECTS_FROM);
+        let places: Places = others
+            .map(|member| {
+                let is_usable = place(member.node) && member.health != NodeHealth::Down;
+                (member.node, Place { address: member.address.clone(), is_usable })
+            })
+            .collect();
+        if versions.len() > places.len() + MAX_STRANGERS {
+            versions.retain(|node, _| places.contains_key(node));
+        }
+        drop(versions);
+        self.0.places.send_if_modified(|known| {
+            let has_changed = *known != places;
+            *known = places;
+            has_changed
+        });
+    }
+
+    /// Returns the figures of the messages exchanged with each other node.
+    pub fn stats(&self) -> Vec<(NodeId, NodeStats)> {
+        locked(&self.0.links).iter().map(|(node, link)| (*node, link.stats())).collect()
+    }
+}
+
+fn run_thread(mesh: &Mesh, parts: Parts, broker: Broker) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no messages are carried between the nodes");
+            return;
+        }
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, carry(mesh, parts, broker));
+    // Tasks that still run are dropped here, with their connections.
+    drop(local);
+    runtime.shutdown_background();
+    mesh.0.is_running.store(false, Ordering::Release);
+    locked(&mesh.0.links).clear();
+}
+
+/// A task that ends when this value is dropped.
+struct Running(AbortHandle);
+
+impl Running {
+    fn spawn(task: impl Future<Output = ()> + 'static) -> Self {
+        Self(spawn_local(task).abort_handle())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Another member.
+struct Member {
+    link: Arc<NodeLink>,
+    place: watch::Sender<Place>,
+    _sending: Running,
+    receiving: Option<Running>,
+}
+
+async fn carry(mesh: &Mesh, parts: Parts, broker: Broker) {
+    let Parts { credentials, mut accepted, mut places, mut stop } = parts;
+    let credentials = Rc::new(credentials);
+    let mut members: BTreeMap<NodeId, Member> = BTreeMap::new();
+    places.mark_changed();
+    loop {
+        tokio::select! {
+            changed = places.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let known = places.borrow_and_update().clone();
+                let mut links = locked(&mesh.0.links);
+                members.retain(|node, _| known.contains_key(node));
+                links.retain(|node, _| known.contains_key(node));
+                for (node, place) in known {
+                    let member = members.entry(node).or_insert_with(|| begin(node, &broker, &credentials));
+                    if !place.is_usable && member.receiving.take().is_some() {
+                        member.link.clear();
+                    }
+                    links.insert(node, Arc::clone(&member.link));
+                    member.place.send_replace(place);
+                }
+            }
+            Some((node, stream)) = accepted.recv() => {
+                // A node that is not known as a member yet dials again.
+                if let Some(member) = members.get_mut(&node)
+                    && let Ok(stream) = stream.receive()
+                {
+                    let receiving = inbound::receive(node, stream, Arc::clone(&member.link), broker.clone());
+                    // The connection before ends first, so its end does not clear the filters of this one.
+                    member.receiving = None;
+                    member.receiving = Some(Running::spawn(receiving));
+                }
+            }
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+fn begin(node: NodeId, broker: &Broker, credentials: &Rc<Credentials>) -> Member {
+    let bell = Bell::new();
+    let link = Arc::new(broker.open_node(Arc::clone(&bell) as _, NODE_QUEUE_BYTES));
+    let (place, of_task) = watch::channel(Place::default());
+    let sending = outbound::Outbound {
+        node,
+        credentials: Rc::clone(credentials),
+        broker: broker.clone(),
+        link: Arc::clone(&link),
+        bell,
+        place: of_task,
+    };
+    Member { link, place, _sending: Running::spawn(sending.run()), receiving: None }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Receiving another node's filters and messages.
+//!
+//! Owns: checking what arrives on the connection that the other node has dialled. Does not own: the effect of filters and
+//! batches (`broker`).
+//!
+//! A frame that breaks a rule ends the connection, and so do filters that do not fit those before. The other node then dials
+//! again and sends all filters. Frames of kinds that this version does not know are ignored.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_broker::{Batch, Broker, NodeLink, Subject};
+use thalweg_types::{NodeId, codec::ShortBytes};
+use thalweg_wire::peer::{Interest, MAX_BODY_BYTES, PeerFrame, PeerKind, SubjectBatch};
+use tokio::io::{AsyncRead, BufReader};
+
+use crate::frames::read_frame;
+
+/// Size of the buffer in which small frames are read together.
+const READ_BYTES: usize = 64 * 1024;
+
+fn invalid(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+/// Receives until the connection ends, and then forgets the filters of the node.
+pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: Arc<NodeLink>, broker: Broker) {
+    link.begin();
+    let mut reading = BufReader::with_capacity(READ_BYTES, stream);
+    let mut receiver = Receiver { link, broker, subject: None };
+    let ended = async {
+        while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
+            receiver.frame(frame.kind, &frame.body)?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    if let Err(error) = ended.await {
+        tracing::debug!(%node, %error, "the connection for messages from the node has ended");
+    }
+    receiver.link.clear();
+}
+
+struct Receiver {
+    link: Arc<NodeLink>,
+    broker: Broker,
+    /// Subject of the last batch, because successive batches mostly have the same.
+    subject: Option<Subject>,
+}
+
+impl Receiver {
+    fn frame(&mut self, kind: Option<PeerKind>, body: &Bytes) -> io::Result<()> {
+        match kind {
+            Some(PeerKind::Interest) => self.interest(body),
+            Some(PeerKind::SubjectBatch) => self.batch(body),
+            _ => Ok(()),
+        }
+    }
+
+    fn interest(&self, body: &Bytes) -> io::Result<()> {
+        let Interest { whole, from, version, filters } = Interest::decode_body(body).map_err(invalid)?;
+        let filters = filters.iter().map(|filter| (filter.pattern.0, filter.group.0, filter.members));
+        self.link.announced(whole, (from, version), filters).map_err(invalid)
+    }
+
+    fn batch(&mut self, body: &Bytes) -> io::Result<()> {
+        let frame = SubjectBatch::decode_body(body).map_err(invalid)?;
+        let batch = thalweg_wire::Batch::decode(frame.batch.0).map_err(invalid)?;
+        // Subscribers rely on this check.
+        batch.check().and_then(|()| batch.check_crc()).map_err(invalid)?;
+        if !batch.reply().is_empty() {
+            Subject::parse(batch.reply()).map_err(invalid)?;
+        }
+        let subject = match &self.subject {
+            Some(subject) if subject.as_bytes() == batch.subject() => subject.clone(),
+            _ => {
+                let subject = Subject::parse(batch.subject()).map_err(invalid)?;
+                self.subject = Some(subject.clone());
+                subject
+            }
+        };
+        let mut groups: Vec<&[u8]> = frame.groups.iter().map(|ShortBytes(group)| group).collect();
+        groups.sort_unstable();
+        // The frame has little besides the batch, so its memory is kept instead of a copy.
+        let batch = Batch::new(subject, body.slice_ref(frame.batch.0), batch.count()).map_err(invalid)?;
+        self.link.count_received(batch.messages().into());
+        self.broker.publish_from_node(&batch, &groups);
+        Ok(())
+    }
+}

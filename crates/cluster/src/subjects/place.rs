@@ -1,0 +1,17 @@
+//! Places of other nodes: their addresses, and whether they take messages.
+
+/// Place of another node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Address at which the node accepts connections of other nodes; empty if it is not known.
+    pub address: String,
+    /// True if the node knows the channel for messages and is not down.
+    pub is_usable: bool,
+}
+
+impl Place {
+    /// Returns true if the node can be dialled.
+    pub fn is_open(&self) -> bool {
+        self.is_usable && !self.address.is_empty()
+    }
+}

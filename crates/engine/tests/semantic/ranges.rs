@@ -1,0 +1,140 @@
+//! Ranges by the iterator and by pages, beside the visitor, which shows the same pairs.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use thalweg_engine::{
+    Entry, Keyspace, KeyspaceIter, Order, ScanRange, Values,
+    types::{
+        Durability,
+        budget::{self, Spent},
+        command::CommitBuilder,
+    },
+};
+
+use crate::{
+    common::{Rng, random_bound, seed},
+    support::Node,
+};
+
+type Pairs = Vec<(Vec<u8>, Entry)>;
+
+const KEYS: u64 = 3000;
+
+fn key(number: u64) -> Vec<u8> {
+    // Keys of several lengths and under several prefixes.
+    format!("{}/{:04}{}", number % 7, number, "-".repeat(number as usize % 40)).into_bytes()
+}
+
+/// Values on both sides of the limits for values in the row and for values that share memory.
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(40) {
+        0 => 1000 + rng.below(50),
+        1 => 5000,
+        2 => 0,
+        _ => rng.below(120),
+    };
+    rng.bytes(len as usize)
+}
+
+/// Writes about as many keys as asked for, and among them some that have ended or were deleted.
+fn write(node: &Node, keyspace: &Keyspace, rng: &mut Rng, keys: u64) {
+    for _ in 0..keys.div_ceil(100) {
+        let mut commit = CommitBuilder::new();
+        for _ in 0..100 {
+            let key = key(rng.below(KEYS));
+            match rng.below(10) {
+                0 => commit.delete(keyspace.id(), &key).unwrap(),
+                _ => commit.put(keyspace.id(), &key, &value(rng)).unwrap(),
+            };
+        }
+        node.db().with_durability(Durability::Os).commit(&commit).unwrap();
+        for seconds in [1, 1000] {
+            keyspace.put_for(&key(rng.below(KEYS)), b"with an end", Duration::from_secs(seconds)).unwrap();
+        }
+    }
+}
+
+fn random_range(rng: &mut Rng) -> ScanRange {
+    let prefix = if rng.below(3) == 0 { format!("{}/", rng.below(8)).into_bytes() } else { Vec::new() };
+    let (one, other) = (key(rng.below(KEYS)), key(rng.below(KEYS)));
+    let (low, high) = if one < other { (one, other) } else { (other, one) };
+    ScanRange {
+        prefix,
+        start: random_bound(rng, low),
+        end: random_bound(rng, high),
+        order: if rng.below(2) == 0 { Order::Ascending } else { Order::Descending },
+        // Limits at and beside the sizes of the iterator's pages.
+        limit: [None, Some(rng.below(200)), Some([0, 1, 127, 128, 129, 640, 641][rng.below(7) as usize])]
+            [rng.below(3) as usize],
+        values: if rng.below(5) == 0 { Values::Omit } else { Values::Include },
+    }
+}
+
+fn visited(keyspace: &Keyspace, range: &ScanRange) -> Pairs {
+    let mut pairs = Pairs::new();
+    keyspace
+        .scan(range, &mut |item| {
+            let value = item.value.to_vec().into();
+            pairs.push((item.key.to_vec(), Entry { value, revision: item.revision, expiry: item.expiry }));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    pairs
+}
+
+fn take(iter: &mut KeyspaceIter, pairs: &mut Pairs, most: usize) {
+    pairs.extend(iter.take(most).map(|pair| pair.map(|(key, entry)| (key.to_vec(), entry)).unwrap()));
+}
+
+fn the_iterator_and_pages_have_what_the_visitor_sees(node: &mut Node) {
+    let mut rng = Rng(seed(21));
+    let keyspace = node.db().keyspace("k").unwrap().with_durability(Durability::Os);
+    write(node, &keyspace, &mut rng, KEYS * 2);
+    keyspace.delete_prefix(b"3/").unwrap();
+    node.pass(Duration::from_secs(10));
+    for round in 0..60 {
+        let range = random_range(&mut rng);
+        let expected = visited(&keyspace, &range);
+        let (mut iter, mut paged) = (keyspace.iter(range.clone()), keyspace.iter(range.clone()));
+
+        let mut found = Pairs::new();
+        let most = rng.below(300) as usize;
+        take(&mut iter, &mut found, most);
+        // What is written from here on is after both views.
+        write(node, &keyspace, &mut rng, 100);
+        let copy = iter.clone();
+        take(&mut iter, &mut found, usize::MAX);
+        assert_eq!(found, expected, "round {round}: {range:?}");
+        assert!(iter.next().is_none() && iter.next_page(9, 9).unwrap().is_empty());
+        assert_eq!(copy.count(), expected.len().saturating_sub(most), "round {round}: {range:?}");
+
+        let mut found = Pairs::new();
+        loop {
+            let (items, bytes) = (1 + rng.below(400) as usize, 1 + rng.below(20_000) as usize);
+            let page = paged.next_page(items, bytes).unwrap();
+            let sizes: Vec<_> = page.iter().map(|(key, entry)| key.len() + entry.value.len()).collect();
+            assert!(page.len() <= items && sizes.iter().rev().skip(1).sum::<usize>() < bytes);
+            if page.is_empty() {
+                break;
+            }
+            found.extend(page.into_iter().map(|(key, entry)| (key.to_vec(), entry)));
+        }
+        assert_eq!(found, expected, "round {round} in pages: {range:?}");
+    }
+}
+
+/// A page that the budget of its thread cut short is no end of the range.
+fn a_spent_budget_is_not_the_end_of_a_range(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    let mut commit = CommitBuilder::new();
+    (0..500_u64).for_each(|number| _ = commit.put(keyspace.id(), &number.to_be_bytes(), b"v").unwrap());
+    node.db().commit(&commit).unwrap();
+    let mut iter = keyspace.iter(ScanRange::default());
+    let spent = budget::within(100, || iter.next_page(1000, usize::MAX).map(drop));
+    assert_eq!(spent, Err(Spent));
+    assert!(iter.next().is_some(), "it goes on");
+    let all = budget::within(1_000_000, || keyspace.iter(ScanRange::default()).count());
+    assert_eq!(all, Ok(500));
+}
+
+on_every_backend!(the_iterator_and_pages_have_what_the_visitor_sees, a_spent_budget_is_not_the_end_of_a_range);
