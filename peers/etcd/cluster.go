@@ -44,7 +44,8 @@ func member(args []string) error {
 	}
 	config := embed.NewConfig()
 	config.Name, config.Dir = *name, *dir
-	config.LogLevel, config.LogOutputs = "error", []string{"stderr"}
+	// Errors reach the clients, and those of the first seconds mean nothing.
+	config.LogLevel, config.LogOutputs = "fatal", []string{"stderr"}
 	config.QuotaBackendBytes = quota
 	var initial []string
 	for _, one := range strings.Split(*all, ",") {

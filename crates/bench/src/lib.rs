@@ -1,6 +1,6 @@
 //! Workloads, an open-loop load generator, histograms and reports: the suites of `thalweg bench`.
 //!
-//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
+//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators (`load`, `native`), the
 //! measuring of time and resources, and the layout of reports as text and as JSON. Does not own: the command line
 //! around the suites, and nothing inside the server: the suites reach a server only over its socket.
@@ -11,6 +11,7 @@
 
 pub mod backends;
 pub mod cache;
+pub mod cluster;
 mod data;
 pub mod engine;
 mod error;

@@ -16,7 +16,7 @@ use thalweg_wire::{
 };
 
 use crate::{
-    client::{Client, RequestOptions, RetrySafety},
+    client::{Client, RequestOptions, RetrySafety, Target},
     error::Error,
     keyspace::remaining,
     names::Name,
@@ -105,7 +105,12 @@ impl Cache {
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
             // The id is only useful if the answering run is known. Without a connection, the next connection's run
             // will answer.
-            let how = RequestOptions { run, retry_safety: RetrySafety::Never, ..RequestOptions::READ };
+            let how = RequestOptions {
+                run,
+                retry_safety: RetrySafety::Never,
+                target: Target::Connected,
+                ..RequestOptions::READ
+            };
             let opened = match client.request(how, open, read).await {
                 Err(Error::OtherRun) => continue,
                 opened => opened?,

@@ -19,7 +19,7 @@ use std::{
 
 use thalweg_types::Action;
 use thalweg_wire::{
-    Batch, Changes, Deliver, Dropped, Ended, Failed, Goodbye, Kind, List, Permit, Ping, Pong, Pushed, Reason,
+    Batch, Changes, Deliver, Dropped, Ended, Failed, Fields, Goodbye, Kind, List, Permit, Ping, Pong, Pushed, Reason,
     RecordRun, SharedFrame, Tailed,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
     session::{Route, RouteError},
@@ -148,7 +148,7 @@ impl Task {
                 message = error.to_string();
                 goodbye(Reason::Protocol, Action::Fix, &message)
             }
-            Lost::Broken { .. } | Lost::Closed | Lost::Goodbye { .. } => return,
+            Lost::Broken { .. } | Lost::Closed | Lost::Moved | Lost::Goodbye { .. } => return,
         };
         self.link.stage_control(&frame);
         let link = &self.link;
@@ -179,7 +179,7 @@ fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
             Route::Reply(Waiter::Reply(waiter)) => drop(waiter.send(Ok(frame))),
             Route::Reply(Waiter::Subscription(mailbox)) => {
                 let failed: Failed<'_> = body_of(&frame)?;
-                mailbox.push(Item::Ended(Box::new(Failure::of_reply(&failed, None))));
+                mailbox.push(Item::Ended(Box::new(Failure::of_reply(&failed, &Fields::default()))));
             }
             Route::Begun(Waiter::Subscription(mailbox)) => mailbox.push(Item::Begun(frame)),
             Route::Ended(Waiter::Subscription(mailbox)) => {

@@ -8,6 +8,9 @@
 //! and deletes without conditions do no harm either, since the state after two of them is the state after
 //! one. A commit with conditions may already have been carried out, and would then fail because of its own
 //! first execution. In that case the caller gets an error with unknown effect.
+//!
+//! In a cluster, writes ask for a redirect to the leader. While a new leader is found, requests without an effect are
+//! retried until their timeout, whatever the maximum number of retries.
 
 use std::{
     pin::pin,
@@ -15,22 +18,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_transport::Endpoint;
-use thalweg_types::{Action, Classified, Durability};
-use thalweg_wire::{Effect, Fields, Frame, Level, SharedFrame};
+use thalweg_types::{Action, Classified, Durability, ReadLevel};
+use thalweg_wire::{Effect, Fields, Frame, Level, Route, SharedFrame};
 
 use crate::{
     backoff::Backoff,
     connect::ServerInfo,
+    directory::{Directory, Seeds},
     error::{ConnectError, Error, Invalid, Lost},
     link::{Link, Reply, Run, StageError},
     names::Names,
-    options::Options,
-    pool::Pool,
+    options::{Options, ReadFrom},
+    pool::{Place, Pool},
     request::answer_of,
 };
 
-/// A client of a server. Cheap to clone. Its connections end when the last clone, and the last handle made
+/// Longest pause before a request is retried while a leader is looked for.
+const LEADER_PAUSE: Duration = Duration::from_millis(50);
+
+/// A client of a server, or of a cluster. Cheap to clone. Its connections end when the last clone, and the last handle made
 /// from a clone, are dropped.
 ///
 /// ```no_run
@@ -50,12 +56,16 @@ pub struct Client {
     inner: Arc<Inner>,
     timeout: Option<Duration>,
     level: Level,
+    read_level: Option<ReadLevel>,
     /// Name of the requests in the server's logs.
     trace: Option<Arc<str>>,
 }
 
 struct Inner {
     pool: Pool,
+    /// Connections to the nearest member, if the options ask for them.
+    nearest: Option<Pool>,
+    directory: Arc<Directory>,
     options: Arc<Options>,
     names: Names,
 }
@@ -82,16 +92,32 @@ pub(crate) struct RequestOptions {
     pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
+    /// Node of a cluster that should get the request.
+    pub target: Target,
+}
+
+/// Node of a cluster that should get a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The leader, because the request proposes a command.
+    Leader,
+    /// Any node that can keep the promise of the client's read level.
+    Readable,
+    /// The node to which the client is connected.
+    Connected,
 }
 
 impl RequestOptions {
-    pub(crate) const READ: Self =
-        Self { retry_safety: RetrySafety::Harmless, send_timeout: true, extra_time: Duration::ZERO, run: None };
-    pub(crate) const WRITE: Self =
-        Self { retry_safety: RetrySafety::IfNoEffect, send_timeout: true, extra_time: Duration::ZERO, run: None };
+    pub(crate) const READ: Self = Self {
+        retry_safety: RetrySafety::Harmless,
+        send_timeout: true,
+        extra_time: Duration::ZERO,
+        run: None,
+        target: Target::Readable,
+    };
+    pub(crate) const WRITE: Self = Self { retry_safety: RetrySafety::IfNoEffect, target: Target::Leader, ..Self::READ };
     /// Options for requests that the server answers without waiting.
-    pub(crate) const QUICK: Self =
-        Self { retry_safety: RetrySafety::Harmless, send_timeout: false, extra_time: Duration::ZERO, run: None };
+    pub(crate) const QUICK: Self = Self { send_timeout: false, target: Target::Connected, ..Self::READ };
 }
 
 impl std::fmt::Debug for Client {
@@ -101,14 +127,22 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to a server. The client restores connections that are lost later in the background; if the first
-    /// attempt fails, this call returns the error.
-    pub async fn connect(endpoint: Endpoint, options: Options) -> Result<Self, ConnectError> {
+    /// Connects to a server, or to a cluster of which the seeds are members. The client restores connections that are lost
+    /// later in the background; if the first attempt fails with all seeds, this call returns the error.
+    ///
+    /// In a cluster, the client learns the other members and the leader from any of them. Its connections lead to the
+    /// leader, and move when another node leads. The transport and the trust of the first seed hold for all members, and
+    /// so does the server name, if it is set. If the client cannot reach the leader, it works through another member.
+    pub async fn connect(seeds: impl Into<Seeds>, options: Options) -> Result<Self, ConnectError> {
         let options = Arc::new(options.bounded());
-        let pool = Pool::connect(endpoint, options.clone()).await?;
-        let timeout = options.timeout;
-        let inner = Arc::new(Inner { pool, options, names: Names::default() });
-        Ok(Self { inner, timeout, level: Level(None), trace: None })
+        let directory = Arc::new(Directory::new(seeds.into()));
+        let pool = Pool::connect(&directory, options.clone()).await?;
+        let is_clustered = pool.server().is_some_and(|server| server.is_clustered);
+        let nearest = (options.reads == ReadFrom::Nearest && is_clustered)
+            .then(|| Pool::begin(&directory, Place::Nearest, options.clone()).0);
+        let (timeout, read_level) = (options.timeout, options.read_level);
+        let inner = Arc::new(Inner { pool, nearest, directory, options, names: Names::default() });
+        Ok(Self { inner, timeout, level: Level(None), read_level, trace: None })
     }
 
     /// Returns the same client with another timeout for each request, retries included; `None` waits forever.
@@ -124,6 +158,15 @@ impl Client {
     #[must_use]
     pub fn durability(&self, level: Durability) -> Self {
         Self { level: Level(Some(level)), ..self.clone() }
+    }
+
+    /// Returns the same client with another level for its reads: the age of the data that a node of a cluster may show.
+    /// The default is the server's default level, which is [`ReadLevel::Linearizable`] unless it is configured. At
+    /// [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see [`Options::reads`]. Subscriptions begin at
+    /// this level; when they resume on another node, they first wait until it has all that the former one had.
+    #[must_use]
+    pub fn read_level(&self, level: ReadLevel) -> Self {
+        Self { read_level: Some(level), ..self.clone() }
     }
 
     /// Returns the same client whose requests carry a name, such as the id of the job or the web request that causes
@@ -146,7 +189,8 @@ impl Client {
     /// client counts them because no caller waits for their outcome.
     #[must_use]
     pub fn failed_without_reply(&self) -> u64 {
-        self.inner.pool.failures_without_id()
+        let nearest = self.inner.nearest.as_ref().map_or(0, Pool::failures_without_id);
+        self.inner.pool.failures_without_id() + nearest
     }
 
     /// Measures the time of a round trip to the server.
@@ -159,8 +203,15 @@ impl Client {
     /// Closes all connections of this client: writes the staged frames, then sends the server a goodbye.
     /// Requests in progress fail with [`Lost`](crate::Error::Lost).
     pub async fn close(self) {
-        self.inner.pool.close();
-        self.inner.pool.closed().await;
+        let pools = || std::iter::once(&self.inner.pool).chain(&self.inner.nearest);
+        pools().for_each(Pool::close);
+        for pool in pools() {
+            pool.closed().await;
+        }
+    }
+
+    pub(crate) fn read_field(&self) -> Option<ReadLevel> {
+        self.read_level
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -222,15 +273,46 @@ impl Client {
             };
             let passes = error.action() == Action::Retry && !matches!(error, Error::TimedOut { .. });
             if !may || !passes || is_final_retry_error(&error) {
-                return Err(error);
+                return Err(final_error(how, error));
             }
-            let Some(pause) = backoff.get_or_insert_with(|| Backoff::new(self.inner.options.retries)).again() else {
-                return Err(error);
+            // From here on the connection may move, and the request should not miss it.
+            let mut moved = pin!(self.inner.pool.moved().notified());
+            moved.as_mut().enable();
+            let looks = self.looks_for_leader(&error);
+            let backoff = backoff.get_or_insert_with(|| Backoff::new(self.inner.options.retries));
+            let pause = if looks { Some(backoff.next().min(LEADER_PAUSE)) } else { backoff.again() };
+            let Some(pause) = pause.filter(|pause| clock.remaining().is_none_or(|left| left > *pause)) else {
+                return Err(final_error(how, error));
             };
-            if clock.remaining().is_some_and(|left| left <= pause) {
-                return Err(error);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = moved, if looks => {}
             }
-            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Takes over what an error says about the leader. Returns true if the request is to be retried until its timeout,
+    /// because the cluster gets, or has, another leader.
+    fn looks_for_leader(&self, error: &Error) -> bool {
+        let directory = &self.inner.directory;
+        let Some(failure) = error.failure() else { return false };
+        match failure.code.as_str() {
+            "not_leader" => {
+                let term = failure.detail("term").unwrap_or(0);
+                match (&failure.leader, failure.detail("leader")) {
+                    (Some(address), Some(node)) => directory.learn_leader(node, address, term),
+                    // The server does not know where the leader serves clients. Until it does, it passes writes on.
+                    _ => directory.forget_leader(term),
+                }
+                true
+            }
+            "no_leader" => {
+                if let Some(server) = self.server() {
+                    directory.doubt(server.node);
+                }
+                true
+            }
+            _ => false,
         }
     }
 
@@ -244,16 +326,28 @@ impl Client {
         self.call(how, |out, id, fields| Ok(frame.encode_with(out, id, fields)?), read).await
     }
 
+    /// Returns the connections for a request.
+    fn pool_for(&self, target: Target) -> &Pool {
+        let is_free = matches!(self.read_level, Some(ReadLevel::Stale | ReadLevel::AtLeast(_)));
+        match &self.inner.nearest {
+            Some(nearest) if target == Target::Readable && is_free && nearest.is_connected() => nearest,
+            _ => &self.inner.pool,
+        }
+    }
+
     async fn once(
         &self,
         clock: &Clock,
         how: RequestOptions,
         encode: &mut impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
     ) -> Result<SharedFrame, Error> {
-        let link = self.inner.pool.next_link();
+        let pool = self.pool_for(how.target);
+        let link = pool.next_link();
+        let route = (how.target == Target::Leader && self.inner.directory.redirects()).then_some(Route::Redirect);
+        let read = self.read_level.filter(|_| how.target != Target::Connected);
         let mut stage = || {
             let timeout_micros = if how.send_timeout { clock.left_micros() } else { None };
-            let fields = Fields { timeout_micros, trace: self.trace.as_deref(), ..Fields::default() };
+            let fields = Fields { timeout_micros, trace: self.trace.as_deref(), read, route, ..Fields::default() };
             link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
         };
         let staged = match stage() {
@@ -265,6 +359,17 @@ impl Client {
             Err(blocked) => return Err(blocked.into()),
         };
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
+    }
+}
+
+/// Returns the error of a request that is not retried: a write that may have happened has an error of its own.
+fn final_error(how: RequestOptions, error: Error) -> Error {
+    let is_unknown = error.effect() == Effect::Unknown && !matches!(error, Error::Protocol(_));
+    match how.retry_safety {
+        RetrySafety::IfNoEffect if is_unknown && how.target == Target::Leader => {
+            Error::OutcomeUnknown { cause: Box::new(error) }
+        }
+        _ => error,
     }
 }
 

@@ -3,17 +3,22 @@
 //!
 //! Owns: the start of a connection. Does not own the times of the attempts to connect (`pool`).
 
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use thalweg_transport::{Channel, Connection, Dialer, Endpoint, Outbox};
 use thalweg_wire::{
-    Decoder, Frame, Goodbye, Kind, ServerFrame, Welcome,
-    handshake::{self, HandshakeError, check_welcome},
+    Decoder, Frame, Goodbye, Kind, ReadMembers, ServerFrame, SharedFrame, Welcome,
+    handshake::{self, FEATURE_CLUSTER, HandshakeError, check_welcome},
 };
 
 use crate::{
     error::{ConnectError, Lost},
     link::SessionParameters,
+    membership::{ClusterMembers, members_of},
     options::Options,
     request::body_of,
 };
@@ -25,6 +30,10 @@ pub(crate) struct Connected {
     pub limits: SessionParameters,
     pub keep_alive: Duration,
     pub server: ServerInfo,
+    /// Members of the server's cluster; `None` if it runs alone.
+    pub members: Option<ClusterMembers>,
+    /// Shortest round trip of the requests for the members.
+    pub round_trip: Duration,
 }
 
 /// Facts that a server states about itself in its welcome.
@@ -40,21 +49,30 @@ pub struct ServerInfo {
     pub durability: thalweg_types::Durability,
     /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_frame_bytes: u32,
+    /// True if the server is a member of a cluster.
+    pub is_clustered: bool,
 }
 
 /// Dials and performs the handshake within the options' connect timeout. Then opens further channels if the
-/// transport supports several.
+/// transport supports several. Asks a member of a cluster `asks` times for all members, to learn them and the round trip.
 pub(crate) async fn connect(
     dialer: &Dialer,
     endpoint: &Endpoint,
     options: &Options,
+    asks: u32,
+    after: Duration,
 ) -> Result<Connected, ConnectError> {
-    let after = options.connect_timeout;
     let all = async {
         let (connection, channel) = dialer.dial(endpoint).await.map_err(ConnectError::Dial)?;
         let mut first = HandshakeChannel { channel, decoder: Decoder::new() };
         first.decoder.set_max_bytes(options.max_frame_bytes);
         let (limits, keep_alive, server) = first.shake_hands(options).await?;
+        let (mut members, mut round_trip) = (None, Duration::MAX);
+        for _ in 0..if server.is_clustered { asks } else { 0 } {
+            let began = Instant::now();
+            members = first.members().await?;
+            round_trip = round_trip.min(began.elapsed());
+        }
         let mut channels = vec![(first.channel, first.decoder)];
         while channels.len() < options.channels {
             match connection.open().await {
@@ -67,7 +85,7 @@ pub(crate) async fn connect(
                 Err(error) => return Err(ConnectError::Lost(error.into())),
             }
         }
-        Ok(Connected { connection, channels, limits, keep_alive, server })
+        Ok(Connected { connection, channels, limits, keep_alive, server, members, round_trip })
     };
     tokio::time::timeout(after, all).await.unwrap_or(Err(ConnectError::TimedOut { after }))
 }
@@ -84,15 +102,41 @@ impl HandshakeChannel {
     ) -> Result<(SessionParameters, Duration, ServerInfo), ConnectError> {
         let mut outbox = Outbox::new();
         let name = &options.name[..options.name.floor_char_boundary(1024)];
-        handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[])
+        handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[FEATURE_CLUSTER])
             .encode(outbox.buffer(), 0)
-            .expect("the name is short, and there are no features");
+            .expect("the name is short, and there is one feature");
+        self.write(outbox).await?;
+        welcome(&self.next().await?, options)
+    }
+
+    /// Asks the server for the members of its cluster; `None` if it does not tell, because it is stopping.
+    async fn members(&mut self) -> Result<Option<ClusterMembers>, ConnectError> {
+        let mut outbox = Outbox::new();
+        ReadMembers {}.encode(outbox.buffer(), 1).expect("the frame is empty");
+        self.write(outbox).await?;
+        loop {
+            let frame = self.next().await?;
+            match Kind::from_code(frame.header.kind) {
+                Some(Kind::Goodbye) => return Err(ConnectError::Lost(goodbye(&frame)?)),
+                // Such as a ping. The connection is too young to be silent.
+                _ if frame.header.id != 1 => {}
+                _ => return Ok(members_of(&frame).ok()),
+            }
+        }
+    }
+
+    async fn write(&mut self, mut outbox: Outbox) -> Result<(), ConnectError> {
         while !outbox.is_empty() {
             poll_fn(|cx| self.channel.poll_write(cx, &mut outbox)).await.map_err(lost)?;
         }
+        Ok(())
+    }
+
+    /// Returns the next frame from the server.
+    async fn next(&mut self) -> Result<SharedFrame, ConnectError> {
         loop {
             if let Some(frame) = self.decoder.next_shared().map_err(|error| ConnectError::Lost(error.into()))? {
-                return welcome(&frame, options);
+                return Ok(frame);
             }
             let read = poll_fn(|cx| match self.channel.poll_read(cx, self.decoder.buffer()) {
                 Poll::Pending => Poll::Pending,
@@ -109,17 +153,19 @@ fn lost(error: std::io::Error) -> ConnectError {
     ConnectError::Lost(error.into())
 }
 
-fn welcome(
-    frame: &thalweg_wire::SharedFrame,
-    options: &Options,
-) -> Result<(SessionParameters, Duration, ServerInfo), ConnectError> {
-    let malformed = |error| ConnectError::Handshake(HandshakeError::Malformed(error));
+fn malformed(error: thalweg_wire::DecodeError) -> ConnectError {
+    ConnectError::Handshake(HandshakeError::Malformed(error))
+}
+
+fn goodbye(frame: &SharedFrame) -> Result<Lost, ConnectError> {
+    let Goodbye { reason, class, message, .. } = body_of(frame).map_err(malformed)?;
+    Ok(Lost::Goodbye { reason, class, message: message.to_owned() })
+}
+
+fn welcome(frame: &SharedFrame, options: &Options) -> Result<(SessionParameters, Duration, ServerInfo), ConnectError> {
     match Kind::from_code(frame.header.kind) {
         Some(Kind::Welcome) => {}
-        Some(Kind::Goodbye) => {
-            let Goodbye { reason, class, message, .. } = body_of(frame).map_err(malformed)?;
-            return Err(ConnectError::Lost(Lost::Goodbye { reason, class, message: message.to_owned() }));
-        }
+        Some(Kind::Goodbye) => return Err(ConnectError::Lost(goodbye(frame)?)),
         _ => {
             // Decoding reports what is wrong if the bytes are not a frame of a server at all.
             ServerFrame::decode(frame.raw()).map_err(malformed)?;
@@ -140,6 +186,7 @@ fn welcome(
         run: welcome.run,
         durability: welcome.durability,
         max_frame_bytes: agreed.max_send_bytes,
+        is_clustered: agreed.features.contains(&FEATURE_CLUSTER),
     };
     Ok((limits, agreed.keep_alive, server))
 }

@@ -8,7 +8,7 @@ use std::{io, sync::Arc, time::Duration};
 use thalweg_transport::DialError;
 use thalweg_types::{Action, Classified, Durability, classified, command::CommandError, record::RecordError};
 use thalweg_wire::{
-    BatchError, DecodeError, Effect, EncodeError, Ended, Failed, FrameError, PutWriteError, Reason,
+    BatchError, DecodeError, Effect, EncodeError, Ended, Failed, Fields, FrameError, PutWriteError, Reason,
     handshake::HandshakeError, session::RouteError,
 };
 
@@ -33,6 +33,13 @@ pub enum Error {
         why: Lost,
         /// Effect of the request on the server: none, or unknown.
         effect: Effect,
+    },
+    /// The server may or may not have carried out a write, and a repetition could carry it out twice. Read before you
+    /// repeat it.
+    #[error("the write may or may not have happened, and was not repeated: {cause}")]
+    OutcomeUnknown {
+        /// The last error of the request.
+        cause: Box<Self>,
     },
     /// There was no connection during the whole time that the request could wait.
     #[error("not connected: {why}")]
@@ -82,6 +89,8 @@ pub struct Failure {
     /// Name of the request in the server's logs, if the server states one: the name that
     /// [`Client::trace`](crate::Client::trace) set, or the server's own if the server failed.
     pub trace: Option<String>,
+    /// Address at which the leader of the cluster serves the native protocol; only in `not_leader`, if the server knows it.
+    pub leader: Option<String>,
 }
 
 impl Failure {
@@ -91,7 +100,7 @@ impl Failure {
         self.details.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
     }
 
-    pub(crate) fn of_reply(failed: &Failed<'_>, trace: Option<&str>) -> Self {
+    pub(crate) fn of_reply(failed: &Failed<'_>, fields: &Fields<'_>) -> Self {
         Self {
             action: failed.class,
             effect: failed.effect,
@@ -99,7 +108,8 @@ impl Failure {
             code: failed.code.to_owned(),
             message: failed.message.to_owned(),
             details: failed.details.iter().map(|detail| (detail.name.to_owned(), detail.value)).collect(),
-            trace: trace.map(str::to_owned),
+            trace: fields.trace.map(str::to_owned),
+            leader: fields.leader.map(str::to_owned),
         }
     }
 
@@ -112,6 +122,7 @@ impl Failure {
             message: ended.message.to_owned(),
             details: ended.details.iter().map(|detail| (detail.name.to_owned(), detail.value)).collect(),
             trace: None,
+            leader: None,
         }
     }
 }
@@ -213,6 +224,9 @@ pub enum Lost {
     /// The server violated the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
+    /// The client moved to another node of the cluster, such as a new leader.
+    #[error("the client has moved to another node of the cluster")]
+    Moved,
     /// The client was closed.
     #[error("the client was closed")]
     ByClient,
@@ -246,6 +260,7 @@ classified!(Lost {
     Self::Broken { .. } | Self::Closed => "connection_lost", Retry;
     Self::Goodbye { class, .. } => "goodbye", *class;
     Self::Silent => "silent", Retry;
+    Self::Moved => "moved", Retry;
     Self::Protocol(_) => "protocol", Stop;
     Self::ByClient => "closed", Stop;
 });
@@ -289,7 +304,7 @@ impl Error {
             Self::Failed(failure) => failure.effect,
             Self::TimedOut { effect, .. } | Self::Lost { effect, .. } => *effect,
             Self::NotConnected { .. } | Self::Invalid(_) | Self::OtherRun | Self::Closed => Effect::Nothing,
-            Self::Protocol(_) => Effect::Unknown,
+            Self::Protocol(_) | Self::OutcomeUnknown { .. } => Effect::Unknown,
         }
     }
 
@@ -298,6 +313,7 @@ impl Error {
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed(failure) => Some(failure),
+            Self::OutcomeUnknown { cause } => cause.failure(),
             _ => None,
         }
     }
@@ -311,6 +327,9 @@ impl Error {
     /// Code of the error; for a [`Failure`] it is the server's code.
     #[must_use]
     pub fn code_text(&self) -> &str {
+        if matches!(self, Self::OutcomeUnknown { .. }) {
+            return self.code();
+        }
         self.failure().map_or_else(|| self.code(), |failure| &failure.code)
     }
 }
@@ -321,6 +340,7 @@ classified!(
     Self::Failed(failure) => "failed", failure.action;
     Self::TimedOut { .. } => "timeout", Retry;
     Self::Lost { why, .. } => why.code(), why.action();
+    Self::OutcomeUnknown { cause } => "outcome_unknown", cause.action();
     Self::NotConnected { why } => "not_connected", why.action();
     Self::Protocol(_) => "protocol", Stop;
     Self::Invalid(_) => "invalid", Fix;

@@ -14,10 +14,10 @@ use thalweg_types::{
         encode_create_group, encode_delete_group, encode_extend, encode_nack, encode_seek,
     },
 };
-use thalweg_wire::{self as wire, Frame as _, Permit, Release, SharedFrame};
+use thalweg_wire::{self as wire, Fields, Frame as _, Permit, Release, SharedFrame};
 
 use crate::{
-    client::{Client, RequestOptions, RetrySafety},
+    client::{Client, RequestOptions, RetrySafety, Target},
     error::{Error, Invalid},
     named::NamedObject,
     names::Name,
@@ -184,7 +184,7 @@ impl Group {
     ) -> Result<Option<Delivery>, Error> {
         let (level, micros) = (self.client().level(), u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
         // The group redelivers records whose delivery was lost on the way, so a second fetch does no harm.
-        let how = RequestOptions { extra_time: wait, ..RequestOptions::READ };
+        let how = RequestOptions { extra_time: wait, target: Target::Leader, ..RequestOptions::READ };
         let fetch = |id| wire::Fetch { group: GroupId(id), max_records, max_bytes, wait: micros, level, member };
         let read = |frame: &SharedFrame| {
             let wire::Delivery { durability, attempt, deadline, parts } = reply_of(frame)?;
@@ -284,7 +284,7 @@ struct PushSource {
 }
 
 impl Source for PushSource {
-    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid> {
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         let push = wire::Push {
             group: self.group,
             held_records: self.options.held_records,
@@ -294,7 +294,7 @@ impl Source for PushSource {
             permit,
             member: &self.options.member,
         };
-        Ok(push.encode(out, id)?)
+        Ok(push.encode_with(out, id, fields)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {

@@ -24,9 +24,11 @@
 //! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
 //!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
 //!   subjects, which have no history, report a gap.
+//! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a new
+//!   one within the timeout of a request. Reads state a level ([`Client::read_level`]).
 //! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
 //!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
-//!   twice.
+//!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`].
 //! * **Bounds**: every queue has a bound, see [`Options`]. At the bound callers wait.
 //! * **Cancelling**: dropping a request's future cancels it on the server; dropping a subscription ends it.
 
@@ -35,6 +37,7 @@ mod cache;
 mod channel;
 mod client;
 mod connect;
+mod directory;
 mod error;
 mod flow;
 mod group;
@@ -42,6 +45,8 @@ mod keyspace;
 mod lease;
 mod link;
 mod mailbox;
+mod members;
+mod membership;
 mod named;
 mod names;
 mod options;
@@ -60,11 +65,15 @@ mod write;
 pub use cache::{Cache, CacheStats, CacheValue};
 pub use client::Client;
 pub use connect::ServerInfo;
+pub use directory::Seeds;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
 pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, Settled};
 pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
-pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_CHANNELS, MAX_POOL, Options, Retries, Window};
+pub use membership::{ClusterMember, ClusterMembers, MemberHealth, MemberRole};
+pub use options::{
+    DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_CHANNELS, MAX_POOL, MIN_REFRESH, Options, ReadFrom, Retries, Window,
+};
 pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
 pub use status::Status;
@@ -75,7 +84,7 @@ pub use watch::{Change, Changes, Watch, Watched};
 pub use write::{Appended, Committed, Transacted};
 
 pub use thalweg_transport::{Endpoint, Fingerprint, Kind as EndpointKind, QuicOptions, Trust};
-pub use thalweg_types::{self as types, Action, Classified, Durability};
+pub use thalweg_types::{self as types, Action, Classified, Durability, ReadLevel};
 pub use thalweg_wire::{
     BatchWriter, CacheCreate, CacheExpect, CacheTtl, ChangeKind, Checksum, Count, Effect, Health, Message, Order,
     Policy, Position, Release, SharedBatch, Values, VersionState,

@@ -161,6 +161,8 @@ pub(crate) struct State {
     /// True if a caller waits until the link has room for its frame.
     waits_for_room: bool,
     closing: bool,
+    /// True once the client has moved to another node, and the channel is to end with a goodbye.
+    leaving: bool,
     pings: Vec<(u64, oneshot::Sender<()>)>,
     next_token: u64,
     /// Number of failed requests that had no id, because their callers wanted no reply.
@@ -245,6 +247,7 @@ impl Link {
             woken: false,
             waits_for_room: false,
             closing: false,
+            leaving: false,
             pings: Vec::new(),
             next_token: 0,
             failures_without_id: 0,
@@ -501,7 +504,7 @@ impl Link {
             none => *none = Some(cx.waker().clone()),
         }
         state.woken = false;
-        state.closing
+        state.closing || state.leaving
     }
 
     /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
@@ -517,6 +520,9 @@ impl Link {
         let done = run(state.session.as_mut()?);
         self.load.store(state.in_progress(), Ordering::Relaxed);
         self.feed_starved(&mut state);
+        if state.is_moving() && state.in_progress() == 0 {
+            self.changed.notify_waiters();
+        }
         Some(done)
     }
 
@@ -549,6 +555,7 @@ impl Link {
         state.generation += 1;
         state.staged = Staged::default();
         state.writing_bytes = 0;
+        state.leaving = false;
         state.woken = true; // callers do not write until the task has begun
         state.task = None;
         if !matches!(state.connection, ConnectionState::Closed) {
@@ -556,6 +563,41 @@ impl Link {
         }
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Keeps further requests waiting until the link has a connection to another node. Returns the answer to a ping: it
+    /// arrives when the server has processed all frames that were staged before.
+    pub(crate) fn begin_move(&self) -> Option<oneshot::Receiver<()>> {
+        let pong = self.ping().ok();
+        let mut state = self.lock();
+        if matches!(state.connection, ConnectionState::Up(_)) {
+            state.connection = ConnectionState::Down(Arc::new(ConnectError::Lost(Lost::Moved)));
+        }
+        pong
+    }
+
+    /// Waits until all requests that are in progress on a link that moves have their replies.
+    pub(crate) async fn until_idle(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.lock().in_progress() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends the connection of a link that moves: the channel's task sends a goodbye and ends.
+    pub(crate) fn leave(&self) {
+        let task = {
+            let mut state = self.lock();
+            state.leaving = true;
+            state.wake()
+        };
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
     /// Records that the link's connection is lost, and notifies all callers that wait for replies.
@@ -637,6 +679,11 @@ impl State {
 
     fn is_full(&self, options: &Options) -> bool {
         self.staged.len() + self.writing_bytes >= options.max_unsent_bytes || self.in_progress() >= options.max_requests
+    }
+
+    /// Returns true while requests wait for a connection to another node.
+    fn is_moving(&self) -> bool {
+        matches!(&self.connection, ConnectionState::Down(why) if matches!(**why, ConnectError::Lost(Lost::Moved)))
     }
 
     fn in_progress(&self) -> usize {

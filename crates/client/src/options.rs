@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use thalweg_transport::QuicOptions;
-use thalweg_types::limits::MIN_FRAME_BYTES;
+use thalweg_types::{ReadLevel, limits::MIN_FRAME_BYTES};
 use thalweg_wire::Permit;
 
 /// Options for connecting, and bounds on the memory of a client.
@@ -50,6 +50,25 @@ pub struct Options {
     /// Default [`Window`] of each subscription: the numbers of messages and bytes that the server may send
     /// before the application has taken them.
     pub window: Window,
+    /// Level of reads on a node of a cluster; `None` selects the server's default. See
+    /// [`Client::read_level`](crate::Client::read_level).
+    pub read_level: Option<ReadLevel>,
+    /// Node that answers reads which need no leader.
+    pub reads: ReadFrom,
+    /// Time between two requests for the members of the cluster, on each connection. A leader that gives no answer for
+    /// this time is doubted: the client asks the other members who leads.
+    pub refresh: Duration,
+}
+
+/// Node that answers reads at the levels [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`], which need no leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// The node that answers all other requests: the leader.
+    #[default]
+    Leader,
+    /// The member with the shortest round trip. The client measures it when it connects and twice a minute, with a
+    /// connection to each member, and keeps a second pool of connections, to the nearest one.
+    Nearest,
 }
 
 /// Number of retries of a request, and the pauses between them.
@@ -104,10 +123,15 @@ impl Default for Options {
             max_frame_bytes: 32 * 1024 * 1024,
             keep_alive: Duration::from_secs(10),
             window: DEFAULT_WINDOW,
+            read_level: None,
+            reads: ReadFrom::Leader,
+            refresh: Duration::from_secs(2),
         }
     }
 }
 
+/// Shortest time between two requests for the members of the cluster.
+pub const MIN_REFRESH: Duration = Duration::from_millis(10);
 /// Maximum number of connections of a client.
 pub const MAX_POOL: usize = 1024;
 /// Maximum number of channels of a connection. The server permits no more: opening another channel would wait
@@ -122,6 +146,7 @@ impl Options {
         self.channels = self.channels.clamp(1, MAX_CHANNELS);
         self.max_requests = self.max_requests.max(1);
         self.max_unsent_bytes = self.max_unsent_bytes.max(1);
+        self.refresh = self.refresh.max(MIN_REFRESH);
         self.max_frame_bytes = self.max_frame_bytes.max(MIN_FRAME_BYTES);
         self
     }

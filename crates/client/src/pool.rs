@@ -1,30 +1,67 @@
 //! Connections of a client: the pool connects, reconnects, and chooses a link (one channel of a connection)
 //! for each request.
 //!
-//! Owns: one supervisor task per connection, which connects, runs the connection's channels, and reconnects when they
-//! are lost; and the choice of the link for a request. Does not own requests.
+//! Owns: one supervisor task per connection, which connects, runs the connection's channels, reconnects when they are lost,
+//! and moves to another node of a cluster; and the choice of the link for a request. Does not own requests, nor the
+//! knowledge of the nodes (`directory`).
 //!
-//! A supervisor reconnects without limit, after growing pauses. It gives up if the server has stated that connecting
-//! again does not help (a goodbye of class *fix* or *stop*, or no common version); then requests fail immediately with
-//! that error.
+//! A supervisor reconnects without limit, after growing pauses, to any node that the client knows. It gives up if the
+//! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version); then
+//! requests fail immediately with that error.
+//!
+//! In a cluster, a pool has a [`Place`]: its connections lead to the leader, or to the nearest member. A supervisor connects
+//! to the better node first, lets the requests in progress finish for [`DRAIN`], and then puts the new connection into its
+//! links. Publishers stay on their link; subscriptions resume, as after a lost connection.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use thalweg_transport::{Dialer, Endpoint, Kind};
 use thalweg_types::{Action, Classified};
-use tokio::{sync::oneshot, task::JoinSet};
+use thalweg_wire::{Frame as _, ReadMembers};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
 
 use crate::{
     backoff::Backoff,
     channel,
     connect::{Connected, ServerInfo, connect},
+    directory::Directory,
     error::{ConnectError, Lost},
     link::Link,
+    membership::members_of,
     options::Options,
 };
+
+/// Longest time for which a connection that moves to another node waits for the replies of its requests.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Longest time for connecting to one of several nodes. Another one may answer sooner.
+const TRY_LIMIT: Duration = Duration::from_secs(1);
+
+/// Pause after all other nodes were asked for the leader in vain.
+const ASK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time between two measurements of the round trips to all members.
+const MEASURE_EVERY: Duration = Duration::from_secs(30);
+
+/// Number of round trips of a measurement, of which the shortest counts.
+const ROUND_TRIPS: u32 = 3;
+
+/// Node of a cluster to which the connections of a pool lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Leader,
+    Nearest,
+}
 
 /// All links (channels of connections) of a client, whether connected at present or not.
 pub(crate) struct Pool {
@@ -32,31 +69,14 @@ pub(crate) struct Pool {
     next: AtomicUsize,
     supervisors: Mutex<JoinSet<()>>,
     server: Arc<Mutex<Option<ServerInfo>>>,
+    /// Notifies requests that were sent to the wrong node that a connection has moved.
+    moved: Arc<Notify>,
 }
 
 impl Pool {
-    /// Opens all connections of the client. Fails if the first attempt of any connection fails.
-    pub(crate) async fn connect(endpoint: Endpoint, options: Arc<Options>) -> Result<Self, ConnectError> {
-        let channels = if endpoint.kind() == Kind::Quic { options.channels } else { 1 };
-        let dialer = Dialer::new().connect_timeout(options.connect_timeout).quic(options.quic);
-        let (mut links, mut first) = (Vec::new(), Vec::new());
-        let mut supervisors = JoinSet::new();
-        let server = Arc::new(Mutex::new(None));
-        for _ in 0..options.connections {
-            let own: Vec<_> = (0..channels).map(|_| Arc::new(Link::new(options.clone()))).collect();
-            links.extend(own.iter().cloned());
-            let (told, attempt) = oneshot::channel();
-            first.push(attempt);
-            let supervisor = Supervisor {
-                endpoint: endpoint.clone(),
-                dialer: dialer.clone(),
-                options: options.clone(),
-                links: own,
-                server: server.clone(),
-            };
-            supervisors.spawn(supervisor.run(told));
-        }
-        let pool = Self { links, next: AtomicUsize::new(0), supervisors: Mutex::new(supervisors), server };
+    /// Opens all connections of the pool. Fails if the first attempt of any connection fails.
+    pub(crate) async fn connect(directory: &Arc<Directory>, options: Arc<Options>) -> Result<Self, ConnectError> {
+        let (pool, first) = Self::begin(directory, Place::Leader, options);
         for attempt in first {
             // A supervisor that ends without an answer belonged to a runtime that is stopping.
             if let Err(error) = attempt.await.unwrap_or(Err(ConnectError::NotYet)) {
@@ -65,6 +85,44 @@ impl Pool {
             }
         }
         Ok(pool)
+    }
+
+    /// Begins to open all connections of the pool, in the background. If they lead to the leader, each receiver gets the
+    /// outcome of a connection's first attempt, and after an error there is no further one.
+    pub(crate) fn begin(
+        directory: &Arc<Directory>,
+        place: Place,
+        options: Arc<Options>,
+    ) -> (Self, Vec<oneshot::Receiver<Result<(), ConnectError>>>) {
+        let is_quic = directory.seeds().first().is_some_and(|seed| seed.kind() == Kind::Quic);
+        let channels = if is_quic { options.channels } else { 1 };
+        let dialer = Dialer::new().connect_timeout(options.connect_timeout).quic(options.quic);
+        let (mut links, mut first) = (Vec::new(), Vec::new());
+        let mut supervisors = JoinSet::new();
+        let (server, moved) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+        for _ in 0..options.connections {
+            let own: Vec<_> = (0..channels).map(|_| Arc::new(Link::new(options.clone()))).collect();
+            links.extend(own.iter().cloned());
+            let (told, attempt) = oneshot::channel();
+            first.push(attempt);
+            let supervisor = Supervisor {
+                directory: directory.clone(),
+                place,
+                dialer: dialer.clone(),
+                options: options.clone(),
+                links: own,
+                server: server.clone(),
+                moved: moved.clone(),
+            };
+            supervisors.spawn(supervisor.run(told));
+        }
+        let supervisors = Mutex::new(supervisors);
+        (Self { links, next: AtomicUsize::new(0), supervisors, server, moved }, first)
+    }
+
+    /// Notifies waiting requests when a connection has moved to another node.
+    pub(crate) fn moved(&self) -> &Notify {
+        &self.moved
     }
 
     /// Returns the link for the next request: links take turns, and a link without a connection is chosen only if all
@@ -82,6 +140,11 @@ impl Pool {
             return less;
         }
         std::iter::once(more).chain(&self.links).find(|link| link.is_connected()).unwrap_or(less)
+    }
+
+    /// Returns true if any link of the pool has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.links.iter().any(|link| link.is_connected())
     }
 
     /// Returns a link for a caller that sends all its requests on the same link. Links take turns.
@@ -120,62 +183,193 @@ impl Drop for Pool {
 }
 
 struct Supervisor {
-    endpoint: Endpoint,
+    directory: Arc<Directory>,
+    place: Place,
     dialer: Dialer,
     options: Arc<Options>,
     links: Vec<Arc<Link>>,
     server: Arc<Mutex<Option<ServerInfo>>>,
+    moved: Arc<Notify>,
+}
+
+/// End of a connection.
+enum End {
+    /// The supervisor makes no further attempt to connect.
+    Final,
+    /// The connection was lost.
+    Lost,
+    /// The links move to this connection.
+    Moved(Box<Connected>),
 }
 
 impl Supervisor {
     async fn run(self, told: oneshot::Sender<Result<(), ConnectError>>) {
-        let mut told = Some(told);
+        // Reads go to the leader's connections while there is none to the nearest member.
+        let mut told = Some(told).filter(|_| self.place == Place::Leader);
         let mut backoff = Backoff::new(self.options.retries);
+        let mut next = None;
         while !self.is_closing() {
-            let error = match connect(&self.dialer, &self.endpoint, &self.options).await {
-                Ok(connected) => {
-                    *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.server.clone());
-                    if self.begin_and_run(connected, &mut told, &mut backoff).await == Reconnect::No {
+            let connected = match next.take() {
+                Some(connected) => Ok(connected),
+                None => self.connect_best().await,
+            };
+            match connected {
+                Ok(connected) => match self.begin_and_run(connected, &mut told, &mut backoff).await {
+                    End::Final => return,
+                    End::Moved(connected) => {
+                        next = Some(*connected);
+                        continue;
+                    }
+                    End::Lost => {}
+                },
+                Err(error) => {
+                    let again = error.action() == Action::Retry;
+                    if let Some(told) = told.take() {
+                        let _ = told.send(Err(error));
                         return;
                     }
-                    None
-                }
-                Err(error) => Some(error),
-            };
-            if let Some(error) = error {
-                let again = error.action() == Action::Retry;
-                if let Some(told) = told.take() {
-                    let _ = told.send(Err(error));
-                    return;
-                }
-                let error = Arc::new(error);
-                self.links.iter().for_each(|link| link.not_connected(error.clone(), again));
-                if !again {
-                    return;
+                    let error = Arc::new(error);
+                    self.links.iter().for_each(|link| link.not_connected(error.clone(), again));
+                    if !again {
+                        return;
+                    }
                 }
             }
             self.pause(backoff.next()).await;
         }
     }
 
-    /// Connects, and runs the channels of the connection until one of them is lost, which ends all of them.
+    // ---- connecting
+
+    async fn connect_to(&self, endpoint: &Endpoint, limit: Duration) -> Result<Connected, ConnectError> {
+        let asks = match self.place {
+            Place::Leader => 1,
+            Place::Nearest => ROUND_TRIPS,
+        };
+        let connected = connect(&self.dialer, endpoint, &self.options, asks, limit).await?;
+        if let Some(members) = &connected.members {
+            self.directory.learn(members);
+        }
+        self.directory.reached(connected.server.node);
+        Ok(connected)
+    }
+
+    /// Connects to the best node for the place of this pool that can be reached.
+    async fn connect_best(&self) -> Result<Connected, ConnectError> {
+        let candidates = self.directory.candidates();
+        let limit = if candidates.len() > 1 { self.try_limit() } else { self.options.connect_timeout };
+        let mut last = ConnectError::NotYet;
+        let mut connected = None;
+        for endpoint in &candidates {
+            match self.connect_to(endpoint, limit).await {
+                Ok(first) => {
+                    connected = Some(first);
+                    break;
+                }
+                // An error that a retry may mend says that some node may be reached later.
+                Err(error) if matches!(last, ConnectError::NotYet) || error.action() == Action::Retry => last = error,
+                Err(_) => {}
+            }
+        }
+        let connected = connected.ok_or(last)?;
+        let (server, round_trip) = (connected.server.clone(), connected.round_trip);
+        Ok(match self.better_than(&server, round_trip).await {
+            Some(better) => {
+                connected.connection.close();
+                better
+            }
+            None => connected,
+        })
+    }
+
+    fn try_limit(&self) -> Duration {
+        self.options.connect_timeout.min(TRY_LIMIT)
+    }
+
+    async fn better_than(&self, server: &ServerInfo, round_trip: Duration) -> Option<Connected> {
+        match self.place {
+            _ if !server.is_clustered => None,
+            Place::Leader => self.leader_other_than(server.node).await,
+            Place::Nearest => self.nearer_than(server.node, round_trip).await,
+        }
+    }
+
+    /// Connects to the leader, if the client knows one that is not `node`.
+    async fn leader_other_than(&self, node: u64) -> Option<Connected> {
+        let (leader, endpoint) = self.directory.leader().filter(|(leader, _)| *leader != node)?;
+        match self.connect_to(&endpoint, self.try_limit()).await {
+            Ok(connected) if connected.server.node == leader => Some(connected),
+            // The address belongs to another node by now, or is not meant for this client.
+            Ok(connected) => {
+                connected.connection.close();
+                self.directory.cannot_reach(leader);
+                None
+            }
+            Err(_) => {
+                self.directory.cannot_reach(leader);
+                None
+            }
+        }
+    }
+
+    /// Connects to the member with the shortest round trip, if it is clearly shorter than that to `node`.
+    async fn nearer_than(&self, node: u64, round_trip: Duration) -> Option<Connected> {
+        let mut nearest: Option<Connected> = None;
+        for endpoint in self.directory.candidates_but(Some(node)) {
+            let Ok(connected) = self.connect_to(&endpoint, self.try_limit()).await else { continue };
+            let bound = nearest.as_ref().map_or(round_trip.mul_f64(0.7), |nearest| nearest.round_trip);
+            let left = if connected.server.node != node && connected.round_trip < bound {
+                nearest.replace(connected)
+            } else {
+                Some(connected)
+            };
+            if let Some(left) = left {
+                left.connection.close();
+            }
+        }
+        nearest
+    }
+
+    // ---- a connection
+
+    /// Puts a connection into the links, and runs its channels until one of them is lost, which ends all of them, or until
+    /// the links move.
     async fn begin_and_run(
         &self,
         connected: Connected,
         told: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
         backoff: &mut Backoff,
-    ) -> Reconnect {
-        let Connected { connection, channels, limits: parameters, keep_alive, .. } = connected;
+    ) -> End {
+        let Connected { connection, channels, limits: parameters, keep_alive, server, .. } = connected;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.clone());
         let mut tasks = JoinSet::new();
         for (link, (channel, decoder)) in self.links.iter().zip(channels) {
             link.set_connected(channel, decoder, parameters.clone());
             tasks.spawn(channel::run(link.clone(), keep_alive));
         }
+        self.moved.notify_waiters();
         if let Some(told) = told.take() {
             let _ = told.send(Ok(()));
         }
         let began = tokio::time::Instant::now();
-        let first = tasks.join_next().await.and_then(Result::ok).unwrap_or(Lost::Closed);
+        let ended = tokio::select! {
+            ended = tasks.join_next() => Err(ended.and_then(Result::ok).unwrap_or(Lost::Closed)),
+            better = self.better_node(&server) => Ok(better),
+        };
+        let first = match ended {
+            Err(lost) => lost,
+            Ok(better) => {
+                self.drain(&mut tasks).await;
+                connection.close();
+                self.links.iter().for_each(|link| link.down(&Lost::Moved));
+                backoff.reset();
+                if self.is_closing() {
+                    better.connection.close();
+                    return End::Final;
+                }
+                return End::Moved(Box::new(better));
+            }
+        };
         if self.is_closing() {
             while tasks.join_next().await.is_some() {}
         } else {
@@ -187,14 +381,138 @@ impl Supervisor {
             backoff.reset(); // the connection worked, so this was not another failed attempt
         }
         if first == Lost::ByClient || self.is_closing() {
-            return Reconnect::No;
+            return End::Final;
         }
         if let Lost::Goodbye { class: Action::Fix | Action::Stop, .. } = first {
             let why = Arc::new(ConnectError::Lost(first));
             self.links.iter().for_each(|link| link.not_connected(why.clone(), false));
-            return Reconnect::No;
+            return End::Final;
         }
-        Reconnect::Yes
+        End::Lost
+    }
+
+    /// Lets the requests in progress finish, and ends the channels.
+    async fn drain(&self, tasks: &mut JoinSet<Lost>) {
+        let pongs: Vec<_> = self.links.iter().map(|link| link.begin_move()).collect();
+        let idle = async {
+            for pong in pongs.into_iter().flatten() {
+                let _ = pong.await;
+            }
+            for link in &self.links {
+                link.until_idle().await;
+            }
+        };
+        let drained = tokio::select! {
+            drained = timeout(DRAIN, idle) => drained.is_ok(),
+            _ = tasks.join_next() => false,
+        };
+        if drained {
+            self.links.iter().for_each(|link| link.leave());
+            while tasks.join_next().await.is_some() {}
+        } else {
+            tasks.shutdown().await;
+        }
+    }
+
+    /// Waits until another node is better for the place of this pool, and returns a connection to it.
+    async fn better_node(&self, server: &ServerInfo) -> Connected {
+        if !server.is_clustered {
+            return std::future::pending().await;
+        }
+        match self.place {
+            Place::Leader => self.new_leader(server.node).await,
+            Place::Nearest => loop {
+                tokio::time::sleep(MEASURE_EVERY).await;
+                let round_trip = self.round_trip().await;
+                if let Some(nearer) = self.nearer_than(server.node, round_trip).await {
+                    return nearer;
+                }
+            },
+        }
+    }
+
+    /// Waits until another node than `node` leads, and returns a connection to it.
+    async fn new_leader(&self, node: u64) -> Connected {
+        let mut changes = self.directory.changes();
+        let mut is_due = true;
+        loop {
+            changes.mark_unchanged();
+            // A leader that could not be reached is tried again with each refresh only.
+            if (is_due || self.directory.redirects())
+                && let Some(leader) = self.leader_other_than(node).await
+            {
+                return leader;
+            }
+            if self.directory.take_doubt(node) {
+                if let Some(leader) = self.leader_by_others(node).await {
+                    return leader;
+                }
+                tokio::time::sleep(ASK_PAUSE).await;
+            }
+            // Without a receiver the changes would end; this task holds the sender.
+            is_due = timeout(self.options.refresh, changes.changed()).await.is_err();
+            if is_due {
+                self.refresh(node).await;
+            }
+        }
+    }
+
+    /// Asks the other nodes who leads. Returns a connection to the leader if it is not `node`.
+    async fn leader_by_others(&self, node: u64) -> Option<Connected> {
+        for endpoint in self.directory.candidates_but(Some(node)) {
+            let Ok(connected) = self.connect_to(&endpoint, self.try_limit()).await else { continue };
+            let is_leader = connected.members.as_ref().is_some_and(|members| {
+                members.leader == Some(connected.server.node)
+                    && self.directory.leader().is_some_and(|(leader, _)| leader == connected.server.node)
+            });
+            if is_leader && connected.server.node != node {
+                return Some(connected);
+            }
+            connected.connection.close();
+            if self.directory.redirects()
+                && let Some(leader) = self.leader_other_than(node).await
+            {
+                return Some(leader);
+            }
+        }
+        None
+    }
+
+    /// Asks the node of this connection for the members. A node that does not answer, or knows no leader, is doubted.
+    async fn refresh(&self, node: u64) {
+        let Some(link) = self.links.first() else { return };
+        let Ok(mut reply) = link.request(None, &mut |out, id| Ok(ReadMembers {}.encode(out, id)?), None) else {
+            return;
+        };
+        match timeout(self.options.refresh, &mut reply).await {
+            Ok(Ok(frame)) => {
+                if let Ok(members) = members_of(&frame) {
+                    self.directory.learn(&members);
+                    if members.leader.is_none() {
+                        self.directory.doubt(node);
+                    }
+                }
+            }
+            Ok(Err(_)) => {}
+            Err(_) => {
+                link.abandon(&mut reply);
+                self.directory.doubt(node);
+            }
+        }
+    }
+
+    /// Measures the round trip to the node of this connection; without an answer it is as long as possible.
+    async fn round_trip(&self) -> Duration {
+        let Some(link) = self.links.first() else { return Duration::MAX };
+        let mut shortest = self.options.connect_timeout;
+        for _ in 0..ROUND_TRIPS {
+            let began = Instant::now();
+            let Ok(pong) = link.ping() else { break };
+            if matches!(timeout(self.try_limit(), pong).await, Ok(Ok(()))) {
+                shortest = shortest.min(began.elapsed());
+            }
+        }
+        shortest
     }
 
     fn is_closing(&self) -> bool {
@@ -217,10 +535,4 @@ impl Supervisor {
             }
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reconnect {
-    Yes,
-    No,
 }

@@ -45,8 +45,8 @@ fn failure_of(frame: &SharedFrame) -> Error {
         Ok(failed) => {
             // The body was decoded, so the fields are there and well-formed.
             let fields = frame.payload.get(..usize::from(frame.header.fields)).unwrap_or_default();
-            let trace = Fields::decode(fields).ok().and_then(|fields| fields.trace);
-            Error::Failed(Box::new(Failure::of_reply(&failed, trace)))
+            let fields = Fields::decode(fields).unwrap_or_default();
+            Error::Failed(Box::new(Failure::of_reply(&failed, &fields)))
         }
         Err(error) => error.into(),
     }

@@ -14,7 +14,7 @@ use thalweg_types::{
     },
     record::{Record, RecordBatch},
 };
-use thalweg_wire::{self as wire, Frame as _, Permit, Position, SharedFrame};
+use thalweg_wire::{self as wire, Fields, Frame as _, Permit, Position, SharedFrame};
 
 use crate::{
     client::{Client, RequestOptions, RetrySafety},
@@ -184,8 +184,8 @@ struct TailSource {
 }
 
 impl Source for TailSource {
-    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid> {
-        Ok(wire::Tail { stream: self.stream, from: self.from.clone(), permit }.encode(out, id)?)
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
+        Ok(wire::Tail { stream: self.stream, from: self.from.clone(), permit }.encode_with(out, id, fields)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use thalweg_types::record::Record;
 use thalweg_wire::{
-    self as wire, Batch, BatchWriter, Checksum, Frame as _, List, Message, Permit, Policy, RemainingBytes, SharedBatch,
-    SharedFrame, ShortBytes, batch::put_publish_prefix,
+    self as wire, Batch, BatchWriter, Checksum, Fields, Frame as _, List, Message, Permit, Policy, RemainingBytes,
+    SharedBatch, SharedFrame, ShortBytes, batch::put_publish_prefix,
 };
 
 use crate::{
-    client::{Client, Clock, RequestOptions, RetrySafety, until_staged},
+    client::{Client, Clock, RequestOptions, RetrySafety, Target, until_staged},
     error::{Error, Invalid, ProtocolError},
     link::WritingThread,
     mailbox::Item,
@@ -225,7 +225,8 @@ impl Client {
         };
         // The server ends the wait. The client's own timeout is slightly longer, so that the server can report it.
         let client = self.timeout(Some(patience));
-        let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, ..RequestOptions::READ };
+        let how =
+            RequestOptions { retry_safety: RetrySafety::IfNoEffect, target: Target::Connected, ..RequestOptions::READ };
         client.request(how, wire::Ask { batch: RemainingBytes(&batch.bytes) }, read).await
     }
 
@@ -274,7 +275,7 @@ struct SubjectSource {
 }
 
 impl Source for SubjectSource {
-    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid> {
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         let subscribe = wire::Subscribe {
             policy: self.options.policy,
             queue_messages: self.options.queue_messages,
@@ -283,7 +284,7 @@ impl Source for SubjectSource {
             pattern: ShortBytes(&self.pattern),
             queue: ShortBytes(&self.options.queue),
         };
-        Ok(subscribe.encode(out, id)?)
+        Ok(subscribe.encode_with(out, id, fields)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {

@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use thalweg_types::{Action, Classified};
-use thalweg_wire::{Batch, Effect, Permit, SharedFrame};
+use thalweg_types::{Action, Classified, ReadLevel};
+use thalweg_wire::{Batch, Effect, Fields, Permit, SharedFrame};
 
 use crate::{
     backoff::Backoff,
@@ -87,7 +87,7 @@ impl Drop for Subscription {
 pub(crate) trait Source: Send + Sync {
     /// Appends the request that begins the subscription. The subscription continues where the last item
     /// ended.
-    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid>;
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid>;
     /// Processes the server's reply that begins the subscription.
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error>;
 }
@@ -123,7 +123,10 @@ impl<S: Source> Feed<S> {
 
     async fn begin_again(&mut self) -> Result<(), Error> {
         let source = &self.source;
-        let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, permit);
+        // The node may be another one than before, and must have all that the former one had.
+        let read = if self.interrupted { Some(ReadLevel::Linearizable) } else { self.client.read_field() };
+        let fields = Fields { read, ..Fields::default() };
+        let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, &fields, permit);
         let (active, frame) = Subscription::begin(&self.client, self.window, &mut encode).await?;
         self.source.begun(&frame)?;
         self.active = Some(active);

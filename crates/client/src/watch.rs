@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
-use thalweg_wire::{self as wire, ChangeKind, Frame as _, Permit, SharedFrame, WatchKeys};
+use thalweg_wire::{self as wire, ChangeKind, Fields, Frame as _, Permit, SharedFrame, WatchKeys};
 
 use crate::{
     error::{Error, Invalid},
@@ -87,13 +87,13 @@ struct WatchSource {
 }
 
 impl Source for WatchSource {
-    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid> {
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         let keys = match &self.keys {
             Watched::Key(key) => WatchKeys::Key { key },
             Watched::Prefix(prefix) => WatchKeys::Prefix { prefix },
             Watched::Range { start, end } => WatchKeys::Range { start: start.as_deref(), end: end.as_deref() },
         };
-        Ok(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode(out, id)?)
+        Ok(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode_with(out, id, fields)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {

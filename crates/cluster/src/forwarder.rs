@@ -76,6 +76,7 @@ impl Forwarder for LinkForwarder {
         (node, info): (NodeId, NodeInfo),
         payload: Bytes,
         purpose: Purpose,
+        requests: String,
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let link = self.0.peer(node, &info.address).proposals;
@@ -83,7 +84,7 @@ impl Forwarder for LinkForwarder {
             let frame = Propose {
                 timeout_millis: millis(within),
                 reclaims: purpose == Purpose::Reclaim,
-                request: "",
+                request: &requests,
                 payload: RemainingBytes(&payload),
             };
             let deadline = Instant::now() + within + ON_THE_WAY;

@@ -69,6 +69,11 @@ impl Refusal {
     }
 }
 
+/// Returns the names of requests for a log line. Their node has escaped them; a line cannot be broken in any case.
+fn printable(names: &str) -> String {
+    names.chars().filter(|char| !char.is_control()).collect()
+}
+
 impl From<ProposeError> for Refusal {
     fn from(error: ProposeError) -> Self {
         let leader = match &error {
@@ -240,16 +245,24 @@ impl Requests {
         reply(id, result.await)
     }
 
-    async fn propose(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+    async fn propose(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = Propose::decode_body(&body)?;
             let purpose = if frame.reclaims { Purpose::Reclaim } else { Purpose::Data };
             let payload = body.slice_ref(frame.payload.0);
-            if !frame.request.is_empty() {
-                tracing::debug!(request = frame.request, bytes = payload.len(), "forwarded commands");
+            let (request_id, bytes) = (printable(frame.request), payload.len());
+            let proposed = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await;
+            match &proposed {
+                Ok(index) => {
+                    tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
+                }
+                // Their senders retry these, and the log reports their cause once.
+                Err(ProposeError::NotLeader { .. } | ProposeError::NoLeader | ProposeError::Overloaded { .. }) => {
+                    tracing::debug!(%from, request_id, bytes, "forwarded commands are refused");
+                }
+                Err(error) => tracing::warn!(%from, request_id, bytes, "forwarded commands failed: {error}"),
             }
-            let index = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await?;
-            Ok(Proposed { index })
+            Ok(Proposed { index: proposed? })
         };
         reply(id, result.await)
     }
@@ -440,7 +453,7 @@ impl Service for Requests {
             Some(PeerKind::Transfer) => boxed(self.transfer(id, body)),
             Some(PeerKind::Ping) => boxed(ready(self.ping(from, id, &body))),
             Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
-            Some(PeerKind::Propose) => boxed(self.propose(id, body)),
+            Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),
             Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
             Some(PeerKind::AskDigest) => boxed(self.ask_digest(id, body)),

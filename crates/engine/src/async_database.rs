@@ -10,7 +10,7 @@ use std::{
 };
 
 use thalweg_log::Purpose;
-use thalweg_replica::{Client, Proposal, Wake};
+use thalweg_replica::{Client, Origin, Proposal, Wake};
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
@@ -35,8 +35,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
-    /// Client for which commands are proposed, if it is known.
-    client: Option<Arc<Client>>,
+    /// Origin of the commands that are proposed.
+    origin: Origin,
 }
 
 impl Database {
@@ -49,7 +49,7 @@ impl Database {
 
 impl AsyncDatabase {
     pub(crate) fn new(db: Database) -> Self {
-        Self { db, client: None }
+        Self { db, origin: Origin::default() }
     }
 
     /// Returns this database for a client, usually a connection. The node measures how expensive the client's commands
@@ -57,7 +57,14 @@ impl AsyncDatabase {
     /// Commands of one client are committed in the order in which they were proposed.
     #[must_use]
     pub fn for_client(&self, client: &Arc<Client>) -> Self {
-        Self { db: self.db.clone(), client: Some(Arc::clone(client)) }
+        Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), request: None } }
+    }
+
+    /// Returns this database like [`for_client`](Self::for_client), for commands of this origin. If a member of a cluster
+    /// forwards them, the name of the request appears in the leader's log lines.
+    #[must_use]
+    pub fn for_origin(&self, origin: &Origin) -> Self {
+        Self { db: self.db.clone(), origin: origin.clone() }
     }
 
     /// Returns the blocking interface of this database.
@@ -230,7 +237,7 @@ impl AsyncDatabase {
         wake: Wake,
     ) -> Result<Proposal, WriteError> {
         self.db.inner.check_serving()?;
-        Ok(self.db.inner.open.replica.propose_async_for(self.client.clone(), command, level, purpose, wake)?)
+        Ok(self.db.inner.open.replica.propose_async_from(self.origin.clone(), command, level, purpose, wake)?)
     }
 
     fn propose_infallible(

@@ -31,6 +31,8 @@ pub(crate) struct Call {
     pub account: Arc<Account>,
     /// Head of the request: method, URI and headers.
     pub head: Parts,
+    /// Id of the request in log lines, which the reply states.
+    pub id: HeaderValue,
     /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.
     pub body: SyncWrapper<Body>,
 }
@@ -102,10 +104,10 @@ impl Call {
     }
 
     /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
-    /// for the connection's turn.
+    /// for the connection's turn, and so that the leader of a cluster logs the request's id.
     #[must_use]
     pub(crate) fn db(&self, app: &App) -> AsyncDatabase {
-        app.db.for_client(self.account.client())
+        app.db.for_origin(&app.origin(&self.account, || self.id.to_str().unwrap_or_default()))
     }
 
     /// Returns a database handle that uses the request's durability level.

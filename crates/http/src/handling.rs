@@ -85,7 +85,7 @@ impl Http {
             Some(caller) => (caller.account, caller.service),
             None => (Arc::clone(&self.app.local), Service::Full),
         };
-        let mut call = Call { account, head, body: SyncWrapper::new(body) };
+        let mut call = Call { account, head, id: id.clone(), body: SyncWrapper::new(body) };
         let answer = match self.admit(operation, &mut call, service) {
             Ok(_held) => match &self.app.cluster {
                 None => dispatch(operation, &self, &mut call).await,

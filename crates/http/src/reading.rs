@@ -30,7 +30,8 @@ pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer,
 /// Calls a handler that only reads on a thread for long reads.
 pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
-    let call = Call { account: Arc::clone(&account), head: call.head.clone(), body: SyncWrapper::new(Body::empty()) };
+    let body = SyncWrapper::new(Body::empty());
+    let call = Call { account: Arc::clone(&account), head: call.head.clone(), id: call.id.clone(), body };
     // The size of a value is unknown.
     on_reader(app, &account, MAX_VALUE_BYTES, move || read(&shared, &call)).await?
 }

@@ -42,14 +42,16 @@ use thalweg_wire::{
 use super::{
     dispatch::{self, Consistency},
     failure::{self, Failure},
+    members,
     publishing::InputState,
     replies::Replies,
-    request::Request,
+    request::{Request, RequestId},
     requests::{Finished, IdUse, PendingRequest, Requests},
     session::Session,
     subjects::Subjects,
     subscription::{NextAction, Subscription},
     turn::{Handled, Reply, Turn},
+    write,
 };
 
 /// Longest time for which a read waits for its barrier, whatever timeout its request has.
@@ -66,23 +68,6 @@ enum ChannelPhase {
     /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers, so
     /// that the client can read them.
     Closing,
-}
-
-/// Name of a request in log lines.
-struct RequestId<'w> {
-    trace: Option<&'w str>,
-    channel: u64,
-    id: u32,
-}
-
-impl std::fmt::Display for RequestId<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.trace {
-            // The client chooses the name; quotes and escapes keep it on one line.
-            Some(trace) => write!(f, "{}", trace.escape_debug()),
-            None => write!(f, "{:016x}-{}", self.channel, self.id),
-        }
-    }
 }
 
 /// A channel with its pending requests and subscriptions.
@@ -322,6 +307,10 @@ impl ChannelTask {
         };
         let level = match dispatch::consistency(kind) {
             Consistency::Read => fields.read.unwrap_or(self.session.app.config.read_level),
+            // Such a transaction is answered from the node's state, like any other read.
+            Consistency::Local if kind == Kind::Write && write::only_reads(frame.payload, frame.header.fields) => {
+                fields.read.unwrap_or(self.session.app.config.read_level)
+            }
             Consistency::Names if !cluster.handle.leads() => ReadLevel::Linearizable,
             Consistency::Names | Consistency::Local => return true,
         };
@@ -422,10 +411,22 @@ impl ChannelTask {
         let barred = self.barred.take().map_or(Ok(()), |error| Err(ApiError::from(error).into()));
         // Frames of subscriptions may have stated a level since the last reply.
         self.out.take_level();
-        let handled = barred.and_then(|()| self.check(request, permit.is_some())).and_then(|tail| {
-            let Self { session, out, subjects, is_sole_client, .. } = self;
-            let mut turn =
-                Turn { app: &session.app, account: &session.account, out, subjects, is_sole_client: *is_sole_client };
+        let redirected = || match members::wants_redirect(request) {
+            true => members::redirect(&self.session.app, request),
+            false => Ok(()),
+        };
+        let admitted = barred.and_then(|()| redirected()).and_then(|()| self.check(request, permit.is_some()));
+        let handled = admitted.and_then(|tail| {
+            let Self { session, out, subjects, is_sole_client, number, .. } = self;
+            let number = *number;
+            let mut turn = Turn {
+                app: &session.app,
+                account: &session.account,
+                out,
+                subjects,
+                number,
+                is_sole_client: *is_sole_client,
+            };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
         let waiting = PendingRequest { id, kind, received, trace: request.fields.trace.map(Box::from) };
@@ -513,6 +514,14 @@ impl ChannelTask {
     }
 
     fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
+        let with_leader = match &self.session.app.cluster {
+            // The leadership was lost while the command was on its way.
+            Some(cluster) if failure.code() == "not_leader" && !failure.has("leader") => {
+                Some(members::with_leader(cluster, failure.clone()))
+            }
+            _ => None,
+        };
+        let failure = with_leader.as_ref().unwrap_or(failure);
         if failure.is_of_server() {
             let (peer, request_id, kind) = (self.socket.peer(), self.request_id(waiting), waiting.kind.name());
             tracing::warn!(%peer, %request_id, kind, code = failure.code(), "{}", failure.message());

@@ -21,7 +21,7 @@ use thalweg_transport::{Channel, Connection, Outbox};
 use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
     Decoder, Frame, Reason, Space,
-    handshake::{Agreed, ServerParameters, goodbye, read_hello},
+    handshake::{Agreed, FEATURE_CLUSTER, ServerParameters, goodbye, read_hello},
 };
 use tokio::task::JoinSet;
 
@@ -127,7 +127,7 @@ fn parameters<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParamete
         node: native.app.db.blocking().report().node,
         run: native.run,
         server: concat!("thalweg ", env!("CARGO_PKG_VERSION")),
-        features: &[],
+        features: if native.app.cluster.is_some() { &[FEATURE_CLUSTER] } else { &[] },
         spaces,
     }
 }

@@ -5,7 +5,7 @@ use thalweg_wire::{ClientFrame, DecodeError, Kind, Permit};
 use super::{
     caches, catalog,
     failure::Failure,
-    groups, reads,
+    groups, members, reads,
     request::Request,
     scans, status, streams, subject_requests,
     turn::{Handled, Turn},
@@ -86,6 +86,7 @@ pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: Client
         ClientFrame::ListGroups(wanted) => groups::list(turn, request, &wanted),
         ClientFrame::Watch(watch) => watches::watch(turn, request, &watch),
         ClientFrame::ReadStatus(_) => status::read(turn, request),
+        ClientFrame::ReadMembers(_) => members::read(turn, request),
         ClientFrame::Publish(publish) => subject_requests::publish(turn, request, &publish),
         ClientFrame::Subscribe(subscribe) => subject_requests::subscribe(turn, request, &subscribe),
         ClientFrame::Ask(ask) => subject_requests::ask(turn, request, &ask),

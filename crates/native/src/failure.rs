@@ -24,6 +24,8 @@ struct FailureDetails {
     code: &'static str,
     message: Cow<'static, str>,
     details: Vec<(&'static str, u64)>,
+    /// Address at which the leader of the cluster serves native clients; only in `not_leader`.
+    leader: Option<Box<str>>,
 }
 
 impl Failure {
@@ -31,7 +33,7 @@ impl Failure {
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
-        Self(Box::new(FailureDetails { class, effect, shown, code, message: message.into(), details }))
+        Self(Box::new(FailureDetails { class, effect, shown, code, message: message.into(), details, leader: None }))
     }
 
     /// Creates a failure for a request that is invalid and must be changed.
@@ -58,6 +60,19 @@ impl Failure {
     pub(crate) fn with(mut self, name: &'static str, value: u64) -> Self {
         self.0.details.push((name, value));
         self
+    }
+
+    /// Adds the address at which the leader of the cluster serves native clients.
+    #[must_use]
+    pub(crate) fn with_leader_address(mut self, address: &str) -> Self {
+        self.0.leader = Some(address.into());
+        self
+    }
+
+    /// Returns the address at which the leader of the cluster serves native clients, if the failure states it.
+    #[must_use]
+    pub(crate) fn leader_address(&self) -> Option<&str> {
+        self.0.leader.as_deref()
     }
 
     /// Marks that the request may have been carried out despite the failure.

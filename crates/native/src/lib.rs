@@ -69,6 +69,7 @@ mod dispatch;
 mod failure;
 mod groups;
 pub mod listen;
+mod members;
 pub mod metrics;
 mod publishing;
 mod push;

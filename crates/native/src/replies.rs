@@ -303,7 +303,7 @@ impl Replies {
     /// Puts a failure into the outbox like [`fail`](Self::fail), with the name that the request has in logs.
     pub(crate) fn fail_traced(&mut self, id: u32, trace: Option<&str>, failure: &Failure) {
         // All fields are bounded far below any client's maximum frame size.
-        let fields = Fields { trace, ..Fields::default() };
+        let fields = Fields { trace, leader: failure.leader_address(), ..Fields::default() };
         let encoded = failure.failed(|failed| {
             self.put(FrameMemory::Exceed, |out| failed.encode_with(out, id, &fields).map(|()| true)).map(drop)
         });

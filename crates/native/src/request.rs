@@ -21,6 +21,23 @@ pub(crate) struct Request<'f> {
     pub shared: Option<&'f SharedFrame>,
 }
 
+/// Name of a request in log lines.
+pub(crate) struct RequestId<'w> {
+    pub trace: Option<&'w str>,
+    pub channel: u64,
+    pub id: u32,
+}
+
+impl std::fmt::Display for RequestId<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.trace {
+            // The client chooses the name; quotes and escapes keep it on one line.
+            Some(trace) => write!(f, "{}", trace.escape_debug()),
+            None => write!(f, "{:016x}-{}", self.channel, self.id),
+        }
+    }
+}
+
 impl Request<'_> {
     /// Returns owned bytes of `part`, which is a part of the frame. They share the receive buffer if the frame does,
     /// and are copied otherwise.

@@ -18,6 +18,8 @@ pub(crate) struct Turn<'t> {
     pub out: &'t mut Replies,
     /// The channel's state for subjects: publishing and subscriptions.
     pub subjects: &'t mut Subjects,
+    /// Number of the channel, unique on this server.
+    pub number: u64,
     /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
     /// client.
     pub is_sole_client: bool,

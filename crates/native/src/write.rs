@@ -16,7 +16,7 @@ use super::{
     failure::Failure,
     reads::reply_off_thread,
     replies::Replies,
-    request::Request,
+    request::{Request, RequestId},
     subject_requests,
     turn::{Handled, Reply, Turn},
 };
@@ -31,8 +31,16 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
             checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
             read(turn, request, write.command.0, &transaction)
         }
-        None => propose(turn, write.level, &checked).map(Handled::Write),
+        None => propose(turn, request, write.level, &checked).map(Handled::Write),
     }
+}
+
+/// Returns true if the payload of a `write` frame, which begins with this number of bytes of optional fields, has a
+/// transaction that only reads.
+pub(crate) fn only_reads(payload: &[u8], fields: u16) -> bool {
+    let command = payload.get(usize::from(fields) + 1..).unwrap_or_default();
+    Transaction::is_one(command)
+        && ClientCommand::check(command).is_ok_and(|checked| checked.reading_transaction().is_some())
 }
 
 /// Answers a transaction that only reads, without the log.
@@ -75,7 +83,7 @@ pub(crate) fn write_and_publish(
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
     let checked = ClientCommand::check(wanted.command.0).map_err(|refused| Failure::of(&refused))?;
-    let write = propose(turn, wanted.level, &checked)?;
+    let write = propose(turn, request, wanted.level, &checked)?;
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
@@ -97,7 +105,12 @@ pub(crate) fn write_and_publish(
 }
 
 /// Proposes a client's command, which was checked. The channel commits its queued commands at the end of its turn.
-fn propose(turn: &Turn<'_>, level: Level, checked: &ClientCommand<'_>) -> Result<PendingCommand, Failure> {
+fn propose(
+    turn: &Turn<'_>,
+    request: &Request<'_>,
+    level: Level,
+    checked: &ClientCommand<'_>,
+) -> Result<PendingCommand, Failure> {
     let app = turn.app;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
@@ -110,5 +123,7 @@ fn propose(turn: &Turn<'_>, level: Level, checked: &ClientCommand<'_>) -> Result
         app.created_keyspace(name, held);
     }
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
-    Ok(app.db.for_client(turn.account.client()).propose_command(checked.bytes, purpose, level, Wake::Later))
+    let name = || RequestId { trace: request.fields.trace, channel: turn.number, id: request.id }.to_string();
+    let origin = app.origin(turn.account, name);
+    Ok(app.db.for_origin(&origin).propose_command(checked.bytes, purpose, level, Wake::Later))
 }

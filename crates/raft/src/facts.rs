@@ -25,9 +25,12 @@ pub struct MemberFacts {
     pub wall: SpaceTime,
 }
 
+/// Newest report of each member, and the time at which it came.
+type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
+
 /// The newest reports of the members, and what the leader has concluded.
 pub(crate) struct Facts<Rt: AsyncRuntime> {
-    pub reports: RefCell<BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>>,
+    pub reports: RefCell<Reports<Rt>>,
     /// Last term in which space time has caught up with the wall clocks.
     pub caught_up_in: Cell<Term>,
     /// Time by which space time is behind the wall clocks of a majority, while this node leads.

@@ -16,12 +16,14 @@ use crate::error::BarrierError;
 pub trait Forwarder: fmt::Debug + 'static {
     /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds the
     /// outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the connection fails
-    /// after the commands were sent, the error is [`ProposeError::OutcomeUnknown`].
+    /// after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` names the requests in the
+    /// log lines of the leader; it may be empty.
     fn propose(
         &self,
         leader: (NodeId, NodeInfo),
         payload: Bytes,
         purpose: Purpose,
+        requests: String,
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>>;
 

@@ -161,7 +161,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let in_flight = InFlight::new(self, batch.payload().len());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
         let within = self.0.member.time_left(&batch);
-        let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), within);
+        let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
         // The entry can be applied here before the leader's answer arrives.
         let outcomes = self.0.applied.keep_outcomes();
         let consensus = self.clone();

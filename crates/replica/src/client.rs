@@ -1,6 +1,6 @@
 //! Clients for which commands are proposed, and how expensive their commands have been.
 //!
-//! Owns: the measured cost of a client's commands, by which the queue decides which commands wait for their turn. Does
+//! Owns: the name of a request in log lines, and the measured cost of a client's commands, by which the queue decides which commands wait for their turn. Does
 //! not own: the queue (`queue`), or the shares of clients in other resources, which belong to the server.
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
@@ -84,6 +84,16 @@ impl Client {
     pub(crate) fn address_key(&self) -> usize {
         Arc::as_ptr(&self.address) as usize
     }
+}
+
+/// Origin of a proposed command.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Client for which the command is proposed, if it is known.
+    pub client: Option<Arc<Client>>,
+    /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command to
+    /// the leader. The log does not contain it.
+    pub request: Option<Arc<str>>,
 }
 
 #[cfg(test)]

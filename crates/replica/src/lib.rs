@@ -33,7 +33,7 @@ mod turns;
 mod valid;
 
 pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
-pub use client::{Client, ClientAddress};
+pub use client::{Client, ClientAddress, Origin};
 pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
 pub use counts::ReplicaStats;
 pub use error::{OpenError, ProposeError};

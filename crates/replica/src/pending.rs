@@ -27,6 +27,8 @@ pub(crate) struct Pending {
     pub(crate) slot: Option<Arc<Slot>>,
     /// Client for which the command was proposed, if it is known.
     pub(crate) client: Option<Arc<Client>>,
+    /// Name of the request in log lines, for a command that may be forwarded.
+    pub(crate) request: Option<Arc<str>>,
     /// Cached result of [`max_steps`] for the command; `None` before the first use.
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
@@ -43,7 +45,7 @@ impl Pending {
         slot: Option<Arc<Slot>>,
         client: Option<Arc<Client>>,
     ) -> Self {
-        Self { command, level, purpose, slot, client, steps: None, counted_steps: 0, expires_micros: 0 }
+        Self { command, level, purpose, slot, client, request: None, steps: None, counted_steps: 0, expires_micros: 0 }
     }
 
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first

@@ -12,7 +12,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    client::Client,
+    client::{Client, Origin},
     counts::ReplicaStats,
     error::ProposeError,
     member::{Leadership, Member},
@@ -114,6 +114,22 @@ impl Replica {
         wake: Wake,
     ) -> Result<Proposal, ProposeError> {
         both!(self, replica => replica.propose_async_for(client, command, level, purpose, wake))
+    }
+
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the name of its request.
+    #[inline]
+    pub fn propose_async_from(
+        &self,
+        origin: Origin,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
+        match self {
+            Self::Alone(solo) => solo.propose_async_for(origin.client, command, level, purpose, wake),
+            Self::Member(member) => member.propose_async_from(origin, command, level, purpose, wake),
+        }
     }
 
     /// Wakes the thread that commits queued commands.

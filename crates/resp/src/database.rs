@@ -5,7 +5,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
-use thalweg_engine::Client;
+use thalweg_engine::Origin;
 use thalweg_redis::{Read, Reply, StoreError};
 use thalweg_types::{
     budget::{self, Spent},
@@ -47,7 +47,7 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands of a client. All of them run without other commands in between, or none if a watched key has
     /// changed.
-    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
+    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
     /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if
     /// other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {

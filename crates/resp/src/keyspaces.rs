@@ -1,8 +1,6 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
-use std::sync::Arc;
-
-use thalweg_engine::{AsyncDatabase, Client, CommandResult, Keyspace, Purpose, Wake, WriteError};
+use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Origin, Purpose, Wake, WriteError};
 use thalweg_redis::{Flags, Read, Reply, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
@@ -191,12 +189,12 @@ impl Batched for KeyspaceDatabase {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
     }
 
-    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         let Built { batch: command, purpose, replies: expected, splits } = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
-        let (db, level) = (self.db.for_client(client), self.level);
+        let (db, level) = (self.db.for_origin(origin), self.level);
         let under_way = db.propose_command(&command, purpose, level, Wake::Later);
         gathering::commit_soon(&db);
         Box::pin(async move {

@@ -8,9 +8,7 @@
 //! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
 //! not guarantee it.
 
-use std::sync::Arc;
-
-use thalweg_engine::{Ack, AsyncDatabase, Client, Stream, WriteError};
+use thalweg_engine::{Ack, AsyncDatabase, Origin, Stream, WriteError};
 use thalweg_redis::{
     Command, Read, Reply, StoreError, run_read,
     streams::native::{TrimBound, Write, id_of},
@@ -50,7 +48,7 @@ impl Batched for NativeStreams {
         act(&self.db.blocking().redis_streams()).map_err(Failure::from)
     }
 
-    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         if !watched.is_empty() {
             return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
         }
@@ -58,7 +56,7 @@ impl Batched for NativeStreams {
         commands.each(|command, arguments| {
             wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
         });
-        let doing = StreamCommands { db: self.db.for_client(client), level: self.level };
+        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
             done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))

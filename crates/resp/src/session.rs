@@ -615,7 +615,9 @@ impl Session {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
-        let commands = database.propose(self.account.client(), &self.burst.commands, &self.burst.watched);
+        // The burst has the name of its last request.
+        let origin = self.resp.app.origin(&self.account, || self.request_id().to_string());
+        let commands = database.propose(&origin, &self.burst.commands, &self.burst.watched);
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();

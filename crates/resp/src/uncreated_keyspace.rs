@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use thalweg_engine::{AsyncDatabase, Client};
+use thalweg_engine::{AsyncDatabase, Origin};
 use thalweg_redis::{Read, StoreError, model::Model};
 use thalweg_types::Durability;
 
@@ -55,12 +55,12 @@ impl Batched for UncreatedKeyspace {
         }
     }
 
-    fn propose(&self, client: &Arc<Client>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         if let Some(created) = self.find() {
-            return created.propose(client, commands, watched);
+            return created.propose(origin, commands, watched);
         }
-        let (this, client) = (self.clone(), Arc::clone(client));
+        let (this, origin) = (self.clone(), origin.clone());
         let (commands, watched) = (commands.clone(), watched.to_vec());
-        Box::pin(async move { this.create().await?.propose(&client, &commands, &watched).await })
+        Box::pin(async move { this.create().await?.propose(&origin, &commands, &watched).await })
     }
 }

@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use thalweg_engine::{AsyncDatabase, Database, Keyspace, Stream};
+use thalweg_engine::{AsyncDatabase, Database, Keyspace, Origin, Stream};
 use thalweg_types::command::StreamConfig;
 use tokio::sync::watch;
 
@@ -115,6 +115,13 @@ impl App {
     /// Returns a number that this process has not returned before, for use as an id.
     pub fn new_number(&self) -> u64 {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the origin of a client's commands. The request is named if this node may forward them to the leader of a
+    /// cluster; `name` is called only then.
+    pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
+        let forwards = self.cluster.as_ref().is_some_and(|cluster| !cluster.handle.leads());
+        Origin { client: Some(Arc::clone(account.client())), request: forwards.then(|| name().into()) }
     }
 
     /// Finds a keyspace. Returns an error if it does not exist.

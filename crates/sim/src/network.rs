@@ -232,6 +232,7 @@ impl Forwarder for Links {
         leader: (NodeId, NodeInfo),
         payload: Bytes,
         purpose: Purpose,
+        _requests: String,
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let link = self.to(leader.0.0);

@@ -18,8 +18,9 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub struct TargetArgs {
-    /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
-    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER] [default:
+    /// http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL,...", conflicts_with = "data")]
     pub server: Option<String>,
     /// Open this directory instead of using a server; no server may have it open
     #[arg(long, value_name = "DIR")]
@@ -46,8 +47,9 @@ impl TargetArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub struct ServerArgs {
-    /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
-    #[arg(long, value_name = "URL")]
+    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER] [default:
+    /// http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL,...")]
     pub server: Option<String>,
     /// Maximum time to wait for an answer of the server
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = parse_span)]

@@ -27,6 +27,9 @@ pub const MAX_VERSION: u16 = 1;
 /// Name of the protocol in TLS and QUIC (ALPN).
 pub const ALPN: &[u8] = b"thalweg";
 
+/// Number of the feature `cluster`: the server is a member of a cluster, and answers `read members`.
+pub const FEATURE_CLUSTER: u16 = 1;
+
 /// Shortest keep-alive interval, whatever a side requests.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
@@ -104,7 +107,7 @@ pub struct Agreed {
     pub max_send_bytes: u32,
     /// Keep-alive interval of the connection, see [`KeepAlive`].
     pub keep_alive: Duration,
-    /// Optional protocol features that both sides support. No feature is defined yet.
+    /// Optional protocol features that both sides support.
     pub features: Vec<u16>,
 }
 

@@ -16,6 +16,9 @@ use thalweg_types::{
     limits::{MAX_FRAME_BYTES, MAX_TRACE_BYTES},
 };
 
+/// Maximum length in bytes of an address in the optional field `leader`.
+pub const MAX_ADDRESS_BYTES: usize = 512;
+
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 12;
 
@@ -71,11 +74,29 @@ const TRACE: u16 = 0x0001;
 const TIMEOUT: u16 = 0x0002;
 const LIMIT: u16 = 0x0003;
 const READ: u16 = 0x0004;
+const ROUTE: u16 = 0x0005;
+const LEADER: u16 = 0x0006;
 const SPACE: u16 = 0x8001;
 
 /// Tags and names of the optional fields, in the order of the format document.
-pub const KNOWN_FIELDS: [(u16, &str); 5] =
-    [(TRACE, "trace"), (TIMEOUT, "timeout"), (LIMIT, "limit"), (READ, "read"), (SPACE, "space")];
+pub const KNOWN_FIELDS: [(u16, &str); 7] = [
+    (TRACE, "trace"),
+    (TIMEOUT, "timeout"),
+    (LIMIT, "limit"),
+    (READ, "read"),
+    (ROUTE, "route"),
+    (LEADER, "leader"),
+    (SPACE, "space"),
+];
+
+/// Way of a write that reaches a member of a cluster which does not lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The member passes the write on to the leader.
+    Forward,
+    /// The member rejects the write with `not_leader`, and states the leader's address.
+    Redirect,
+}
 
 /// Optional fields of a frame.
 ///
@@ -93,6 +114,11 @@ pub struct Fields<'a> {
     pub limit: Option<u64>,
     /// Age of the data that the request reads; the server's default if left out.
     pub read: Option<ReadLevel>,
+    /// Way of a write that reaches a member of a cluster which does not lead; forwarded if left out.
+    pub route: Option<Route>,
+    /// Address `HOST:PORT` at which the leader of the cluster serves the native protocol, at most [`MAX_ADDRESS_BYTES`]
+    /// bytes. Only in a `failed`.
+    pub leader: Option<&'a str>,
     /// Id of the space that the request uses; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
@@ -141,6 +167,15 @@ impl<'a> Fields<'a> {
                 field(READ, &bytes)?;
             }
         }
+        match self.route {
+            None => {}
+            Some(Route::Forward) => field(ROUTE, &[0])?,
+            Some(Route::Redirect) => field(ROUTE, &[1])?,
+        }
+        // An address that is cut short leads nowhere, so a longer one is left out.
+        if let Some(leader) = self.leader.filter(|leader| (1..=MAX_ADDRESS_BYTES).contains(&leader.len())) {
+            field(LEADER, leader.as_bytes())?;
+        }
         if let Some(space) = self.space {
             field(SPACE, &space.0.to_le_bytes())?;
         }
@@ -187,6 +222,18 @@ impl<'a> Fields<'a> {
                         }
                         _ => return Err(malformed("a read level: 0, 1, 2, or 3 and a revision")),
                     });
+                }
+                ROUTE => {
+                    fields.route = Some(match bytes {
+                        [0] => Route::Forward,
+                        [1] => Route::Redirect,
+                        _ => return Err(malformed("a route: 0 or 1")),
+                    });
+                }
+                LEADER => {
+                    let text = std::str::from_utf8(bytes).ok();
+                    let text = text.filter(|text| (1..=MAX_ADDRESS_BYTES).contains(&text.len()));
+                    fields.leader = Some(text.ok_or_else(|| malformed("an address of 1 to 512 bytes of UTF-8"))?);
                 }
                 SPACE => {
                     let space = bytes.try_into().map(u32::from_le_bytes);
@@ -251,8 +298,15 @@ pub(crate) fn put_open_frame(
 mod tests {
     use super::*;
 
-    const ALL: Fields<'_> =
-        Fields { trace: Some("t"), timeout_micros: Some(0x0102), limit: Some(3), read: None, space: Some(SpaceId(4)) };
+    const ALL: Fields<'_> = Fields {
+        trace: Some("t"),
+        timeout_micros: Some(0x0102),
+        limit: Some(3),
+        read: None,
+        route: None,
+        leader: None,
+        space: Some(SpaceId(4)),
+    };
 
     fn encoded(fields: &Fields<'_>) -> Vec<u8> {
         let mut out = Vec::new();
@@ -297,6 +351,23 @@ mod tests {
         for wrong in [&b"\x04\0\0\0"[..], b"\x04\0\x01\0\x03", b"\x04\0\x01\0\x04", b"\x04\0\x02\0\0\0"] {
             assert!(matches!(Fields::decode(wrong), Err(FieldsError::Malformed(_))), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn routes_and_leaders_are_pinned_and_come_back() {
+        for (fields, pinned) in [
+            (Fields { route: Some(Route::Forward), ..Fields::default() }, &b"\x05\0\x01\0\0"[..]),
+            (Fields { route: Some(Route::Redirect), ..Fields::default() }, b"\x05\0\x01\0\x01"),
+            (Fields { leader: Some("n1:7071"), ..Fields::default() }, b"\x06\0\x07\0n1:7071"),
+        ] {
+            assert_eq!(encoded(&fields), pinned);
+            assert_eq!(Fields::decode(pinned), Ok(fields));
+        }
+        for wrong in [&b"\x05\0\0\0"[..], b"\x05\0\x01\0\x02", b"\x06\0\0\0", b"\x06\0\x01\0\xff"] {
+            assert!(matches!(Fields::decode(wrong), Err(FieldsError::Malformed(_))), "{wrong:?}");
+        }
+        let long = "h".repeat(MAX_ADDRESS_BYTES + 1);
+        assert!(encoded(&Fields { leader: Some(&long), ..Fields::default() }).is_empty());
     }
 
     #[test]

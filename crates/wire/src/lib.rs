@@ -37,7 +37,9 @@ pub use command::ClientCommand;
 pub use credit::{ReceiveCredit, SendCredit};
 pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};
 pub use frames::*;
-pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_UNDERSTAND, put_frame};
+pub use header::{
+    Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MAX_ADDRESS_BYTES, MUST_UNDERSTAND, Route, put_frame,
+};
 pub use outcome::put_outcome;
 pub use session::Session;
 pub use thalweg_types::codec::{EncodeError, Field, Level, List, RemainingBytes, ShortBytes, Structure};

@@ -11,5 +11,7 @@ mod run;
 mod scenario;
 mod suite;
 
+pub(crate) use request::{Api, Requests};
+pub(crate) use run::{Http, MissingKeyPolicy, Outcome};
 pub use scenario::{ApiChoice, HttpOptions, Mix, Preset};
 pub use suite::run;

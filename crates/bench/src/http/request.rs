@@ -91,6 +91,14 @@ impl Requests {
         Self { api, values, put, get }
     }
 
+    /// Adds a header line, such as the level of reads, to each get.
+    #[must_use]
+    pub fn with_get_header(mut self, name: &str, value: &str) -> Self {
+        let end = self.get.after_key.len() - b"\r\n".len();
+        self.get.after_key.splice(end..end, format!("{name}: {value}\r\n").into_bytes());
+        self
+    }
+
     /// Appends the bytes of one request to `out`.
     #[inline]
     pub fn write(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
@@ -142,6 +150,8 @@ mod tests {
         let head = "PUT /v1/kv/bench/key_0000000007 HTTP/1.1\r\nHost: h:1\r\nThalweg-Durability: disk\r\nContent-Length: 3\r\n\r\n";
         assert!(put.starts_with(head) && put.len() == head.len() + 3, "{put}");
         assert_eq!(text(&kv, Operation::Get), "GET /v1/kv/bench/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
+        let stale = kv.with_get_header("Thalweg-Read", "stale");
+        assert!(text(&stale, Operation::Get).ends_with("Host: h:1\r\nThalweg-Read: stale\r\n\r\n"));
         assert!(text(&new(Api::Entity), Operation::Get).starts_with("GET /v0/entity?id=key_0000000007 HTTP/1.1\r\n"));
         let echo = new(Api::Echo { path: "/e".into() });
         assert!(text(&echo, Operation::Put).starts_with("POST /e HTTP/1.1\r\n"));

@@ -21,19 +21,36 @@ impl ServerProcess {
     /// Starts a command without standard input and output, and waits until `is_ready` returns true. `remedy` tells the
     /// user what to do if the command cannot be started.
     pub fn start(command: &mut Command, remedy: &str, is_ready: impl Fn() -> bool) -> Result<Self, String> {
+        let mut process = Self::spawn(command, remedy)?;
+        process.wait_until(is_ready)?;
+        Ok(process)
+    }
+
+    /// Starts a command without standard input and output. `remedy` tells the user what to do if that fails.
+    pub fn spawn(command: &mut Command, remedy: &str) -> Result<Self, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let mut process = Self(child.map_err(|error| format!("{error}; {remedy}"))?);
+        child.map(Self).map_err(|error| format!("{error}; {remedy}"))
+    }
+
+    /// Waits until `is_ready` returns true. Returns an error if the process ends before, or is not ready in time.
+    pub fn wait_until(&mut self, is_ready: impl Fn() -> bool) -> Result<(), String> {
         let begun = Instant::now();
         while begun.elapsed() < START_TIMEOUT {
-            if let Ok(Some(status)) = process.0.try_wait() {
+            if let Ok(Some(status)) = self.0.try_wait() {
                 return Err(format!("it ended with {status}"));
             }
             if is_ready() {
-                return Ok(process);
+                return Ok(());
             }
             std::thread::sleep(LOOK);
         }
         Err(format!("it was not ready after {START_TIMEOUT:?}"))
+    }
+
+    /// Ends the process with SIGKILL, and waits for its end.
+    pub fn kill(mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 
     /// Returns the process's id.
@@ -44,6 +61,9 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }

@@ -2,7 +2,6 @@
 //! own.
 
 use std::{
-    io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket},
     path::{Path, PathBuf},
     process::Command,
@@ -10,8 +9,8 @@ use std::{
 };
 
 use super::{
+    client::Client,
     process::{ServerProcess, free_port},
-    reply::{self, Body, Incomplete},
 };
 use crate::{BenchError, Progress};
 
@@ -96,22 +95,10 @@ impl Target {
 
     /// Sends a GET request and returns status and body of the response. For the few requests that are not load.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).ok()?;
-        let (mut bytes, mut block) = (Vec::new(), vec![0; 64 << 10]);
-        loop {
-            // A server need not close although it was asked to: the reply's own end counts.
-            match reply::parse(&bytes, Body::Expected) {
-                Ok(reply) => {
-                    return Some((reply.status, String::from_utf8_lossy(&reply.body_bytes(&bytes)).into_owned()));
-                }
-                Err(Incomplete::Malformed(_)) => return None,
-                Err(Incomplete::NeedMore) => {}
-            }
-            let count = stream.read(&mut block).ok().filter(|count| *count > 0)?;
-            bytes.extend_from_slice(&block[..count]);
-        }
+        let mut client = Client::connect(self.address, Duration::from_secs(2)).ok()?;
+        client.set_timeout(Duration::from_secs(5)).ok()?;
+        let (status, body) = client.request("GET", path, "Connection: close\r\n", b"").ok()?;
+        Some((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
     /// Returns a counter from the server's metrics, summed over its labels.
@@ -154,7 +141,8 @@ fn free_port_of_both() -> std::io::Result<SocketAddr> {
     Err(last)
 }
 
-fn tail(path: &Path) -> String {
+/// Returns the last lines of a server's log.
+pub fn tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(5)..].join(" | ")

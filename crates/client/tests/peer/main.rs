@@ -1,5 +1,6 @@
 //! The client against a scripted peer.
 
+mod cluster;
 mod peer;
 mod pool;
 mod publisher;

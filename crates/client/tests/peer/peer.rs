@@ -7,7 +7,7 @@ use thalweg_client::{Client, Endpoint, Options, Retries};
 use thalweg_types::{Durability, NodeId};
 use thalweg_wire::{
     ClientFrame, Decoder, Envelope, Failed, Frame, SharedFrame,
-    handshake::{ServerParameters, read_hello},
+    handshake::{FEATURE_CLUSTER, ServerParameters, read_hello},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,6 +18,8 @@ use tokio::{
 pub struct Server {
     pub listener: TcpListener,
     pub run: u64,
+    pub node: u64,
+    pub is_clustered: bool,
     pub max_requests: u32,
 }
 
@@ -30,7 +32,13 @@ pub struct Peer {
 
 impl Server {
     pub async fn new() -> Self {
-        Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), run: 7, max_requests: 100 }
+        Self {
+            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            run: 7,
+            node: 1,
+            is_clustered: false,
+            max_requests: 100,
+        }
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -39,24 +47,29 @@ impl Server {
 
     pub async fn accept(&self) -> Peer {
         let (stream, _) = self.listener.accept().await.unwrap();
+        self.greet(stream).await.expect("a hello")
+    }
+
+    /// Shakes hands on a connection; `None` if the client leaves.
+    pub async fn greet(&self, stream: TcpStream) -> Option<Peer> {
         let mut peer = Peer { stream, decoder: Decoder::new(), spare: BytesMut::new() };
-        let hello = peer.next().await.expect("a hello");
+        let hello = peer.next().await?;
         let terms = ServerParameters {
             max_frame_bytes: 1 << 20,
             keep_alive: Duration::from_secs(10),
             max_requests: self.max_requests,
             max_subscriptions: 100,
             durability: Durability::Disk,
-            node: NodeId(1),
+            node: NodeId(self.node),
             run: self.run,
             server: "a test",
-            features: &[],
+            features: if self.is_clustered { &[FEATURE_CLUSTER] } else { &[] },
             spaces: &[],
         };
         let agreed = terms.accept(&read_hello(hello.raw()).unwrap()).unwrap();
         peer.decoder.set_max_bytes(1 << 20);
         peer.send(0, &terms.welcome(&agreed)).await;
-        peer
+        Some(peer)
     }
 
     /// Returns a client and its only connection.
@@ -105,7 +118,12 @@ impl Peer {
     pub async fn send<'a>(&mut self, id: u32, frame: &impl Frame<'a>) {
         let mut out = Vec::new();
         frame.encode(&mut out, id).unwrap();
-        self.stream.write_all(&out).await.unwrap();
+        self.bytes(&out).await;
+    }
+
+    pub async fn bytes(&mut self, bytes: &[u8]) {
+        // The client may have gone: then it does not need the bytes.
+        let _ = self.stream.write_all(bytes).await;
     }
 
     pub async fn fail(&mut self, id: u32, error: &impl thalweg_types::Classified) {

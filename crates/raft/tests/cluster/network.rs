@@ -184,6 +184,7 @@ impl Forwarder for Links {
         leader: (NodeId, NodeInfo),
         payload: Bytes,
         purpose: Purpose,
+        _requests: String,
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let peer = self.reach(leader.0.0);

@@ -3,7 +3,7 @@
 //! Owns: the promise that each proposal of the batch is answered. Does not own: consensus, which completes or fails the
 //! batch.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
@@ -15,6 +15,9 @@ use crate::{
     queue::learn,
     slot::Committed,
 };
+
+/// Maximum length in bytes of the names of a batch's requests. Names of more requests are only counted.
+const MAX_NAMES_BYTES: usize = 1024;
 
 /// Proposals that become one entry of a group. A batch that is dropped answers all of them with
 /// [`ProposeError::OutcomeUnknown`].
@@ -41,6 +44,28 @@ impl Batch {
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         purpose_of(&self.proposals)
+    }
+
+    /// Returns the names of the batch's requests for log lines, joined by commas; empty if none has a name. Names that
+    /// would make the text longer than 1 KiB are counted instead.
+    #[must_use]
+    pub fn requests(&self) -> String {
+        let mut text = String::new();
+        let mut left_out = 0_usize;
+        for name in self.proposals.iter().filter_map(|pending| pending.request.as_deref()) {
+            if text.len() + name.len() > MAX_NAMES_BYTES {
+                left_out += 1;
+                continue;
+            }
+            if !text.is_empty() {
+                text.push_str(", ");
+            }
+            text.push_str(name);
+        }
+        if left_out > 0 {
+            let _ = write!(text, ", and {left_out} more");
+        }
+        text
     }
 
     /// Monotonic time of the node at which the first proposer gives up.
@@ -81,4 +106,33 @@ impl Drop for Batch {
 /// Answers proposals with an error.
 pub(crate) fn fail_all(proposals: impl IntoIterator<Item = Pending>, error: &ProposeError) {
     proposals.into_iter().for_each(|mut pending| pending.answer(Err(error.clone())));
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{
+        KeyspaceId,
+        command::{Framed, encode_put},
+    };
+
+    use super::*;
+
+    fn named(name: Option<&str>) -> Pending {
+        let mut command = Framed::new();
+        command.encode(|out| encode_put(out, KeyspaceId(1), b"k", b"v")).unwrap();
+        let mut pending = Pending::new(command, Durability::Disk, Purpose::Data, None, None);
+        pending.request = name.map(Into::into);
+        pending
+    }
+
+    #[test]
+    fn a_batch_names_its_requests() {
+        assert_eq!(Batch::new(vec![named(None)]).requests(), "");
+        assert_eq!(Batch::new(vec![named(Some("a")), named(None), named(Some("b"))]).requests(), "a, b");
+        let long = "n".repeat(64);
+        let names = Batch::new((0..100).map(|_| named(Some(&long))).collect()).requests();
+        assert!(names.starts_with(&format!("{long}, {long}, ")) && names.len() < 2 * MAX_NAMES_BYTES, "{names}");
+        let listed = names.matches(&long).count();
+        assert!(names.ends_with(&format!(", and {} more", 100 - listed)), "{names}");
+    }
 }

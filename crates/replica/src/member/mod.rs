@@ -46,7 +46,7 @@ use self::{
     cursor::{Cursor, Moves, Parts},
 };
 use crate::{
-    client::Client,
+    client::{Client, Origin},
     counts::{Counts, ReplicaStats},
     error::{OpenError, ProposeError},
     membership::NodeInfo,
@@ -214,8 +214,21 @@ impl Member {
         purpose: Purpose,
         wake: Wake,
     ) -> Result<Proposal, ProposeError> {
+        self.propose_async_from(Origin { client, request: None }, command, level, purpose, wake)
+    }
+
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the name of its request.
+    pub fn propose_async_from(
+        &self,
+        origin: Origin,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
         let slot = Slot::for_task();
-        let mut pending = Pending::new(command, level, purpose, None, client);
+        let mut pending = Pending::new(command, level, purpose, None, origin.client);
+        pending.request = origin.request;
         if level == Durability::None {
             slot.complete(self.propose_unseen(pending, WhenFull::Refuse, wake));
             return Ok(Proposal(slot));

@@ -3,8 +3,15 @@
 use std::sync::Arc;
 
 use thalweg_server::cluster::ClusterError;
-use thalweg_types::{Durability, KeyspaceId, NodeId, ReadLevel, Revision, command::encode_put};
-use thalweg_wire::{Fetch, Fields, Get, RemainingBytes, ServerFrame, Values};
+use thalweg_types::{
+    Durability, KeyspaceId, NodeId, ReadLevel, Revision,
+    command::{TransactionBuilder, encode_put},
+};
+use thalweg_wire::{
+    Fetch, Fields, Get, Level, MemberHealth, MemberRole, ReadMembers, RemainingBytes, Route, ServerFrame, Values,
+    Write,
+    handshake::{FEATURE_CLUSTER, hello},
+};
 
 use crate::{
     expect,
@@ -112,5 +119,119 @@ async fn writes_need_no_barrier_and_names_need_one_on_a_follower() {
     tested.cluster.change(|report| report.leader = Some(NodeId(2)));
     tested.raw.send(4, &fetch).await;
     assert_eq!(tested.raw.fails(4).await, "no_leader");
+    tested.node.stop().await;
+}
+
+impl Tested {
+    /// Makes node 2 the leader, which serves native clients at this address.
+    fn led_by_2(&self, address: Option<&str>) {
+        self.cluster.change(|report| {
+            report.leader = Some(NodeId(2));
+            report.members[1].serves.native = address.map(str::to_owned);
+        });
+    }
+
+    async fn put_by(&mut self, id: u32, route: Option<Route>) {
+        let mut command = Vec::new();
+        encode_put(&mut command, self.keyspace, b"b", b"v").unwrap();
+        let write = Write { level: Level(Some(Durability::Os)), command: RemainingBytes(&command) };
+        self.raw.put_with(id, &Fields { route, ..Fields::default() }, &write);
+        self.raw.flush().await;
+    }
+
+    /// Receives a failure. Returns its code, its effect, the details `leader` and `term`, and the leader's address.
+    async fn failed(&mut self, id: u32) -> (String, thalweg_wire::Effect, [Option<u64>; 2], Option<String>) {
+        let frame = self.raw.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        assert_eq!(envelope.id, id, "{envelope:?}");
+        let ServerFrame::Failed(failed) = &envelope.frame else { panic!("{envelope:?}") };
+        let details = [failed.detail("leader"), failed.detail("term")];
+        (failed.code.to_owned(), failed.effect, details, envelope.fields.leader.map(str::to_owned))
+    }
+}
+
+#[tokio::test]
+async fn a_write_is_redirected_to_the_leader_if_its_client_asks_for_it() {
+    let mut tested = Tested::start().await;
+    tested.put_by(1, Some(Route::Redirect)).await;
+    expect!(tested.raw, 1, ServerFrame::Committed(_) => ());
+    tested.led_by_2(Some("127.0.0.1:7171"));
+    tested.put_by(2, Some(Route::Redirect)).await;
+    let expected = ("not_leader".to_owned(), thalweg_wire::Effect::Nothing, [Some(2), Some(5)]);
+    let (code, effect, details, address) = tested.failed(2).await;
+    assert_eq!(((code, effect, details), address.as_deref()), (expected, Some("127.0.0.1:7171")));
+    for (id, route) in [(3, None), (4, Some(Route::Forward))] {
+        tested.put_by(id, route).await;
+        expect!(tested.raw, id, ServerFrame::Committed(_) => ());
+    }
+    let fetch = Fetch {
+        group: thalweg_types::GroupId(77),
+        member: "m",
+        max_records: 1,
+        max_bytes: 0,
+        wait: 0,
+        level: Level(None),
+    };
+    tested.raw.put_with(5, &Fields { route: Some(Route::Redirect), ..Fields::default() }, &fetch);
+    tested.raw.flush().await;
+    assert_eq!(tested.failed(5).await.0, "not_leader");
+    // Without the leader's address, the client learns its id, and may ask for the members later.
+    tested.led_by_2(None);
+    tested.put_by(6, Some(Route::Redirect)).await;
+    let (code, _, details, address) = tested.failed(6).await;
+    assert_eq!((code.as_str(), details, address), ("not_leader", [Some(2), Some(5)], None));
+    tested.cluster.change(|report| report.leader = None);
+    tested.put_by(7, Some(Route::Redirect)).await;
+    let (code, effect, ..) = tested.failed(7).await;
+    assert_eq!((code.as_str(), effect), ("no_leader", thalweg_wire::Effect::Nothing));
+    tested.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_member_tells_the_members_and_its_feature() {
+    let mut tested = Tested::start().await;
+    tested.led_by_2(Some("127.0.0.1:7171"));
+    tested.raw.send(1, &ReadMembers {}).await;
+    expect!(tested.raw, 1, ServerFrame::Members(told) => {
+        assert_eq!((told.node, told.leader, told.term), (NodeId(1), NodeId(2), 5));
+        let own = tested.node.native.unwrap().to_string();
+        let members: Vec<_> = told.members.iter().map(|member| {
+            (member.node.0, member.role, member.health, member.name.to_owned(), member.address.to_owned())
+        }).collect();
+        let expected = [
+            (1, MemberRole::Voter, MemberHealth::Alive, "n1".to_owned(), own),
+            (2, MemberRole::Voter, MemberHealth::Alive, "n2".to_owned(), "127.0.0.1:7171".to_owned()),
+            (3, MemberRole::Learner, MemberHealth::Suspect, "n3".to_owned(), String::new()),
+        ];
+        assert_eq!(members, expected);
+    });
+    let mut greeted = tested.node.dial().await;
+    greeted.send(0, &hello("test", 1 << 20, std::time::Duration::ZERO, &[FEATURE_CLUSTER, 77])).await;
+    expect!(greeted, 0, ServerFrame::Welcome(welcome) => {
+        assert_eq!(welcome.features.iter().collect::<Vec<_>>(), [FEATURE_CLUSTER]);
+    });
+    tested.node.stop().await;
+
+    let alone = Node::start().await;
+    let mut raw = alone.raw().await;
+    raw.send(1, &ReadMembers {}).await;
+    assert_eq!(raw.fails(1).await, "not_clustered");
+    alone.stop().await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_only_reads_waits_for_its_barrier() {
+    let mut tested = Tested::start().await;
+    tested.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    let mut transaction = TransactionBuilder::new();
+    transaction.then().get(tested.keyspace, b"a").unwrap();
+    let mut command = Vec::new();
+    transaction.encode(&mut command).unwrap();
+    let write = Write { level: Level(None), command: RemainingBytes(&command) };
+    tested.raw.send(1, &write).await;
+    assert_eq!(tested.raw.fails(1).await, "no_leader");
+    tested.raw.put_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write);
+    tested.raw.flush().await;
+    expect!(tested.raw, 2, ServerFrame::Transacted(_) => ());
     tested.node.stop().await;
 }

@@ -7,6 +7,7 @@ use thalweg_bench::{
     BenchError, Report, Stderr,
     backends::{self, BackendsOptions},
     cache::{self, CacheOptions},
+    cluster::{self, ClusterOptions},
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
     http::{self, HttpOptions},
@@ -60,6 +61,16 @@ pub enum Bench {
     Cache(Suite<CacheOptions>),
     /// Durable appends and reads over the native protocol, compared with the bare disk and network
     Streams(Suite<StreamsOptions>),
+    /// A cluster of several nodes: puts, gets by level, and failover, beside etcd if its program is given
+    #[command(
+        after_help = "The benchmark starts the nodes itself, in processes on this machine, unless --nodes names a running cluster. The\n\
+                      figures of one machine show what the program costs, not what a network adds.\n\n\
+                      Examples:\n  thalweg bench cluster --parts puts --clients 1,100\n  \
+                      thalweg bench cluster --nodes 10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070\n  \
+                      thalweg bench cluster --parts failover --failovers 50\n  \
+                      peers/etcd/run.sh --rounds 5      # with etcd in turns"
+    )]
+    Cluster(Suite<ClusterOptions>),
     /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
 }
@@ -95,6 +106,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Pubsub(suite) => suite.finish(pubsub::run(&suite.options, &mut progress)),
         Bench::Cache(suite) => suite.finish(cache::run(&suite.options, &mut progress)),
         Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
+        Bench::Cluster(suite) => suite.finish(cluster::run(&suite.options, &mut progress)),
         Bench::Resp(suite) => suite.finish(resp::run(&suite.options, &mut progress)),
     }
 }

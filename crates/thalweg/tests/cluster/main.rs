@@ -6,6 +6,7 @@
 mod node;
 
 mod changes;
+mod clients;
 mod deployed;
 mod operations;
 mod protection;
@@ -65,6 +66,7 @@ enum Links {
 struct Cluster {
     founding: Founding,
     links: Links,
+    log_level: Option<&'static str>,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -86,7 +88,16 @@ impl Cluster {
 
     /// Starts a cluster like [`start_as`](Self::start_as), with this protection of the links.
     fn start_with(count: usize, founding: Founding, links: Links) -> Self {
-        let mut cluster = Self::prepare(count, founding, links);
+        Self::start_of(count, founding, links, None)
+    }
+
+    /// Starts a cluster like [`start`](Self::start), whose nodes log at this level.
+    fn start_logging(count: usize, log_level: &'static str) -> Self {
+        Self::start_of(count, Founding::ByFirst, Links::Plain, Some(log_level))
+    }
+
+    fn start_of(count: usize, founding: Founding, links: Links, log_level: Option<&'static str>) -> Self {
+        let mut cluster = Self { log_level, ..Self::prepare(count, founding, links) };
         for _ in 0..count {
             cluster.add();
         }
@@ -102,7 +113,16 @@ impl Cluster {
         if links == Links::Authority {
             protection::create(&root.join("certs"), count);
         }
-        Self { founding, links, _dir: dir, root, tokens: Tokens::create(), addresses, nodes: Vec::new() }
+        Self {
+            founding,
+            links,
+            log_level: None,
+            _dir: dir,
+            root,
+            tokens: Tokens::create(),
+            addresses,
+            nodes: Vec::new(),
+        }
     }
 
     /// Starts one more node. The first one creates the cluster, and the others join at it. Returns its number.
@@ -133,6 +153,9 @@ impl Cluster {
             Links::Plain => {}
             Links::Secret => flags.push("--cluster-tls"),
             Links::Authority => flags.extend(files.iter().map(String::as_str)),
+        }
+        if let Some(level) = self.log_level {
+            flags.extend(["--log-level", level]);
         }
         let mut binary = command();
         binary.env("THALWEG_JOIN_TOKEN", &self.tokens.join);

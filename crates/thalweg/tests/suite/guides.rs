@@ -31,7 +31,7 @@ fn type_in(text: &str) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let address = node::free_address();
     let mut typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
-    for other in ["7080", "7090", "7171", "7172", "7173", "7174"] {
+    for other in ["7080", "7090", "7099", "7171", "7172", "7173", "7174"] {
         typed = typed.replace(&format!("127.0.0.1:{other}"), &node::free_address());
     }
     // A failing command ends the shell, and the server with it.

@@ -318,6 +318,17 @@ fn the_http_suite_runs() {
     bench(&[&["http", "--keys", "100", "--mix", "mixed", "--max-lag", "1s"][..], &load].concat());
 }
 
+#[cfg(feature = "bench")]
+#[test]
+fn the_cluster_suite_runs() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--keys", "200"];
+    let parts = ["--parts", "puts,gets,failover", "--clients", "1,4", "--readers", "4", "--failovers", "1"];
+    let report = bench(&[&["cluster"][..], &load, &parts].concat());
+    let rows = |table: usize| report["tables"][table]["rows"].as_array().unwrap();
+    assert_eq!(rows(1).len(), 9, "{report}");
+    assert_eq!((rows(2)[0]["kills"].as_u64(), rows(2)[0]["lost"].as_u64()), (Some(1), Some(0)), "{report}");
+}
+
 #[cfg(all(feature = "redb", feature = "sqlite"))]
 #[test]
 fn a_directory_moves_from_backend_to_backend() {

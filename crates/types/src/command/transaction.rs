@@ -109,6 +109,12 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
+    /// Returns true if these bytes, which need not decode, are those of a transaction and not of another command.
+    #[must_use]
+    pub fn is_one(command: &[u8]) -> bool {
+        command.first() == Some(&TRANSACTION)
+    }
+
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let conditions = reader.u32("condition count")?;
         let then = reader.u32("operation count")?;

@@ -323,6 +323,7 @@ frames! {
         ReadCacheStats = 0x0612 Request,
 
         ReadStatus = 0x0700 Request,
+        ReadMembers = 0x0701 Request,
     }
     server {
         Welcome<'a> = 0x0002 Connection,
@@ -380,6 +381,7 @@ frames! {
         CacheStats<'a> = 0x0651 Reply,
 
         Status<'a> = 0x0740 Reply,
+        Members<'a> = 0x0741 Reply,
     }
     both {
         Goodbye<'a> = 0x0003 Connection,
@@ -424,6 +426,6 @@ pub fn structures() -> Vec<(&'static str, String)> {
         Space Detail CancelMode Effect Values Order Count Entry Pair VersionState Version Keyspace KeyspaceCounts Lease
         LeaseKey Appended FailedCondition ScannedPair OperationResult Lapsed Position Permit RecordRun Stream Producer
         Release DeliveryPart Member Group WatchKeys ChangeKind Change Policy CacheTtl CacheExpect CacheCreate CachePair CacheEntry
-        CacheFigures Health Figure
+        CacheFigures Health Figure MemberRole MemberHealth ClusterMember
     )
 }

@@ -291,6 +291,12 @@ fn fields(random: &mut Random) -> Vec<u8> {
         }
     }
     if random.below(4) == 0 {
+        field(5, &[random.below(2) as u8]);
+    }
+    if random.below(4) == 0 {
+        field(6, random.name().as_bytes());
+    }
+    if random.below(4) == 0 {
         field(0x8001, &(random.number() as u32).to_le_bytes());
     }
     out

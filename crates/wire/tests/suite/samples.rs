@@ -45,6 +45,8 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         timeout_micros: Some(5_000_000),
         limit: Some(10),
         read: Some(ReadLevel::AtLeast(Revision(7))),
+        route: Some(Route::Redirect),
+        leader: None,
         space: Some(SpaceId(0)),
     };
     let batch = batch();
@@ -401,4 +403,9 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
             figures: List::Items(&[Figure { name: "log.segments", value: 12 }]),
         }
     );
+    sample!(7, ReadMembers {});
+    let (name, zone, address) = ("n1", "east", "db1:7071");
+    let member =
+        ClusterMember { node: NodeId(9), role: MemberRole::Voter, health: MemberHealth::Suspect, name, zone, address };
+    sample!(7, Members { node: NodeId(8), leader: NodeId(9), term: 5, members: List::Items(&[member]) });
 }

@@ -1,0 +1,203 @@
+//! Failover: the leader is killed with SIGKILL while clients write; how long until the next acknowledgement.
+//!
+//! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken for
+//! the new leader's. Each write has a key of its own, and a client goes on to the next node after an error. After each
+//! round, the keys of the last acknowledgements before the kill are read: if one is missing, an acknowledged write is
+//! lost, and the suite ends with an error.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Sender, channel},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    nodes::{Nodes, PATIENCE},
+    options::ClusterOptions,
+};
+use crate::{
+    BenchError, Progress,
+    latency::Latencies,
+    report::{Check, Table, cells, duration},
+    server::Client,
+};
+
+/// Longest wait of a client for a reply, after which it asks the next node.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause of a client after an error, so that refused requests do not take the processors from the election.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Acknowledgements of all clients together before the next kill.
+const WRITES_BETWEEN: u64 = 100;
+/// Writes of a client at another node before it returns to its own. Each node has clients of its own, so that some are at
+/// the leader when it is killed, and notice that at once.
+const WRITES_AWAY: u64 = 50;
+const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
+
+/// Acknowledged writes of each client before a kill that are read after it.
+const REMEMBERED: usize = 100;
+
+/// State that the clients share.
+struct Shared {
+    is_over: AtomicBool,
+    acknowledged: AtomicU64,
+    /// Numbers of the last writes of each client that were acknowledged, at most [`REMEMBERED`].
+    last: Vec<Mutex<VecDeque<u64>>>,
+    /// Moment of the last kill, and where to report the first acknowledgement of a write that was sent after it.
+    waiting: Mutex<Option<(Instant, Sender<Instant>)>>,
+}
+
+/// Kills the leader as often as the options say. Returns the table and the checks.
+pub(super) fn run(
+    nodes: &mut Nodes,
+    options: &ClusterOptions,
+    progress: &mut dyn Progress,
+) -> Result<(Table, Vec<Check>), BenchError> {
+    let shared = Shared {
+        is_over: AtomicBool::new(false),
+        acknowledged: AtomicU64::new(0),
+        last: (0..options.failover_clients).map(|_| Mutex::default()).collect(),
+        waiting: Mutex::new(None),
+    };
+    let addresses = nodes.addresses();
+    let mut times = Latencies::default();
+    std::thread::scope(|scope| {
+        for number in 0..options.failover_clients {
+            let (shared, addresses) = (&shared, &addresses);
+            scope.spawn(move || write_until_over(number, addresses, shared));
+        }
+        let mut rounds = || -> Result<(), BenchError> {
+            for round in 1..=options.failovers {
+                let took = once(nodes, &shared)?;
+                times.record(took);
+                progress.step(&format!("failover {round} of {}: {}", options.failovers, duration(took)));
+            }
+            Ok(())
+        };
+        let result = rounds();
+        shared.is_over.store(true, Ordering::Release);
+        result
+    })?;
+    let seconds = |percentile: f64| times.percentile(percentile).as_secs_f64();
+    let mut table = Table::new("failover: SIGKILL of the leader until the next acknowledgement, durability quorum");
+    table.row(cells! {
+        "nodes" => addresses.len(), "clients" => options.failover_clients, "kills" => times.count(),
+        "p50 s" => seconds(50.0), "p90 s" => seconds(90.0), "p99 s" => seconds(99.0), "max s" => seconds(100.0),
+        "acknowledged writes" => shared.acknowledged.load(Ordering::Relaxed), "lost" => 0_u64,
+    });
+    let checks = vec![
+        Check::below("failover p50", seconds(50.0), 1.0, " s"),
+        Check::below("failover p99", seconds(99.0), 2.0, " s"),
+    ];
+    Ok((table, checks))
+}
+
+fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {
+    let wanted = shared.acknowledged.load(Ordering::Acquire) + WRITES_BETWEEN;
+    let begun = Instant::now();
+    while shared.acknowledged.load(Ordering::Acquire) < wanted {
+        if begun.elapsed() > PATIENCE {
+            return Err(BenchError::target("cluster")(format!("it acknowledged too little in {PATIENCE:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let leader = nodes.leader()?;
+    let killed = nodes.kill(leader);
+    let (send, receive) = channel();
+    // The process is gone now, and the clients that send from now on are answered by others.
+    *shared.waiting.lock().expect("no client panics") = Some((Instant::now(), send));
+    let acknowledged: Vec<_> = shared.last.iter().map(|last| last.lock().expect("no client panics").clone()).collect();
+    let next = receive.recv_timeout(PATIENCE);
+    let next = next.map_err(|_| BenchError::target("cluster")(format!("no acknowledgement in {PATIENCE:?}")))?;
+    nodes.restart(leader)?;
+    read_all(nodes, &acknowledged)?;
+    Ok(next.saturating_duration_since(killed))
+}
+
+/// Puts values at new keys until the rounds are over.
+fn write_until_over(number: usize, addresses: &[SocketAddr], shared: &Shared) {
+    let home = number % addresses.len();
+    let (mut at, mut away, mut client) = (home, 0, None);
+    for write in 0.. {
+        if shared.is_over.load(Ordering::Acquire) {
+            return;
+        }
+        if away == WRITES_AWAY {
+            (at, away, client) = (home, 0, None);
+        }
+        let sent = Instant::now();
+        if !put(&mut client, addresses[at], number, write) {
+            (at, away, client) = ((at + 1) % addresses.len(), 0, None);
+            std::thread::sleep(PAUSE);
+            continue;
+        }
+        away += u64::from(at != home);
+        shared.acknowledged.fetch_add(1, Ordering::AcqRel);
+        remember(&shared.last[number], write);
+        let mut waiting = shared.waiting.lock().expect("no client panics");
+        if waiting.as_ref().is_some_and(|(killed, _)| sent > *killed)
+            && let Some((_, reply)) = waiting.take()
+        {
+            let _ = reply.send(Instant::now());
+        }
+    }
+}
+
+fn remember(last: &Mutex<VecDeque<u64>>, write: u64) {
+    let mut last = last.lock().expect("no client panics");
+    if last.len() == REMEMBERED {
+        last.pop_front();
+    }
+    last.push_back(write);
+}
+
+/// Puts one value; returns true if it was acknowledged.
+fn put(client: &mut Option<Client>, address: SocketAddr, number: usize, write: u64) -> bool {
+    if client.is_none() {
+        *client = Client::connect(address, REPLY_TIMEOUT).ok();
+    }
+    let Some(client) = client else { return false };
+    let reply = client.request("PUT", &path(number, write), PUT_HEADERS, write.to_string().as_bytes());
+    reply.is_ok_and(|(status, _)| (200..300).contains(&status))
+}
+
+fn path(number: usize, write: u64) -> String {
+    format!("/v1/kv/failover/client_{number}_{write}")
+}
+
+/// Reads acknowledged writes of each client, linearizably. Returns an error if one is lost.
+fn read_all(nodes: &Nodes, acknowledged: &[VecDeque<u64>]) -> Result<(), BenchError> {
+    let (begun, mut client) = (Instant::now(), None);
+    for (number, writes) in acknowledged.iter().enumerate() {
+        for write in writes {
+            while !read(&mut client, nodes, number, *write)? {
+                if begun.elapsed() > PATIENCE {
+                    return Err(BenchError::target("cluster")(format!("reads had no answer in {PATIENCE:?}")));
+                }
+                client = None;
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads one acknowledged write. Returns false if there is no answer now, and an error if the write is lost.
+fn read(client: &mut Option<Client>, nodes: &Nodes, number: usize, write: u64) -> Result<bool, BenchError> {
+    if client.is_none() {
+        *client = Client::connect(nodes.addresses()[nodes.leader()?], REPLY_TIMEOUT).ok();
+    }
+    let Some(client) = client else { return Ok(false) };
+    match client.request("GET", &path(number, write), "Thalweg-Read: linearizable\r\n", b"") {
+        Ok((200, body)) if body == write.to_string().as_bytes() => Ok(true),
+        Ok((status @ (200 | 404), _)) => {
+            let message = format!("acknowledged write {write} of client {number} is lost: status {status}");
+            Err(BenchError::wrong("the cluster", "failing over", message))
+        }
+        Ok(_) | Err(_) => Ok(false),
+    }
+}

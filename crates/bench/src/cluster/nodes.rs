@@ -1,0 +1,278 @@
+//! The nodes of the measured cluster: processes of the benchmark's own, or nodes that run already.
+//!
+//! Owns: founding a cluster of processes on the loopback in a temporary directory, killing and restarting single nodes,
+//! and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
+//! is in the directory of the caller, who removes it.
+
+use std::{
+    fs::File,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU16, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    BenchError, Progress,
+    server::{Client, ServerProcess, Target, tail},
+    usage::{MeasuredProcess, Usage},
+};
+
+/// Longest wait for something that the cluster does by itself, on a busy machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which the benchmark asks nodes for their state.
+const LOOK: Duration = Duration::from_millis(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Foundings that are tried, because another program may take a free port before the node listens there.
+const FOUNDINGS: u32 = 3;
+/// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above), so
+/// that no connection takes the port of a node while it is down.
+const FIRST_PORT: u16 = 12_000;
+const PORTS: u16 = 20_000;
+
+/// The nodes of a cluster.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    all: Vec<Node>,
+    own: Option<Own>,
+}
+
+/// A node of a cluster.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Address of the node's HTTP port.
+    pub http: SocketAddr,
+    /// Address for the other nodes; of no use for a node that the benchmark did not start.
+    peer: SocketAddr,
+    /// Process of the node; `None` if it is down, or if the benchmark did not start it.
+    process: Option<ServerProcess>,
+}
+
+/// How the benchmark starts its own nodes.
+#[derive(Debug)]
+struct Own {
+    binary: PathBuf,
+    dir: PathBuf,
+    args: Vec<String>,
+    token: String,
+}
+
+/// Part that a node plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Leader,
+    Follower,
+}
+
+impl Nodes {
+    /// Returns the nodes of a cluster that runs already, by their HTTP addresses.
+    pub(super) fn running(addresses: &[String]) -> Result<Self, BenchError> {
+        let node = |url: &String| {
+            let http = Target::running(url)?.address;
+            Ok(Node { http, peer: http, process: None })
+        };
+        let nodes = Self { all: addresses.iter().map(node).collect::<Result<_, _>>()?, own: None };
+        nodes.leader()?;
+        Ok(nodes)
+    }
+
+    /// Starts this many nodes, which found one cluster together, and waits until all of them vote and know the leader.
+    pub(super) fn start(
+        count: usize,
+        binary: Option<&Path>,
+        dir: &Path,
+        args: &[String],
+        progress: &mut dyn Progress,
+    ) -> Result<Self, BenchError> {
+        let binary = match binary {
+            Some(binary) => binary.to_owned(),
+            None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
+        };
+        let token = join_token(&binary)?;
+        let mut founding = 1;
+        loop {
+            let dir = dir.join(format!("cluster{founding}"));
+            std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?;
+            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
+            progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
+            match Self::found(count, own) {
+                Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
+                result => return result,
+            }
+            founding += 1;
+        }
+    }
+
+    fn found(count: usize, own: Own) -> Result<Self, BenchError> {
+        let node = |_| Ok(Node { http: server_address()?, peer: server_address()?, process: None });
+        let all = (0..count).map(node).collect::<Result<Vec<_>, BenchError>>()?;
+        let mut nodes = Self { all, own: Some(own) };
+        for number in 0..count {
+            nodes.spawn(number)?;
+        }
+        for number in 0..count {
+            nodes.wait_until_ready(number)?;
+        }
+        nodes.wait("all nodes vote", |nodes| {
+            let mut statuses = (0..count).map(|number| nodes.status(number));
+            statuses
+                .all(|status| status.is_some_and(|status| status["voters"] == count && status["leader"].is_string()))
+        })?;
+        nodes.leader()?;
+        Ok(nodes)
+    }
+
+    fn spawn(&mut self, number: usize) -> Result<(), BenchError> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let peers: Vec<_> = self.all.iter().map(|node| node.peer.to_string()).collect();
+        let node = &mut self.all[number];
+        let log_path = own.log_path(number);
+        let log = File::options().create(true).append(true).open(&log_path).map_err(BenchError::files(&log_path))?;
+        let mut command = Command::new(&own.binary);
+        command.args(["serve", "--native=off", "--http", &node.http.to_string(), "--cluster", &node.peer.to_string()]);
+        command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
+        if peers.len() == 1 {
+            command.arg("--cluster-init");
+        } else {
+            command.args(["--join", &peers.join(","), "--expect", &peers.len().to_string()]);
+        }
+        command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.token).stderr(log);
+        let process = ServerProcess::spawn(&mut command, "name the command with --server-binary");
+        node.process = Some(process.map_err(BenchError::target(own.binary.display()))?);
+        Ok(())
+    }
+
+    fn wait_until_ready(&mut self, number: usize) -> Result<(), BenchError> {
+        let (Node { http, process, .. }, Some(own)) = (&mut self.all[number], &self.own) else { return Ok(()) };
+        let (http, log) = (*http, own.log_path(number));
+        let is_ready = || get(http, "/ready").is_some_and(|(status, _)| status == 200);
+        let waited = process.as_mut().map_or(Ok(()), |process| process.wait_until(is_ready));
+        waited.map_err(|error| {
+            BenchError::target(format!("{} serve", own.binary.display()))(format!("{error}; it said: {}", tail(&log)))
+        })
+    }
+
+    /// Kills a node with SIGKILL. Returns the moment of the signal.
+    pub(super) fn kill(&mut self, number: usize) -> Instant {
+        let process = self.all[number].process.take();
+        let killed = Instant::now();
+        if let Some(process) = process {
+            process.kill();
+        }
+        killed
+    }
+
+    /// Starts a node again that was killed, and waits until it and the others agree that it lacks nothing.
+    pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
+        self.spawn(number)?;
+        self.wait_until_ready(number)?;
+        self.wait("the restarted node has caught up", |nodes| {
+            let Some(leader) = nodes.leading() else { return false };
+            let index = |number: usize, name: &str| nodes.status(number)?[name].as_u64();
+            matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
+                // Under load the node never has all: a few hundred entries are a moment's work.
+                if applied + 500 >= committed)
+        })
+    }
+
+    /// Returns the number of the node that leads, once there is one that all nodes know.
+    pub(super) fn leader(&self) -> Result<usize, BenchError> {
+        self.wait("the nodes have a leader", |nodes| nodes.leading().is_some())?;
+        self.leading().ok_or_else(|| BenchError::target("cluster")("its leader changes all the time"))
+    }
+
+    fn leading(&self) -> Option<usize> {
+        (0..self.all.len()).find(|number| self.status(*number).is_some_and(|status| status["leads"] == true))
+    }
+
+    /// Returns the addresses of the nodes with this role.
+    pub(super) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
+        let leader = self.leader()?;
+        let is_wanted = |number: usize| (number == leader) == (role == Role::Leader);
+        Ok(self.all.iter().enumerate().filter(|(number, _)| is_wanted(*number)).map(|(_, node)| node.http).collect())
+    }
+
+    /// Returns the HTTP addresses of all nodes.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.all.iter().map(|node| node.http).collect()
+    }
+
+    /// Returns true if the benchmark started the nodes.
+    pub(super) fn are_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
+    pub(super) fn cpu(&self) -> Option<Duration> {
+        let cpu =
+            |node: &Node| node.process.as_ref().map(|process| Usage::read(MeasuredProcess::Process(process.id())).cpu);
+        self.all.iter().map(cpu).sum()
+    }
+
+    /// Returns the cluster's status as a node shows it.
+    fn status(&self, number: usize) -> Option<Value> {
+        let (status, body) = get(self.all[number].http, "/v1/cluster/status")?;
+        (status == 200).then(|| serde_json::from_slice(&body).ok()).flatten()
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        while !holds(self) {
+            if begun.elapsed() >= PATIENCE {
+                return Err(BenchError::target("cluster")(format!("not within {PATIENCE:?}: {what}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for number in 0..self.all.len() {
+            self.kill(number);
+        }
+    }
+}
+
+impl Own {
+    fn log_path(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("{}.log", name(number)))
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("n{}", number + 1)
+}
+
+/// Sends one GET on a connection of its own.
+fn get(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
+    Client::connect(address, REQUEST_TIMEOUT).ok()?.request("GET", path, "Connection: close\r\n", b"").ok()
+}
+
+/// Has the command make the token with which its nodes join each other.
+fn join_token(binary: &Path) -> Result<String, BenchError> {
+    let doing = format!("{} cluster create-token", binary.display());
+    let fail = BenchError::target(&doing);
+    let made = Command::new(binary).args(["cluster", "create-token", "--json"]).output();
+    let made = made.map_err(|error| BenchError::target(&doing)(error.to_string()))?;
+    let tokens: Value = serde_json::from_slice(&made.stdout).unwrap_or_default();
+    let token = tokens["join_token"].as_str().map(str::to_owned);
+    token.ok_or_else(|| fail(format!("it printed no token: {}", String::from_utf8_lossy(&made.stderr).trim())))
+}
+
+/// Returns an address of the loopback at which nothing listens now.
+fn server_address() -> Result<SocketAddr, BenchError> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let from = std::process::id().wrapping_mul(97) as u16 % PORTS;
+    for _ in 0..PORTS {
+        let port = FIRST_PORT + (from + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) % PORTS;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().map_err(BenchError::files("127.0.0.1"));
+        }
+    }
+    Err(BenchError::target("127.0.0.1")("no port is free"))
+}

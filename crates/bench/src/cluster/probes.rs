@@ -1,0 +1,102 @@
+//! Probes of the machine: one round trip over the loopback, and one fsync, in the same minute as the rows.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    BenchError,
+    latency::Latencies,
+    probe::{Probe, Sync},
+};
+
+/// Length of the probe's file, which it writes again and again.
+const FILE_BYTES: u64 = 16 << 20;
+
+/// Speed of the bare machine in one round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probed {
+    /// Median of a round trip over the loopback, in microseconds.
+    pub round_trip_us: f64,
+    /// Median of a write with its fsync, in microseconds.
+    pub fsync_us: f64,
+}
+
+impl Probed {
+    /// Returns the puts per second that one client can have: each put goes from the client to the leader, from there to
+    /// a follower and back (three hops, of which each is half a round trip), and waits for one fsync.
+    pub(super) fn allowed_rate(self) -> f64 {
+        1e6 / (1.5 * self.round_trip_us + self.fsync_us)
+    }
+}
+
+/// Probes of the loopback and of the disk.
+#[derive(Debug)]
+pub(super) struct Probes {
+    disk: Probe,
+    payload: Vec<u8>,
+}
+
+impl Probes {
+    /// Creates the probes; `dir` is on the measured disk, and each message and each write has `bytes` bytes.
+    pub(super) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
+        Ok(Self { disk: Probe::create(dir, FILE_BYTES)?, payload: vec![7; bytes.clamp(1, 64 << 10)] })
+    }
+
+    /// Measures both for `time` each.
+    pub(super) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
+        let median_us = |times: &Latencies| times.quantiles().p50_us;
+        let disk = self.disk.run(&self.payload, Sync::Each, time)?;
+        let hops =
+            round_trips(self.payload.len(), time).map_err(BenchError::subject("the loopback", "a round trip"))?;
+        Ok(Probed { round_trip_us: median_us(&hops), fsync_us: median_us(&disk.times) })
+    }
+}
+
+/// Sends a message to another thread, which sends it back, again and again.
+fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut message = vec![0; bytes];
+            // Ends when the near side is closed.
+            while far.read_exact(&mut message).is_ok() && far.write_all(&message).is_ok() {}
+        });
+        let (mut message, mut times, begun) = (vec![0; bytes], Latencies::default(), Instant::now());
+        let measured = loop {
+            let sent = Instant::now();
+            if let Err(error) = near.write_all(&message).and_then(|()| near.read_exact(&mut message)) {
+                break Err(error);
+            }
+            times.record(sent.elapsed());
+            if begun.elapsed() >= time {
+                break Ok(times);
+            }
+        };
+        drop(near);
+        measured
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+
+    #[test]
+    fn the_probes_measure_both() {
+        let scratch = Scratch::below(None).unwrap();
+        let mut probes = Probes::create(scratch.path(), 256).unwrap();
+        let probed = probes.run(Duration::from_millis(5)).unwrap();
+        assert!(probed.round_trip_us > 0.0 && probed.fsync_us > 0.0, "{probed:?}");
+        let known = Probed { round_trip_us: 20.0, fsync_us: 70.0 };
+        assert!((known.allowed_rate() - 10_000.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,241 @@
+//! `thalweg bench cluster`: goes from the command's options to its report.
+
+use super::{
+    failover,
+    nodes::Nodes,
+    options::{ClusterOptions, Part},
+    peer::Peer,
+    probes::{Probed, Probes},
+    work::{self, Kind, Level, Place, Turn, Work},
+};
+use crate::{
+    BenchError, Progress, Report,
+    load::{Validity, turns},
+    probe::steadiness,
+    report::{Check, Row, Table, cells},
+    stats::{Summary, median_of, ratio},
+};
+
+/// Runs the suite.
+pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    options.check()?;
+    let (mut report, scratch) = Report::begin_below("cluster", options.dir.as_deref())?;
+    let mut nodes = if options.nodes.is_empty() {
+        let (binary, args) = (options.server_binary.as_deref(), &options.server_arg);
+        Nodes::start(options.count, binary, scratch.path(), args, progress)?
+    } else {
+        Nodes::running(&options.nodes)?
+    };
+    let count = nodes.addresses().len();
+    let shown = if nodes.are_own() {
+        format!("{count} of the benchmark's own, in processes on this machine, over the loopback, on one disk")
+    } else {
+        format!("{count} that ran already: {}", options.nodes.join(", "))
+    };
+    report.condition("nodes", shown);
+    report.condition("durability", "quorum for all puts: on disk on a majority before the acknowledgement");
+    report.condition(
+        "load",
+        format!(
+            "HTTP, one connection and one request in flight for each client, on this machine; seed {}",
+            options.seed
+        ),
+    );
+    report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
+    let works = Work::all(options);
+    if !works.is_empty() {
+        let peer_dir = scratch.path().join("peer");
+        let mut peer = match (&options.peer, &options.peer_binary) {
+            (Some(_), Some(binary)) => Some(Peer::start(binary, &peer_dir, count)?),
+            _ => None,
+        };
+        if let Some(peer) = &peer {
+            report.condition("peer", peer.name());
+        }
+        let probes = Probes::create(scratch.path(), options.value_size)?;
+        Suite { options, nodes: &nodes, peer: peer.as_mut(), probes, progress }.rows(&works, &mut report)?;
+    }
+    if options.runs(Part::Failover) {
+        let (table, checks) = failover::run(&mut nodes, options, progress)?;
+        report.tables.push(table);
+        report.checks.extend(checks);
+    }
+    Ok(report.finish())
+}
+
+struct Suite<'a> {
+    options: &'a ClusterOptions,
+    nodes: &'a Nodes,
+    peer: Option<&'a mut Peer>,
+    probes: Probes,
+    progress: &'a mut dyn Progress,
+}
+
+/// Rounds of one row.
+struct Rounds {
+    work: Work,
+    ours: Vec<Turn>,
+    peer: Vec<Turn>,
+    /// Puts that one client could do in each round, by the probes right before it.
+    allowed: Vec<f64>,
+}
+
+impl Suite<'_> {
+    fn rows(mut self, works: &[Work], report: &mut Report) -> Result<(), BenchError> {
+        self.load_keys()?;
+        let (mut probed, mut all) = (Vec::new(), Vec::new());
+        all.extend(works.iter().map(|work| Rounds { work: *work, ours: vec![], peer: vec![], allowed: vec![] }));
+        for round in 0..self.options.rounds {
+            for rounds in &mut all {
+                // A tenth of a run is time enough for hundreds of round trips and fsyncs.
+                let probe = self.probes.run(self.options.duration / 10)?;
+                probed.push(probe);
+                rounds.allowed.push(probe.allowed_rate());
+                for turn in turns(u64::from(round), 2) {
+                    self.turn(turn, round, rounds)?;
+                }
+            }
+        }
+        report.tables.push(probe_table(&probed));
+        report.tables.push(figures_table(&all));
+        let values = |of: fn(&Probed) -> f64| probed.iter().map(of).collect::<Vec<_>>();
+        report.checks.extend(steadiness("round trip over the loopback", &values(|probe| probe.round_trip_us), " µs"));
+        report.checks.extend(steadiness("fsync", &values(|probe| probe.fsync_us), " µs"));
+        report.checks.extend(all.iter().map(|rounds| {
+            let turns = rounds.ours.iter().chain(&rounds.peer);
+            Validity::worst(turns.map(|turn| &turn.validity)).check(rounds.work.name(), "all answered, rightly")
+        }));
+        report.checks.extend(goals(&all));
+        Ok(())
+    }
+
+    fn load_keys(&mut self) -> Result<(), BenchError> {
+        let has_gets = self.options.runs(Part::Gets);
+        if has_gets {
+            self.progress.step(&format!("storing {} keys", self.options.keys));
+            work::load_keys(self.nodes, self.options)?;
+            if let Some(peer) = &mut self.peer {
+                peer.load_keys(self.options)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a row once on our nodes (turn 0) or on the other system's (turn 1).
+    fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
+        let work = rounds.work;
+        let (system, turn) = match (turn, &mut self.peer) {
+            (0, _) => {
+                rounds.ours.push(work::run(self.nodes, work, self.options)?);
+                ("thalweg", rounds.ours.last())
+            }
+            (_, Some(peer)) if work.peer_has() => {
+                rounds.peer.push(peer.run(work, self.options)?);
+                ("etcd", rounds.peer.last())
+            }
+            _ => return Ok(()),
+        };
+        if let Some(Turn { rate, p50_us, p99_us, validity, .. }) = turn {
+            let (round, name, validity) = (round + 1, work.name(), validity.name());
+            let figures = format!("{rate:.0}/s, p50 {p50_us:.0} µs, p99 {p99_us:.0} µs, {validity}");
+            self.progress.step(&format!("round {round}, {system}, {name}: {figures}"));
+        }
+        Ok(())
+    }
+}
+
+fn probe_table(probed: &[Probed]) -> Table {
+    let mut table = Table::new("probes: the bare machine, before each row of each round; medians");
+    let of = |figure: fn(&Probed) -> f64| Summary::of(&probed.iter().map(figure).collect::<Vec<_>>());
+    let figures: [(&str, fn(&Probed) -> f64); 2] = [
+        ("round trip over the loopback, one message", |probe| probe.round_trip_us),
+        ("write and fdatasync", |probe| probe.fsync_us),
+    ];
+    for (name, figure) in figures {
+        let Summary { median, mad, min, max, .. } = of(figure);
+        table.row(cells! { "probe" => name, "µs" => median, "± MAD" => mad, "min" => min, "max" => max });
+    }
+    table
+}
+
+fn figures_table(all: &[Rounds]) -> Table {
+    let mut table = Table::new("requests: medians of the rounds, closed loop");
+    for rounds in all {
+        table.row(figure_row(rounds, "thalweg", &rounds.ours));
+        if !rounds.peer.is_empty() {
+            table.row(figure_row(rounds, "etcd", &rounds.peer));
+        }
+    }
+    table
+}
+
+fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
+    let Work { kind, place, clients } = rounds.work;
+    let (what, level) = match kind {
+        Kind::Put => ("put", "quorum"),
+        Kind::Get(level) => ("get", level.name()),
+    };
+    let rates = Summary::of(&rates(turns));
+    let is_ours = std::ptr::eq(turns, rounds.ours.as_slice());
+    let of_etcd = if is_ours { ratio(&self::rates(turns), &self::rates(&rounds.peer)) } else { f64::NAN };
+    let of_allowed = match (kind, clients) {
+        (Kind::Put, 1) => ratio(&self::rates(turns), &rounds.allowed),
+        _ => f64::NAN,
+    };
+    cells! {
+        "request" => what, "level" => level, "clients" => clients, "node" => place.name(), "system" => system,
+        "requests/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => median_of(turns, |turn| turn.p50_us),
+        "p99 µs" => median_of(turns, |turn| turn.p99_us), "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
+        "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
+        "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+    }
+}
+
+fn rates(turns: &[Turn]) -> Vec<f64> {
+    turns.iter().map(|turn| turn.rate).collect()
+}
+
+/// Returns the comparisons with the goals of the rows that were measured.
+fn goals(all: &[Rounds]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);
+    for rounds in all.iter().filter(|rounds| rounds.work.kind == Kind::Put) {
+        let (name, rate) = (rounds.work.name(), median_of(&rounds.ours, |turn| turn.rate));
+        let against = |share| Check::at_least(format!("{name}: × etcd"), peer_ratio(rounds), share, " ×");
+        match rounds.work.clients {
+            1 => {
+                // Either is enough: on a slow disk, no program reaches the rate.
+                let share = ratio(&rates(&rounds.ours), &rounds.allowed);
+                let is_fast = rate >= 2000.0 && median_of(&rounds.ours, |turn| turn.p50_us) <= 500.0;
+                if is_fast {
+                    checks.push(Check::at_least(format!("{name}: p50 at most 0.5 ms, rate"), rate, 2000.0, "/s"));
+                } else {
+                    checks.push(Check::at_least(format!("{name}: of three hops and one fsync"), share, 0.8, " ×"));
+                }
+                checks.extend((!rounds.peer.is_empty()).then(|| against(1.8)));
+            }
+            100 => {
+                let p99_ms = median_of(&rounds.ours, |turn| turn.p99_us) / 1e3;
+                checks.push(Check::at_least(format!("{name}: rate"), rate, 40_000.0, "/s"));
+                checks.push(Check::below(format!("{name}: p99"), p99_ms, 8.0, " ms"));
+                checks.extend((!rounds.peer.is_empty()).then(|| against(4.0)));
+            }
+            _ => {}
+        }
+    }
+    let get = Kind::Get(Level::Linearizable);
+    for rounds in [Place::Leader, Place::Follower].into_iter().filter_map(|place| row(get, place)) {
+        if !rounds.peer.is_empty() {
+            checks.push(Check::at_least(format!("{}: × etcd", rounds.work.name()), peer_ratio(rounds), 1.5, " ×"));
+        }
+    }
+    if let (Some(one), Some(together)) = (row(get, Place::Leader), row(get, Place::All)) {
+        let share = ratio(&rates(&together.ours), &rates(&one.ours));
+        checks.push(Check::at_least("gets from all nodes together against the leader alone", share, 0.7, " ×"));
+    }
+    checks
+}
+
+fn peer_ratio(rounds: &Rounds) -> f64 {
+    ratio(&rates(&rounds.ours), &rates(&rounds.peer))
+}

@@ -1,0 +1,209 @@
+//! The work of one row, and its run on Thalweg's nodes.
+//!
+//! Each client has a connection of its own and one request in flight. Gets are compared with the values that were put.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use thalweg_types::Durability;
+
+use super::{
+    nodes::{Nodes, PATIENCE, Role},
+    options::{ClusterOptions, Part},
+};
+use crate::{
+    BenchError,
+    data::Values,
+    http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
+    load::{self, Pace, Plan, Validity},
+    random::KeyChooser,
+};
+
+/// Longest wait for a reply, after which a run ends as overloaded.
+const GIVE_UP: Duration = Duration::from_secs(20);
+/// Connections that store all keys before the first get.
+const LOADERS: usize = 100;
+
+/// Level of reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Linearizable,
+    Lease,
+    Stale,
+}
+
+impl Level {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Linearizable => "linearizable",
+            Self::Lease => "lease",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+/// Nodes that the clients use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Leader,
+    /// One follower.
+    Follower,
+    /// All nodes; the clients are spread over them.
+    All,
+}
+
+impl Place {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::All => "all",
+        }
+    }
+}
+
+/// Operation of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Put,
+    Get(Level),
+}
+
+/// A row: one kind of request, from a number of clients, to some of the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    pub kind: Kind,
+    pub place: Place,
+    pub clients: usize,
+}
+
+impl Work {
+    /// Returns the rows of the options.
+    pub(super) fn all(options: &ClusterOptions) -> Vec<Self> {
+        let mut all = Vec::new();
+        if options.runs(Part::Puts) {
+            let put = |clients: &usize| Self { kind: Kind::Put, place: Place::Leader, clients: *clients };
+            all.extend(options.clients.iter().map(put));
+        }
+        if options.runs(Part::Gets) {
+            let get = |level, place| Self { kind: Kind::Get(level), place, clients: options.readers };
+            all.push(get(Level::Linearizable, Place::Leader));
+            all.push(get(Level::Linearizable, Place::Follower));
+            all.push(get(Level::Linearizable, Place::All));
+            all.push(get(Level::Lease, Place::Leader));
+            all.push(get(Level::Lease, Place::Follower));
+            all.push(get(Level::Stale, Place::Leader));
+            all.push(get(Level::Stale, Place::Follower));
+        }
+        all
+    }
+
+    /// Name of the row, with the level that decides what its figure means.
+    pub(super) fn name(self) -> String {
+        let Self { kind, place, clients } = self;
+        let what = match kind {
+            Kind::Put => "put, quorum".to_owned(),
+            Kind::Get(level) => format!("get, {}", level.name()),
+        };
+        format!("{what}, {clients} clients, {}", place.name())
+    }
+
+    /// Returns true if the other system has this work too. Its reads have no lease level.
+    pub(super) fn peer_has(self) -> bool {
+        self.kind != Kind::Get(Level::Lease)
+    }
+}
+
+/// Figures of one run of a row.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    /// Right replies per second.
+    pub rate: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// CPU time of all nodes for each reply; NaN if it is not known.
+    pub node_cpu_us: f64,
+    /// CPU time of the clients for each reply.
+    pub client_cpu_us: f64,
+    pub validity: Validity,
+}
+
+/// Runs a row once on the nodes.
+pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+    let addresses = match work.place {
+        Place::Leader => nodes.of_role(Role::Leader)?,
+        Place::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
+        Place::All => nodes.addresses(),
+    };
+    // A cluster of one node has no follower.
+    let addresses = if addresses.is_empty() { nodes.addresses() } else { addresses };
+    let share = |number: usize| work.clients / addresses.len() + usize::from(number < work.clients % addresses.len());
+    // With fewer clients than nodes, some nodes have none.
+    let used = addresses.iter().enumerate().take(work.clients);
+    let plans: Vec<_> = used.map(|(number, address)| plan(*address, work, share(number), options)).collect();
+    let before = nodes.cpu();
+    let outcomes = std::thread::scope(|scope| {
+        let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome, BenchError>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+    })?;
+    let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
+    let times = crate::latency::Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
+    // CPU times include the warm-up, and so does this count.
+    let replies: u64 = outcomes.iter().map(|outcome| outcome.tally.all_right).sum();
+    let each = |seconds: f64| seconds * 1e6 / replies as f64;
+    Ok(Turn {
+        rate: outcomes.iter().map(|outcome| outcome.rate).sum(),
+        p50_us: times.p50_us,
+        p99_us: times.p99_us,
+        node_cpu_us: cpu.map_or(f64::NAN, |cpu| each(cpu.as_secs_f64())),
+        client_cpu_us: each(outcomes.iter().map(|outcome| outcome.spent.generator_cpu).sum()),
+        validity: Validity::worst(outcomes.iter().map(|outcome| &outcome.validity)),
+    })
+}
+
+/// Stores all keys, as setup. Repeats that if the leader changes meanwhile.
+pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
+    let work = Work { kind: Kind::Put, place: Place::Leader, clients: LOADERS };
+    let begun = Instant::now();
+    loop {
+        let leader = nodes.addresses()[nodes.leader()?];
+        let plan = Plan { pace: Pace::Each { keys: options.keys }, ..plan(leader, work, LOADERS, options) };
+        match load::run(&plan)?.validity {
+            Validity::Good => return Ok(()),
+            bad if begun.elapsed() > PATIENCE => {
+                return Err(BenchError::subject("the cluster", "storing the keys")(bad.verdict().0));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOptions) -> Plan<Http> {
+    let durability = (work.kind == Kind::Put).then_some(Durability::Quorum);
+    let values = Values::new(options.value_size, options.seed);
+    let requests = Requests::new(Api::Kv { keyspace: "bench".to_owned() }, &address.to_string(), durability, values);
+    let (requests, get_percent) = match work.kind {
+        Kind::Put => (requests, 0),
+        Kind::Get(level) => (requests.with_get_header("Thalweg-Read", level.name()), 100),
+    };
+    Plan {
+        protocol: Http { address, requests: Arc::new(requests), get_percent, missing: MissingKeyPolicy::Lost },
+        connections: clients,
+        workers: 1,
+        pipeline: 1,
+        pace: Pace::Closed,
+        keys: KeyChooser::Uniform { keys: options.keys },
+        warmup: options.warmup,
+        duration: options.duration,
+        give_up: GIVE_UP,
+        max_lag: GIVE_UP,
+        seed: options.seed,
+        server: None,
+    }
+}

@@ -1,0 +1,57 @@
+//! One connection for single requests: reading the state of a server, and load that waits for each reply.
+
+use std::{
+    io::{self, ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use super::reply::{self, Body, Incomplete};
+
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// A connection to an HTTP server with at most one request in flight. After an error it must be dropped, because a late
+/// reply may still arrive.
+#[derive(Debug)]
+pub struct Client {
+    address: SocketAddr,
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to a server; connecting and each later wait for a reply take at most `timeout`.
+    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_nodelay(true)?;
+        let client = Self { address, stream, input: Vec::new() };
+        client.set_timeout(timeout)?;
+        Ok(client)
+    }
+
+    /// Changes the longest wait for bytes of a reply.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(timeout))
+    }
+
+    /// Sends a request and returns status and body of the reply. `headers` are complete lines; a request with a body is
+    /// a PUT or a POST.
+    pub fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n{headers}{length}\r\n", self.address);
+        self.stream.write_all(&[head.as_bytes(), body].concat())?;
+        self.input.clear();
+        let mut block = vec![0; BLOCK_BYTES];
+        loop {
+            match self.stream.read(&mut block)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                count => self.input.extend_from_slice(&block[..count]),
+            }
+            match reply::parse(&self.input, Body::Expected) {
+                Ok(reply) => return Ok((reply.status, reply.body_bytes(&self.input).into_owned())),
+                Err(Incomplete::Malformed(what)) => return Err(io::Error::new(ErrorKind::InvalidData, what)),
+                Err(Incomplete::NeedMore) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The client's knowledge of the servers: the seeds that the application named, and the members of their cluster.
+//!
+//! Owns: the addresses to which the client may connect, and the leader as far as the client knows it. Does not own:
+//! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
+//!
+//! Invariants: knowledge of a lower term never replaces that of a higher one. Writes ask for a redirect only while the
+//! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client that
+//! cannot reach the leader works through another member.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use thalweg_transport::Endpoint;
+use thalweg_wire::MemberHealth;
+use tokio::sync::watch;
+
+use crate::membership::{ClusterMember, ClusterMembers};
+
+/// Servers to which a client may connect at first. Several are members of one cluster: the client learns the other members
+/// from any of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds(Vec<Endpoint>);
+
+impl From<Endpoint> for Seeds {
+    fn from(endpoint: Endpoint) -> Self {
+        Self(vec![endpoint])
+    }
+}
+
+impl From<Vec<Endpoint>> for Seeds {
+    fn from(endpoints: Vec<Endpoint>) -> Self {
+        Self(endpoints)
+    }
+}
+
+impl<const N: usize> From<[Endpoint; N]> for Seeds {
+    fn from(endpoints: [Endpoint; N]) -> Self {
+        Self(endpoints.into())
+    }
+}
+
+/// The client's knowledge of the servers.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    seeds: Vec<Endpoint>,
+    known: Mutex<Known>,
+    redirects: AtomicBool,
+    /// Counts the changes after which a connection may have to move.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    members: Vec<ClusterMember>,
+    /// Id and address of the leader.
+    leader: Option<(u64, String)>,
+    term: u64,
+    /// Leader to which this client failed to connect.
+    unreachable: Option<u64>,
+    /// Node that gave no answer, or knows no leader: another one may know more.
+    doubted: Option<u64>,
+}
+
+impl Known {
+    fn redirects(&self) -> bool {
+        self.leader.as_ref().is_some_and(|(leader, _)| self.unreachable != Some(*leader))
+    }
+}
+
+impl Directory {
+    pub(crate) fn new(seeds: Seeds) -> Self {
+        let (known, redirects) = (Mutex::default(), AtomicBool::new(false));
+        Self { seeds: seeds.0, known, redirects, version: watch::Sender::new(0) }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Known) -> Change) {
+        let mut known = self.lock();
+        let changed = change(&mut known);
+        self.redirects.store(known.redirects(), Ordering::Relaxed);
+        drop(known);
+        if changed == Change::Relevant {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a receiver that reports changes after which a connection may have to move.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Returns the endpoints to which the client may connect at first.
+    pub(crate) fn seeds(&self) -> &[Endpoint] {
+        &self.seeds
+    }
+
+    /// Returns true if writes should ask for a redirect to the leader.
+    #[inline]
+    pub(crate) fn redirects(&self) -> bool {
+        self.redirects.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the knowledge of a node, unless it is older than the client's.
+    pub(crate) fn learn(&self, members: &ClusterMembers) {
+        self.change(|known| {
+            if members.term < known.term {
+                return Change::None;
+            }
+            let leader = members.leader.and_then(|leader| {
+                let address = members.find(leader)?.address.clone()?;
+                Some((leader, address))
+            });
+            // A node that has not heard of the leader of its term knows less than the client.
+            let leader = if members.term == known.term { leader.or_else(|| known.leader.clone()) } else { leader };
+            known.members.clone_from(&members.members);
+            known.set_leader(leader, members.term)
+        });
+    }
+
+    /// Takes over the leader that a redirect names.
+    pub(crate) fn learn_leader(&self, leader: u64, address: &str, term: u64) {
+        self.change(|known| match term >= known.term {
+            true => known.set_leader(Some((leader, address.to_owned())), term),
+            false => Change::None,
+        });
+    }
+
+    /// Forgets the leader, because a node knows of another one without its address.
+    pub(crate) fn forget_leader(&self, term: u64) {
+        self.change(|known| known.set_leader(None, term.max(known.term)));
+    }
+
+    /// Notes that the client could not connect to the leader.
+    pub(crate) fn cannot_reach(&self, node: u64) {
+        self.change(|known| {
+            known.unreachable = Some(node);
+            Change::None
+        });
+    }
+
+    /// Notes that the client has a connection to a node.
+    pub(crate) fn reached(&self, node: u64) {
+        self.change(|known| {
+            known.unreachable = known.unreachable.filter(|unreachable| *unreachable != node);
+            Change::None
+        });
+    }
+
+    /// Notes that a node gave no answer, or that it knows no leader.
+    pub(crate) fn doubt(&self, node: u64) {
+        self.change(|known| {
+            let is_new = known.doubted != Some(node);
+            known.doubted = Some(node);
+            if is_new { Change::Relevant } else { Change::None }
+        });
+    }
+
+    /// Returns true if a node is in doubt, and ends the doubt.
+    pub(crate) fn take_doubt(&self, node: u64) -> bool {
+        let mut known = self.lock();
+        let doubted = known.doubted == Some(node);
+        if doubted {
+            known.doubted = None;
+        }
+        doubted
+    }
+
+    /// Returns the leader, as far as the client knows it.
+    pub(crate) fn leader(&self) -> Option<(u64, Endpoint)> {
+        let known = self.lock();
+        let (leader, address) = known.leader.as_ref()?;
+        Some((*leader, self.seeds.first()?.at(address)))
+    }
+
+    /// Returns all endpoints to which the client may connect, the most promising first: the leader, the members that
+    /// were alive, the others, and the seeds.
+    pub(crate) fn candidates(&self) -> Vec<Endpoint> {
+        self.candidates_but(None)
+    }
+
+    /// Returns the [candidates](Self::candidates) without a member.
+    pub(crate) fn candidates_but(&self, node: Option<u64>) -> Vec<Endpoint> {
+        let known = self.lock();
+        let is_other = |member: &&ClusterMember| Some(member.node) != node;
+        let alive = known.members.iter().filter(|member| member.health == MemberHealth::Alive);
+        let others = known.members.iter().filter(|member| member.health != MemberHealth::Alive);
+        let leader =
+            known.leader.iter().filter(|(leader, _)| Some(*leader) != node).map(|(_, address)| address.as_str());
+        let members = alive.chain(others).filter(is_other).filter_map(|member| member.address.as_deref());
+        let left_out = known.members.iter().find(|member| Some(member.node) == node);
+        let left_out = left_out.and_then(|member| member.address.as_deref());
+        let seeds = self.seeds.iter().filter(|seed| Some(seed.address()) != left_out);
+        let mut all: Vec<Endpoint> = Vec::new();
+        let learnt = leader.chain(members).filter_map(|address| Some(self.seeds.first()?.at(address)));
+        for endpoint in learnt.chain(seeds.cloned()) {
+            if !all.iter().any(|earlier| earlier.address() == endpoint.address()) {
+                all.push(endpoint);
+            }
+        }
+        all
+    }
+}
+
+/// Effect of new knowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// Connections stay where they are.
+    None,
+    /// A connection may have to move.
+    Relevant,
+}
+
+impl Known {
+    fn set_leader(&mut self, leader: Option<(u64, String)>, term: u64) -> Change {
+        let is_new = self.leader != leader || self.term != term;
+        self.term = term;
+        self.leader = leader;
+        if is_new {
+            self.unreachable = None;
+            Change::Relevant
+        } else {
+            Change::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_wire::MemberRole;
+
+    use super::*;
+
+    fn member(node: u64, health: MemberHealth) -> ClusterMember {
+        ClusterMember {
+            node,
+            role: MemberRole::Voter,
+            health,
+            name: String::new(),
+            zone: String::new(),
+            address: Some(format!("n{node}:1")),
+        }
+    }
+
+    fn members(leader: Option<u64>, term: u64) -> ClusterMembers {
+        let members =
+            vec![member(1, MemberHealth::Down), member(2, MemberHealth::Alive), member(3, MemberHealth::Alive)];
+        ClusterMembers { node: 2, leader, term, members }
+    }
+
+    fn addresses(endpoints: &[Endpoint]) -> Vec<&str> {
+        endpoints.iter().map(Endpoint::address).collect()
+    }
+
+    fn directory() -> Directory {
+        Directory::new([Endpoint::tcp("n1:1"), Endpoint::tcp("seed:1")].into())
+    }
+
+    #[test]
+    fn the_most_promising_nodes_are_tried_first() {
+        let directory = directory();
+        assert_eq!(addresses(&directory.candidates()), ["n1:1", "seed:1"]);
+        directory.learn(&members(Some(3), 5));
+        assert_eq!(addresses(&directory.candidates()), ["n3:1", "n2:1", "n1:1", "seed:1"]);
+        assert_eq!(addresses(&directory.candidates_but(Some(1))), ["n3:1", "n2:1", "seed:1"]);
+    }
+
+    #[test]
+    fn older_knowledge_replaces_nothing() {
+        let directory = directory();
+        directory.learn(&members(Some(3), 5));
+        let mut changes = directory.changes();
+        directory.learn(&members(Some(2), 4));
+        directory.learn(&members(None, 5));
+        directory.learn_leader(1, "n1:1", 4);
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(3));
+        assert!(!changes.has_changed().unwrap());
+        directory.learn(&members(None, 6));
+        assert_eq!(directory.leader(), None, "an election");
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        directory.learn_leader(2, "n2:1", 6);
+        assert_eq!(
+            directory.leader().map(|(leader, at)| (leader, at.address().to_owned())),
+            Some((2, "n2:1".to_owned()))
+        );
+        assert!(changes.has_changed().unwrap());
+    }
+
+    #[test]
+    fn writes_are_redirected_only_to_a_leader_in_reach() {
+        let directory = directory();
+        assert!(!directory.redirects(), "no leader is known");
+        directory.learn(&members(Some(3), 5));
+        assert!(directory.redirects());
+        directory.cannot_reach(3);
+        assert!(!directory.redirects(), "the server passes them on");
+        directory.learn(&members(Some(3), 5));
+        assert!(!directory.redirects(), "the same leader");
+        directory.reached(3);
+        assert!(directory.redirects());
+        directory.forget_leader(5);
+        assert!(!directory.redirects(), "the server passes them on");
+        directory.learn(&members(Some(3), 5));
+        assert!(directory.redirects());
+        directory.cannot_reach(3);
+        directory.learn(&members(Some(2), 6));
+        assert!(directory.redirects(), "another leader may be in reach");
+    }
+
+    #[test]
+    fn a_doubt_is_taken_once() {
+        let directory = directory();
+        assert!(!directory.take_doubt(2));
+        directory.doubt(2);
+        assert!(!directory.take_doubt(3));
+        assert!(directory.take_doubt(2));
+        assert!(!directory.take_doubt(2));
+    }
+}

@@ -1,0 +1,87 @@
+//! The cluster of this node, as native clients see it: its members, and the leader to which their writes go.
+//!
+//! Owns: the replies about the cluster, and the rejection of writes that a client wants to send to the leader itself. Does
+//! not own: the cluster (`thalweg_serving::cluster`), nor forwarding, which consensus does.
+
+use thalweg_serving::{
+    app::App,
+    cluster::{Cluster, ClusterError, ClusterReport, MemberReport, NodeHealth, Role},
+    error::ApiError,
+};
+use thalweg_types::NodeId;
+use thalweg_wire::{ClusterMember, Kind, List, MemberHealth, MemberRole, Members, Route};
+
+use super::{
+    failure::Failure,
+    request::Request,
+    turn::{Handled, Turn},
+};
+
+/// Handles a `read members` request: replies with this node's knowledge of its cluster.
+pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
+    let Some(cluster) = &turn.app.cluster else { return Err(ApiError::from(ClusterError::NotClustered).into()) };
+    let report = cluster.handle.report();
+    let members: Vec<_> = report.members.iter().map(member).collect();
+    let leader = leader(cluster, &report).map_or(NodeId(0), |leader| leader.node);
+    let reply = Members { node: report.node, leader, term: report.term.0, members: List::Items(&members) };
+    turn.out.reply(request.id, &reply)?;
+    Ok(Handled::Replied)
+}
+
+fn member(member: &MemberReport) -> ClusterMember<'_> {
+    ClusterMember {
+        node: member.node,
+        role: match member.role {
+            Role::Voter => MemberRole::Voter,
+            Role::Learner => MemberRole::Learner,
+        },
+        health: match member.health {
+            NodeHealth::Alive => MemberHealth::Alive,
+            NodeHealth::Suspect => MemberHealth::Suspect,
+            NodeHealth::Down => MemberHealth::Down,
+        },
+        name: &member.name,
+        zone: &member.zone,
+        address: member.serves.native.as_deref().unwrap_or_default(),
+    }
+}
+
+/// Returns the member that leads, as far as this node knows. The report of a node that has just lost its leadership may
+/// still name the node itself.
+fn leader<'r>(cluster: &Cluster, report: &'r ClusterReport) -> Option<&'r MemberReport> {
+    let leads = cluster.handle.leads();
+    let leader = if leads { Some(report.node) } else { report.leader.filter(|leader| *leader != report.node) };
+    report.members.iter().find(|member| Some(member.node) == leader)
+}
+
+/// Rejects a request that proposes a command, if this node does not lead and the client wants to send it to the leader.
+pub(crate) fn redirect(app: &App, request: &Request<'_>) -> Result<(), Failure> {
+    let Some(cluster) = &app.cluster else { return Ok(()) };
+    let proposes = matches!(request.kind, Kind::Write | Kind::WriteAndPublish | Kind::Fetch);
+    if !proposes || cluster.handle.leads() {
+        return Ok(());
+    }
+    let report = cluster.handle.report();
+    let error = match leader(cluster, &report) {
+        Some(leader) => ClusterError::NotLeader { leader: Some(leader.node) },
+        None => ClusterError::NoLeader,
+    };
+    Err(with_leader(cluster, ApiError::from(error).into()))
+}
+
+/// Adds the leader of the cluster to a failure `not_leader`: its id, the term, and its address for native clients.
+pub(crate) fn with_leader(cluster: &Cluster, failure: Failure) -> Failure {
+    let report = cluster.handle.report();
+    let Some(leader) = leader(cluster, &report) else { return failure };
+    let failure = failure.with("leader", leader.node.0).with("term", report.term.0);
+    match &leader.serves.native {
+        Some(address) => failure.with_leader_address(address),
+        None => failure,
+    }
+}
+
+/// Returns true if the request is to be redirected instead of forwarded.
+#[inline]
+pub(crate) fn wants_redirect(request: &Request<'_>) -> bool {
+    request.fields.route == Some(Route::Redirect)
+}

@@ -1,0 +1,196 @@
+//! Clients of a cluster: they find and follow the leader, continue after a failover, and name their requests in the logs.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use thalweg_client::{
+    Client, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions, Watched,
+    types::{
+        Offset, Revision,
+        command::{CommitBuilder, Expect, groups::GroupConfig},
+    },
+};
+use tokio::runtime::Runtime;
+
+use crate::{Cluster, PATIENCE, agent, node::free_address, until};
+
+/// Number of writes of each kind. The leader is killed after a third of them.
+const WRITES: u64 = 60;
+
+impl Cluster {
+    fn native(&self, number: usize) -> Endpoint {
+        let line = &self.node(number).line;
+        let address = line.split_whitespace().find_map(|word| word.strip_prefix("thalweg://"));
+        Endpoint::tcp(address.expect("it says where native clients are served").trim_end_matches(','))
+    }
+
+    /// Returns the id of a node.
+    fn id(&self, number: usize) -> u64 {
+        let name = format!("n{number}");
+        let members = self.members();
+        let member = members.iter().find(|member| member["name"] == name.as_str()).expect("a member");
+        u64::from_str_radix(member["node"].as_str().expect("an id"), 16).unwrap()
+    }
+
+    /// Stops a node, and returns its log.
+    fn log_of(&mut self, number: usize) -> String {
+        let node = self.take(number);
+        node.signal(libc::SIGTERM);
+        node.wait(PATIENCE).1
+    }
+}
+
+fn options() -> Options {
+    Options { timeout: Some(PATIENCE), ..Options::default() }
+}
+
+/// Fails the test if a future takes longer than a hang.
+async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(2 * PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+#[test]
+fn a_native_client_follows_the_leader_and_reads_at_each_level() {
+    let cluster = Cluster::start(3);
+    let follower = cluster.follower();
+    Runtime::new().unwrap().block_on(async {
+        let dead = Endpoint::tcp(free_address());
+        let client = Client::connect([dead, cluster.native(follower)], options()).await.unwrap();
+        let users = client.keyspace("users");
+        users.create_if_missing(&Default::default()).await.unwrap();
+        let told = client.members().await.unwrap();
+        assert_eq!((told.members.len(), told.leader), (3, client.server().map(|server| server.node)));
+        let revision = users.put(b"ada", b"1815").await.unwrap();
+        for level in [ReadLevel::Linearizable, ReadLevel::Lease, ReadLevel::Stale, ReadLevel::AtLeast(revision)] {
+            let found = client.read_level(level).keyspace("users").get(b"ada").await.unwrap();
+            assert_eq!(found.map(|found| found.revision), Some(revision), "{level}");
+        }
+        // The leadership moves, and the client with it.
+        let next = cluster.follower();
+        cluster.cli(next, &["transfer", &format!("n{next}")]).ok();
+        until("the transfer is done", || cluster.leader() == next);
+        let wanted = cluster.id(next);
+        in_time("the client follows", async {
+            while client.server().map(|server| server.node) != Some(wanted) {
+                users.put(b"ada", b"1816").await.unwrap();
+            }
+        })
+        .await;
+        assert_eq!(users.get(b"ada").await.unwrap().unwrap().value, "1816");
+        client.close().await;
+    });
+}
+
+#[test]
+fn native_clients_continue_after_a_failover() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    Runtime::new().unwrap().block_on(async {
+        let client = Client::connect(cluster.native(follower), options()).await.unwrap().durability(Durability::Quorum);
+        let (users, orders) = (client.keyspace("users"), client.stream("orders"));
+        users.create_if_missing(&Default::default()).await.unwrap();
+        orders.create_if_missing(&Default::default()).await.unwrap();
+        let group = orders.group("workers").await.unwrap();
+        let config = GroupConfig { ack_deadline: Duration::from_secs(2), ..GroupConfig::default() };
+        group.create_if_missing(Some(Offset(0)), &config).await.unwrap();
+
+        let mut watch = users.watch(Watched::Prefix(Vec::new()), Revision(0)).await.unwrap();
+        let watching = tokio::spawn(async move {
+            let (mut seen, mut last) = (BTreeSet::new(), Revision(0));
+            while (seen.len() as u64) < WRITES {
+                for change in watch.next().await.unwrap().expect("the watch goes on").changes {
+                    assert!(change.revision > last, "{} after {last}", change.revision);
+                    last = change.revision;
+                    seen.insert(change.key);
+                }
+            }
+        });
+        let mut tail = orders.tail(Position::Start {}).await.unwrap();
+        let tailing = tokio::spawn(async move {
+            for expected in 0..WRITES {
+                let record = tail.next().await.unwrap().expect("the tail goes on");
+                assert_eq!((record.offset, &record.payload[..]), (Offset(expected), expected.to_string().as_bytes()));
+            }
+        });
+        let mut pushes = group.push(PushOptions::member("m")).await.unwrap();
+        let consuming = tokio::spawn(async move {
+            loop {
+                let delivery = pushes.next().await.unwrap().expect("the push goes on");
+                // An ack that happened without an answer is sent again, and then reports nothing.
+                delivery.ack().await.unwrap();
+            }
+        });
+
+        let publisher = orders.publisher("p", StreamPublisherOptions::default()).await.unwrap();
+        let counter = client.keyspace("counter");
+        counter.create_if_missing(&Default::default()).await.unwrap();
+        let counter_id = counter.id().await.unwrap();
+        for number in 0..WRITES {
+            if number == WRITES / 3 {
+                cluster.take(leader).kill();
+            }
+            users.put(format!("{number:04}").as_bytes(), b"v").await.unwrap();
+            publisher.publish_payload(number.to_string().as_bytes()).await.unwrap();
+            // A write with a condition may have happened without an answer, and the client does not repeat it then.
+            let mut commit = CommitBuilder::new();
+            let key = number.to_be_bytes();
+            commit.expect(counter_id, &key, Expect::Absent).unwrap().put(counter_id, &key, b"v").unwrap();
+            match client.commit(&commit).await {
+                Ok(_) | Err(Error::OutcomeUnknown { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        in_time("the publisher", publisher.flush()).await.unwrap();
+        in_time("the watch", watching).await.unwrap();
+        in_time("the tail", tailing).await.unwrap();
+        let acked = in_time("the group", async {
+            loop {
+                let info = group.describe().await.unwrap();
+                if info.pending == 0 && info.lag == 0 {
+                    break info.acked;
+                }
+                assert!(!consuming.is_finished(), "the push goes on");
+                tokio::task::yield_now().await;
+            }
+        });
+        assert_eq!(acked.await, WRITES, "each record is acked once");
+        consuming.abort();
+        let told = client.members().await.unwrap();
+        assert_eq!(told.leader, client.server().map(|server| server.node), "the client is at the new leader");
+        client.close().await;
+    });
+}
+
+#[test]
+fn the_leader_logs_the_names_of_forwarded_requests() {
+    let mut cluster = Cluster::start_logging(3, "debug");
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let reply = agent().put(cluster.url(follower, "/v1/kv/k/a")).header("x-request-id", "job-7").send("v").unwrap();
+    assert_eq!((reply.status().as_u16(), reply.headers()["x-request-id"].to_str().unwrap()), (204, "job-7"));
+    assert!(cluster.redis(follower, "SET a 1\r\n").starts_with("+OK\r\n"));
+    let (leaders, followers) = (cluster.log_of(leader), cluster.log_of(follower));
+    let forwarded: Vec<_> = leaders.lines().filter(|line| line.contains("forwarded commands are committed")).collect();
+    assert!(forwarded.iter().any(|line| line.contains("job-7")), "{leaders}");
+    assert!(followers.lines().any(|line| line.contains("job-7")), "{followers}");
+    // The id of the Redis client's request is in both logs.
+    let of_redis = followers.lines().filter(|line| line.contains("request of a Redis client"));
+    let ids = of_redis.filter_map(|line| line.split("request_id=").nth(1)?.split_whitespace().next());
+    let ids: BTreeSet<_> = ids.map(|id| id.trim_matches('"').to_owned()).collect();
+    let both = ids.iter().any(|id| forwarded.iter().any(|line| line.contains(&format!("request_id=\"{id}\""))));
+    assert!(both, "{ids:?} in {forwarded:#?}");
+}
+
+#[test]
+fn commands_try_the_next_address() {
+    let mut cluster = Cluster::start(3);
+    let urls: Vec<_> = (0..3).map(|number| cluster.node(number).url.clone()).collect();
+    let all = urls.join(",");
+    let leader = cluster.leader();
+    let alive = (leader + 1) % 3;
+    cluster.node(alive).cli(&["put", "users", "ada", "1815", "--server", &all]).ok();
+    cluster.take(0).kill();
+    let (_, node) = cluster.running().next().expect("a node runs");
+    until("a node leads again", || node.cli(&["get", "users", "ada", "--server", &all]).code == Some(0));
+    let only = format!("http://{},http://{}", free_address(), free_address());
+    let failed = node.cli(&["get", "users", "ada", "--server", &only]).fails(5);
+    assert!(failed.contains("none of the 2 addresses can be reached"), "{failed}");
+}
