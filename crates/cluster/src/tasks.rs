@@ -375,8 +375,8 @@ impl Tasks {
             }
             if let Some((index, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
                 let reason = format!(
-                    "its state after entry {index} differs from that of a majority of the members: repair it with a \
-                     snapshot of another member (remove it, and let it join with a new directory)"
+                    "its state after entry {index} differs from that of a majority of the members: stop it, repair \
+                     it with `thalweg cluster repair`, and start it again"
                 );
                 tracing::error!(%reason, "this node stops serving");
                 self.db.stop_serving(reason);

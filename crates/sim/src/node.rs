@@ -200,6 +200,8 @@ pub struct NodeParts {
     is_full: Cell<bool>,
     /// True once a bit of the node's files was flipped.
     pub is_flipped: Cell<bool>,
+    /// True once the node was to be repaired in place.
+    pub was_repaired: Cell<bool>,
     /// True from the moment at which the power is to be cut until the node has crashed.
     pub is_power_cut: Cell<bool>,
     /// Error of the node's wall clock in microseconds.
@@ -223,6 +225,7 @@ impl NodeParts {
             faults: Rc::default(),
             is_full: Cell::default(),
             is_flipped: Cell::default(),
+            was_repaired: Cell::default(),
             is_power_cut: Cell::default(),
             clock_error: Arc::default(),
             is_starting: Cell::default(),
@@ -289,6 +292,12 @@ impl NodeParts {
         let opened = Database::open_stepped(&stepped, database, Some(MemberIdentity::Join { cluster: CLUSTER }));
         take_any_inline_bytes(false);
         opened.map_err(io::Error::other)
+    }
+
+    /// Installs a snapshot while the node does not run. Returns the last entry that the state contains then.
+    pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
+        let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
+        Ok(installed.map_err(io::Error::other)?.applied.index)
     }
 
     /// Starts the node from its disk. Runs in the node's process. Calls `failed` if the node can no longer persist its

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_engine::Database;
+use thalweg_engine::{Database, snapshot::SnapshotOptions};
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
 use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
@@ -37,8 +37,7 @@ const PAGE_BATCHES: usize = 256;
 pub struct Running(Rc<Parts>);
 
 struct Parts {
-    /// Keeps the database open.
-    _db: Database,
+    db: Database,
     member: Member,
     consensus: SimConsensus,
     plant: Option<Plant>,
@@ -52,7 +51,7 @@ impl Running {
     /// Creates the handle of a node that has started.
     #[must_use]
     pub fn new(db: Database, member: Member, consensus: SimConsensus, plant: Option<Plant>) -> Self {
-        Self(Rc::new(Parts { _db: db, member, consensus, plant }))
+        Self(Rc::new(Parts { db, member, consensus, plant }))
     }
 
     /// Returns the node's consensus.
@@ -71,6 +70,12 @@ impl Running {
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.0.member.machine().applied().index.0
+    }
+
+    /// Takes a snapshot. Returns all of its bytes.
+    pub fn snapshot(&self) -> io::Result<Vec<u8>> {
+        let snapshot = self.0.db.snapshot(&SnapshotOptions::default()).map_err(failed)?;
+        snapshot.into_bytes().map_err(failed)
     }
 
     /// Proposes a command.

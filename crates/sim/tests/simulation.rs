@@ -3,7 +3,12 @@
 use std::{process::Command, time::Duration};
 
 use clap::ValueEnum as _;
-use thalweg_sim::{Plant, Settings, faults::FaultKind, run, shrink::shrink};
+use thalweg_sim::{
+    Plant, Settings,
+    faults::{FaultKind, Overlap},
+    run,
+    shrink::shrink,
+};
 
 /// Number of seeds within which each planted bug must be found.
 const SEEDS: u64 = 200;
@@ -84,6 +89,21 @@ fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
         let report = run(&Settings { seed, kinds: kinds.clone(), lasts, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
+}
+
+#[test]
+fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
+    let (mut repaired, mut replaced) = (0, 0);
+    for seed in 1..=12 {
+        let (kinds, overlap) = (vec![FaultKind::Flipped], Overlap::Never);
+        let report = run(&Settings { seed, kinds, overlap, ..Settings::default() });
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        let story = report.story();
+        repaired += usize::from(story.contains("is repaired in place"));
+        replaced += usize::from(story.contains("joins for node"));
+    }
+    eprintln!("{repaired} repaired, {replaced} replaced");
+    assert!(repaired > 0 && replaced > 0, "{repaired} {replaced}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed.
+//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node with
+//! damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` does.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
 //! of the membership, which are those of `raft`.
@@ -34,10 +35,14 @@ impl Cluster {
         });
     }
 
-    /// Replaces a node that found its files damaged. Tries again until that succeeds.
+    /// Repairs a node that found its files damaged, or replaces it. Tries again until that succeeds.
     pub(super) fn replace_broken(&self, old: ProcessId) {
         let cluster = self.clone();
         spawn(OUTSIDE, async move {
+            if cluster.repair_in_place(old) {
+                cluster.0.broken.borrow_mut().remove(&old);
+                return cluster.restart(old).await;
+            }
             while cluster.ids().contains(&old) && !cluster.is_stopping() {
                 if !cluster.0.is_replacing.replace(true) {
                     cluster.replace_node(old).await;
@@ -47,6 +52,22 @@ impl Cluster {
             }
             cluster.0.broken.borrow_mut().remove(&old);
         });
+    }
+
+    /// Puts a snapshot of the leader in the place of the state of a node that is down. Returns false if that is impossible,
+    /// or was done before.
+    fn repair_in_place(&self, id: ProcessId) -> bool {
+        let parts = self.parts(id);
+        let leader = self.leader().filter(|leader| *leader != id).and_then(|leader| self.running(leader));
+        let Some(leader) = leader.filter(|_| !parts.was_repaired.replace(true)) else { return false };
+        match leader.snapshot().and_then(|snapshot| parts.install(&snapshot, self.plant())) {
+            Ok(index) => record(id, format!("is repaired in place, up to entry {index}")),
+            Err(error) => {
+                record(id, format!("cannot be repaired in place: {error}"));
+                return false;
+            }
+        }
+        true
     }
 
     /// Adds a node to the group, without a vote. Returns false if that takes too long.

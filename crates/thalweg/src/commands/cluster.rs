@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json};
 use thalweg_cluster::{Authority, CertificateFiles, Existing, IdentityError, Validity};
 use thalweg_server::cluster::{CREDENTIALS_FILE, Credentials};
 
-use super::diagnosis::{Node, Severity, diagnose};
+use super::{
+    diagnosis::{Node, Severity, diagnose},
+    repair::repair,
+};
 use crate::{
     args::ServerArgs,
     failure::{Exit, Failure},
@@ -145,6 +148,21 @@ pub enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
+    /// Give a stopped member the state of another one, if its own is damaged or differs
+    #[command(
+        after_help = "Copies a snapshot of the member at --server into the directory, checks it, and puts it in the place of the state.\n\
+                            The node keeps its id, its votes and its log. If its log or its state cannot be opened, replace the node: remove\n\
+                            it, and start a new one with an empty directory and --join. The directory needs room for the new state and\n\
+                            the snapshot. An interrupted repair changes nothing and can be repeated.\n\n\
+                            Example:\n  thalweg cluster repair --data ./data --server http://10.0.0.2:7070"
+    )]
+    Repair {
+        /// Directory of the member; no server may use it
+        #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
+        data: PathBuf,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
     /// Create a certificate authority for the links between the nodes of a cluster
     #[command(
         after_help = "Writes cluster-ca.pem, which each node needs, and cluster-ca-key.pem, which only create-cert needs: keep it\n\
@@ -255,6 +273,7 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::Digest { place } => digest(place),
         ClusterAction::Watch { limit, place } => watch(*limit, place),
         ClusterAction::Doctor { place } => doctor(place),
+        ClusterAction::Repair { data, place } => repair(data, place),
         ClusterAction::CreateCa { to, name, days, json } => {
             fs::create_dir_all(to).map_err(|error| Failure::file(to, &error))?;
             let files = CertificateFiles::of_authority(to);

@@ -263,6 +263,12 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                 format!("the disk of {name} is full"),
                 "make room on the disk; meanwhile the node takes part with its reserve",
             ),
+            "stopped_serving" => found.problem(
+                "state_differs",
+                format!("{name} has stopped serving: {}", text(&status["health"], "reason")),
+                "stop its server, and run `thalweg cluster repair --data DIR --server URL` with its directory and the address \
+                 of another member",
+            ),
             other => found.problem(
                 "node_failed",
                 format!("{name} has failed ({other}): {}", text(&status["health"], "reason")),
@@ -281,7 +287,8 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
             found.problem(
                 "damaged",
                 format!("{name} has found damage in its data"),
-                "replace the node: remove it, and join a new one with an empty directory; docs/guides/damage.md",
+                "stop the node, and run `thalweg cluster repair --data DIR --server URL` with its directory and the address \
+                 of another member; docs/guides/damage.md",
             );
         }
         if cluster["role"].is_null() {
@@ -391,6 +398,11 @@ mod tests {
             cluster["role"] = Value::Null;
         }
         assert_eq!(codes(&status, &members, &nodes), ["disk_full", "damaged", "not_member"]);
+        let (_, _, mut nodes) = good();
+        if let Ok((status, _)) = &mut nodes[1].answer {
+            status["health"] = json!({ "status": "stopped_serving", "reason": "it differs" });
+        }
+        assert_eq!(codes(&status, &members, &nodes), ["state_differs"]);
         let (_, _, mut nodes) = good();
         if let Ok((status, _)) = &mut nodes[0].answer {
             status["log"]["free_disk_bytes"] = json!(1000);

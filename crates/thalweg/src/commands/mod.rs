@@ -22,6 +22,7 @@ pub mod migrate;
 mod opening;
 mod record;
 mod reload;
+mod repair;
 pub mod serve;
 pub mod state;
 pub mod status;

@@ -50,6 +50,16 @@ pub enum InstallError {
         /// Index of the last entry that the database has applied.
         applied: Index,
     },
+    /// The node's log has an entry after the snapshot. Only consensus can find out whether it follows the snapshot.
+    #[error(
+        "the snapshot ends at entry {snapshot}, and the log has entry {entry}: take a new snapshot after a few writes"
+    )]
+    LogAhead {
+        /// Index of the last entry that the snapshot contains.
+        snapshot: Index,
+        /// Index of the first entry after the snapshot in the log.
+        entry: Index,
+    },
     /// The last chunk of the snapshot has not been given.
     #[error("the snapshot is incomplete: chunk {next} is missing")]
     Incomplete {
@@ -100,6 +110,7 @@ classified!(InstallError {
     Self::Damaged(error) => error.code(), Stop;
     Self::Unsuitable { .. } => "snapshot_unsuitable", Fix;
     Self::Outdated { .. } => "snapshot_outdated", Retry;
+    Self::LogAhead { .. } => "snapshot_behind_log", Retry;
     Self::Incomplete { .. } => "snapshot_incomplete", Fix;
     Self::Ended => "install_ended", Fix;
     Self::Closed => "closed", Stop;

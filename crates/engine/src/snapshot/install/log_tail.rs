@@ -22,6 +22,8 @@ use super::InstallError;
 pub(super) struct LogTail {
     /// LSN from which the records continue the snapshot: that of the first entry after it, or the end of the log.
     pub(super) start: Lsn,
+    /// Index of the first entry after the snapshot; `None` if there is none.
+    pub(super) later: Option<Index>,
     /// Payload of the last vote; `None` if there is none in this part of the log.
     pub(super) vote: Option<Vec<u8>>,
 }
@@ -47,7 +49,8 @@ impl LogTail {
                 _ => {}
             }
         }
-        Ok(Self { start: next_entry.map_or(end, |(lsn, _)| lsn), vote })
+        let (start, later) = next_entry.map_or((end, None), |(lsn, index)| (lsn, Some(index)));
+        Ok(Self { start, later, vote })
     }
 }
 

@@ -43,7 +43,7 @@ use thalweg_state::{
     portable,
 };
 use thalweg_store::{Applied, Backend};
-use thalweg_types::NodeId;
+use thalweg_types::{Index, NodeId};
 
 use self::{
     log_tail::{LogTail, Passed, catch_up},
@@ -159,6 +159,24 @@ impl Database {
             return Err(InstallError::Alone);
         }
         Install::begin(&self.inner)
+    }
+
+    /// Repairs a member whose consensus does not run: puts a snapshot of another member in the place of its state. The votes
+    /// and the log stay. Calls `progress` after each chunk of `from`.
+    ///
+    /// # Errors
+    /// Those of an install, and [`InstallError::LogAhead`]. The member then has its former state, except after
+    /// [`InstallError::SwitchFailed`].
+    pub fn reinstall(
+        &self,
+        from: &mut dyn Read,
+        progress: &mut dyn FnMut(&InstallProgress),
+    ) -> Result<Installed, InstallError> {
+        let mut install = self.install()?;
+        install.push_all(from, progress)?;
+        install.prepare()?;
+        install.check_log()?;
+        install.finish()
     }
 }
 
@@ -290,6 +308,17 @@ impl Install {
         });
         self.phase = Phase::Prepared(Box::new(prepared.inspect_err(|_| self.remove_new())?));
         Ok(())
+    }
+
+    /// Checks that the log has no entry after the snapshot. While consensus does not run, nothing would undo such an entry
+    /// if it is of another history than the snapshot.
+    fn check_log(&self) -> Result<(), InstallError> {
+        let open = &self.inner.open;
+        let last = self.info().map_or(Index::ZERO, |info| info.applied.index);
+        match LogTail::read(&open.log, open.machine.applied().lsn, last)?.later {
+            None => Ok(()),
+            Some(entry) => Err(InstallError::LogAhead { snapshot: last, entry }),
+        }
     }
 
     /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first

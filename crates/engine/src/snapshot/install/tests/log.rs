@@ -8,7 +8,7 @@ use thalweg_state::membership::LogId;
 use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
 
 use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, told, verify};
-use crate::{BackendKind, Database};
+use crate::{BackendKind, Database, snapshot::InstallError};
 
 /// Appends a record that the state does not apply yet, as a member of a group does with an entry that is not committed.
 fn append(db: &Database, kind: RecordKind, (term, index): (u64, u64), payload: &[u8]) {
@@ -90,6 +90,34 @@ fn entries_that_the_snapshot_covers_are_passed_and_later_ones_are_applied() {
         other.reopen();
         assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
         verify(other.db());
+    }
+}
+
+#[test]
+fn a_log_with_entries_after_the_snapshot_is_noticed() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let last = node.db().inner.open.machine.applied().index.0;
+    for (has, truncated, is_ahead) in [(last, None, false), (last + 2, None, true), (last + 2, Some(last), false)] {
+        let other = Node::new(BackendKind::Memory);
+        for index in 1..=has {
+            append(other.db(), RecordKind::Blank, (1, index), &[]);
+        }
+        if let Some(index) = truncated {
+            append(other.db(), RecordKind::Truncate, (0, index), &[]);
+        }
+        let mut install = begin(other.db()).unwrap();
+        chunks.iter().for_each(|chunk| _ = install.push(chunk.clone()).unwrap());
+        install.prepare().unwrap();
+        match install.check_log() {
+            Ok(()) => assert!(!is_ahead),
+            Err(InstallError::LogAhead { snapshot, entry }) => {
+                assert!(is_ahead);
+                assert_eq!((snapshot, entry), (Index(last), Index(last + 1)));
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
