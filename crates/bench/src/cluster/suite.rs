@@ -146,15 +146,12 @@ impl Suite<'_> {
 
 fn probe_table(probed: &[Probed]) -> Table {
     let mut table = Table::new("probes: the bare machine, before each row of each round; medians");
-    let of = |figure: fn(&Probed) -> f64| Summary::of(&probed.iter().map(figure).collect::<Vec<_>>());
-    let figures: [(&str, fn(&Probed) -> f64); 2] = [
-        ("round trip over the loopback, one message", |probe| probe.round_trip_us),
-        ("write and fdatasync", |probe| probe.fsync_us),
-    ];
-    for (name, figure) in figures {
-        let Summary { median, mad, min, max, .. } = of(figure);
+    let mut add = |name: &str, figure: fn(&Probed) -> f64| {
+        let Summary { median, mad, min, max, .. } = Summary::of(&probed.iter().map(figure).collect::<Vec<_>>());
         table.row(cells! { "probe" => name, "µs" => median, "± MAD" => mad, "min" => min, "max" => max });
-    }
+    };
+    add("round trip over the loopback, one message", |probe| probe.round_trip_us);
+    add("write and fdatasync", |probe| probe.fsync_us);
     table
 }
 
