@@ -504,7 +504,7 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     // no change.
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
-    let some = "MGET large large large large";
+    let some = "MGET large large";
     assert_eq!(client.pipeline(&["SET small 2", some, "GET small"]).await, ["+OK", BUSY, "$1 2"]);
     // A transaction that writes can read fewer of these values.
     let transaction = ["MULTI", "SET small 3", "MGET large large large large", "EXEC"];
@@ -556,8 +556,8 @@ async fn a_burst_with_too_many_bytes_of_replies_is_not_continued() {
     let mut client = Resp::connect(&node).await;
     client.send(&[&b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$1048576\r\n"[..], &vec![b'v'; 1 << 20], b"\r\n"].concat()).await;
     assert_eq!(client.reply().await, "+OK");
-    // The write puts the reads behind it into the log. Their replies have 200 MiB together.
-    let burst = ["SET first 1"].into_iter().chain(["GET big"; 200]).chain(["SET last 1"]);
+    // These commands may write, so they are executed in the log. Their replies have 200 MiB together.
+    let burst = ["SET first 1"].into_iter().chain(["GETEX big PERSIST"; 200]).chain(["SET last 1"]);
     client.send(&burst.flat_map(encode).collect::<Vec<u8>>()).await;
     assert_eq!(client.reply().await, "+OK");
     let (mut whole, mut refused) = (0_usize, 0);
@@ -575,5 +575,23 @@ async fn a_burst_with_too_many_bytes_of_replies_is_not_continued() {
     assert!(whole >= 32 && refused > 0, "{whole} replies, {refused} refused");
     // Nothing of the later commands was executed, and the client can go on.
     assert_eq!(client.call("EXISTS first last").await, ":1");
+    // Reads behind a write have a bound of their own, and stop no later command.
+    let burst = ["SET first 2"].into_iter().chain(["GET big"; 60]).chain(["SET last 1"]);
+    client.send(&burst.flat_map(encode).collect::<Vec<u8>>()).await;
+    assert_eq!(client.reply().await, "+OK");
+    let (mut whole, mut refused) = (0, 0);
+    for _ in 0..60 {
+        let reply = client.reply().await;
+        match reply.starts_with("$1048576 ") {
+            true => whole += 1,
+            false => {
+                assert!(reply.starts_with("-ERR too expensive: the reads that follow a write"), "{reply}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(whole >= 30 && refused > 0, "{whole} replies, {refused} refused");
+    assert_eq!(client.reply().await, "+OK");
+    assert_eq!(client.call("EXISTS first last").await, ":2");
     node.stop().await;
 }

@@ -132,7 +132,9 @@ async fn replies_to_long_reads_keep_their_place() {
         "*0",
         "$1 1",
         "+OK",
-        "*1 $10 key:000007",
+        // The first KEYS has taken so much of what the reads behind a write may take that as much is not left.
+        "-ERR too expensive: the reads that follow a write in one pipeline would block others for too long; send them \
+         before the writes, or wait for the replies to the writes",
         "$1 2",
         ":60001",
         "-ERR wrong number of arguments for 'keys' command",
@@ -147,7 +149,7 @@ async fn replies_to_long_reads_keep_their_place() {
     assert!(client.call("HELLO 3").await.starts_with('%'));
     client.send(&[encode("CLIENT REPLY SKIP"), encode("KEYS no*such"), encode("PING")].concat()).await;
     assert_eq!(client.reply().await, "+PONG");
-    assert_eq!(client.call("INFO errorstats").await.matches("errorstat_ERR:count=1").count(), 1);
+    assert_eq!(client.call("INFO errorstats").await.matches("errorstat_ERR:count=2").count(), 1);
     node.stop().await;
 }
 
