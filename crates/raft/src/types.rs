@@ -37,7 +37,7 @@ impl fmt::Display for Commands {
 pub struct Response {
     /// Outcomes of the entry's commands; none for an entry without commands.
     pub outcomes: Vec<Outcome>,
-    /// Steps that applying the entry took.
+    /// Steps that applying the entry took on this node, with the reads that it performed for its clients.
     pub steps: u64,
 }
 

@@ -30,7 +30,7 @@ use crate::{apply::apply_record, error::OpenError, valid::Valid};
 /// Result of applying one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedEntry {
-    /// Steps that the entry's commands took.
+    /// Steps that applying the entry took on this node, with the reads that it performed for its clients.
     pub steps: u64,
 }
 

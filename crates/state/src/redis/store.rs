@@ -103,7 +103,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     reads: ReadsApart,
 }
 
-/// What the reads outside of transactions have used so far of the budgets that they have apart from the writes.
+/// Steps and bytes that the reads outside of transactions have used so far. They have budgets apart from the writes.
 #[derive(Debug, Default)]
 struct ReadsApart {
     steps: u64,

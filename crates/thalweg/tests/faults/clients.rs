@@ -37,7 +37,7 @@ pub enum Protocol {
     Native,
 }
 
-/// What all clients follow.
+/// State that all clients share: the present set of keys, and the request to stop.
 pub struct Shared {
     /// Number of the present set of keys.
     pub epoch: AtomicU64,

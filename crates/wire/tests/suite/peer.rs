@@ -103,7 +103,7 @@ fn long_bodies_are_compressed_and_come_back() {
     assert_eq!(Append::decode_body(&body).unwrap(), append);
 }
 
-/// Whatever decodes is encoded to the same bytes again, and nothing panics.
+/// A frame that decodes is encoded to the same bytes again, and no garbage panics.
 #[test]
 fn garbage_is_rejected_or_comes_back_unchanged() {
     let mut decoded = 0;

@@ -16,7 +16,7 @@ use crate::{
     snapshot::{Install, InstallError},
 };
 
-/// What a node can show: the former state, or that of the snapshot.
+/// The two states that a node may show after a crash: the former one, and that of the snapshot.
 struct States {
     former: (String, String),
     new: (String, String),
