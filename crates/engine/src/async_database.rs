@@ -57,7 +57,7 @@ impl AsyncDatabase {
     /// Commands of one client are committed in the order in which they were proposed.
     #[must_use]
     pub fn for_client(&self, client: &Arc<Client>) -> Self {
-        Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), request: None } }
+        Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), ..Origin::default() } }
     }
 
     /// Returns this database like [`for_client`](Self::for_client), for commands of this origin. If a member of a cluster

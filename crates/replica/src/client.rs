@@ -94,6 +94,9 @@ pub struct Origin {
     /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command to
     /// the leader. The log does not contain it.
     pub request: Option<Arc<str>>,
+    /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, if the proposer knows them.
+    /// It affects how many commands share an entry, never an outcome. A member does not send it with a forwarded command.
+    pub value_reads: Option<u64>,
 }
 
 #[cfg(test)]

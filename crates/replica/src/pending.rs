@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 use thalweg_log::Purpose;
 use thalweg_types::{
     Durability,
-    command::{Framed, max_steps},
+    command::{Framed, max_steps_with},
 };
 
 use crate::{
@@ -29,7 +29,9 @@ pub(crate) struct Pending {
     pub(crate) client: Option<Arc<Client>>,
     /// Name of the request in log lines, for a command that may be forwarded.
     pub(crate) request: Option<Arc<str>>,
-    /// Cached result of [`max_steps`] for the command; `None` before the first use.
+    /// Steps of the values that the command reads, if its proposer knows them.
+    pub(crate) value_reads: Option<u64>,
+    /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     pub(crate) counted_steps: u64,
@@ -45,13 +47,25 @@ impl Pending {
         slot: Option<Arc<Slot>>,
         client: Option<Arc<Client>>,
     ) -> Self {
-        Self { command, level, purpose, slot, client, request: None, steps: None, counted_steps: 0, expires_micros: 0 }
+        Self {
+            command,
+            level,
+            purpose,
+            slot,
+            client,
+            request: None,
+            value_reads: None,
+            steps: None,
+            counted_steps: 0,
+            expires_micros: 0,
+        }
     }
 
     /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
     /// call.
     pub(crate) fn steps(&mut self, keeps_history: bool) -> u64 {
-        *self.steps.get_or_insert_with(|| max_steps(self.command.bytes().get(4..).unwrap_or_default(), keeps_history))
+        let command = self.command.bytes().get(4..).unwrap_or_default();
+        *self.steps.get_or_insert_with(|| max_steps_with(command, keeps_history, self.value_reads))
     }
 
     /// Returns the length of the framed command in bytes.

@@ -420,6 +420,12 @@ mod tests {
         assert!(each > 2, "a few reads of large values fit into an entry");
         let gets = group(|| burst(&[b"get", b"k"]));
         assert!(gets.len() >= 4 && gets[..4] == [each; 4], "{gets:?}");
+        let small = group(|| {
+            let mut proposal = burst(&[b"get", b"k"]);
+            proposal.value_reads = Some(20);
+            proposal
+        });
+        assert!(small.iter().sum::<usize>() == 2_000 && small[0] > 500, "reads of values known to be small: {small:?}");
         let writes = group(|| burst(&[b"del", b"k"]));
         assert!(writes.iter().sum::<usize>() == 2_000 && writes[0] > 500, "{writes:?}");
     }

@@ -116,7 +116,7 @@ impl Replica {
         both!(self, replica => replica.propose_async_for(client, command, level, purpose, wake))
     }
 
-    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the name of its request.
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
     #[inline]
     pub fn propose_async_from(
         &self,
@@ -127,7 +127,7 @@ impl Replica {
         wake: Wake,
     ) -> Result<Proposal, ProposeError> {
         match self {
-            Self::Alone(solo) => solo.propose_async_for(origin.client, command, level, purpose, wake),
+            Self::Alone(solo) => solo.propose_async_from(origin, command, level, purpose, wake),
             Self::Member(member) => member.propose_async_from(origin, command, level, purpose, wake),
         }
     }

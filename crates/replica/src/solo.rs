@@ -42,7 +42,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    client::Client,
+    client::{Client, Origin},
     clock::{FrozenTime, SpaceClock},
     counts::{Counts, ReplicaStats},
     error::{OpenError, ProposeError},
@@ -261,6 +261,19 @@ impl Solo {
         purpose: Purpose,
         wake: Wake,
     ) -> Result<Proposal, ProposeError> {
+        self.propose_async_from(Origin { client, ..Origin::default() }, command, level, purpose, wake)
+    }
+
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
+    pub fn propose_async_from(
+        &self,
+        origin: Origin,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
+        let Origin { client, value_reads, .. } = origin;
         let slot = Slot::for_task();
         if level == Durability::None {
             let pending = Pending::new(command, level, purpose, None, client);
@@ -269,6 +282,7 @@ impl Solo {
         }
         let shared = &*self.shared;
         let mut pending = Pending::new(command, level, purpose, None, client);
+        pending.value_reads = value_reads;
         if !level.waits_for_sync()
             && pending.bytes() <= MAX_INLINE_COMMAND_BYTES
             && shared.queue.is_empty()

@@ -12,6 +12,7 @@ use super::{
     database::{Batched, PendingOutcome, Watched},
     failure::Failure,
     gathering,
+    value_reads::ValueLookups,
 };
 
 /// A keyspace that serves Redis clients as a database; see the module's documentation.
@@ -64,6 +65,12 @@ impl KeyspaceDatabase {
         // Commands that only remove data are accepted even if the disk is full.
         let purpose = if brings_data { Purpose::Data } else { Purpose::Reclaim };
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
+    }
+
+    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known.
+    fn value_reads(&self, commands: &Commands) -> Option<u64> {
+        let lookups = ValueLookups::of(commands)?;
+        self.db.blocking().redis_read(self.keyspace, |view| lookups.steps(view)).ok()
     }
 }
 
@@ -194,7 +201,8 @@ impl Batched for KeyspaceDatabase {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
-        let (db, level) = (self.db.for_origin(origin), self.level);
+        let origin = Origin { value_reads: self.value_reads(commands), ..origin.clone() };
+        let (db, level) = (self.db.for_origin(&origin), self.level);
         let under_way = db.propose_command(&command, purpose, level, Wake::Later);
         gathering::commit_soon(&db);
         Box::pin(async move {

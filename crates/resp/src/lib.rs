@@ -69,6 +69,7 @@ mod statistics;
 mod subscribe_commands;
 mod transaction;
 mod uncreated_keyspace;
+mod value_reads;
 mod wait;
 mod waiting;
 

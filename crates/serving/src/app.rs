@@ -121,7 +121,11 @@ impl App {
     /// cluster; `name` is called only then.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
         let forwards = self.cluster.as_ref().is_some_and(|cluster| !cluster.handle.leads());
-        Origin { client: Some(Arc::clone(account.client())), request: forwards.then(|| name().into()) }
+        Origin {
+            client: Some(Arc::clone(account.client())),
+            request: forwards.then(|| name().into()),
+            value_reads: None,
+        }
     }
 
     /// Finds a keyspace. Returns an error if it does not exist.

@@ -214,7 +214,7 @@ impl Member {
         purpose: Purpose,
         wake: Wake,
     ) -> Result<Proposal, ProposeError> {
-        self.propose_async_from(Origin { client, request: None }, command, level, purpose, wake)
+        self.propose_async_from(Origin { client, ..Origin::default() }, command, level, purpose, wake)
     }
 
     /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the name of its request.
@@ -228,7 +228,7 @@ impl Member {
     ) -> Result<Proposal, ProposeError> {
         let slot = Slot::for_task();
         let mut pending = Pending::new(command, level, purpose, None, origin.client);
-        pending.request = origin.request;
+        (pending.request, pending.value_reads) = (origin.request, origin.value_reads);
         if level == Durability::None {
             slot.complete(self.propose_unseen(pending, WhenFull::Refuse, wake));
             return Ok(Proposal(slot));

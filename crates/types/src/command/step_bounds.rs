@@ -44,12 +44,20 @@ const STREAM: u64 = 6000;
 /// is true if a keyspace of the space keeps former values, which makes writes more expensive.
 #[must_use]
 pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
+    max_steps_with(command, keeps_history, None)
+}
+
+/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
+/// [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise each value counts as one of
+/// maximum size.
+#[must_use]
+pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
     let write = WRITE_KEY + if keeps_history { KEEP_VERSION } else { 0 };
     let steps = if let Some(put) = BlindPut::decode(command) {
         Some(write + read_bytes(put.value.len()))
     } else if matches!(command.first(), Some(&(REDIS | REDIS_JOINT))) {
-        of_redis(command, write).ok()
+        of_redis(command, write, value_reads).ok()
     } else {
         match Command::decode(command) {
             Ok(Command::Commit(commit)) => of_commit(&commit, write).ok().flatten(),
@@ -106,21 +114,44 @@ fn of_transaction(transaction: &Transaction<'_>, write: u64) -> Result<Option<u6
     Ok(Some(steps))
 }
 
+/// Redis commands that only read, and return values whose number the arguments determine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueReads {
+    /// The string at the key that is the first argument.
+    Key,
+    /// The strings at the keys that are the arguments.
+    Keys,
+    /// The fields of a hash, whose key is the first argument.
+    Fields,
+}
+
+/// Returns which values a Redis command reads, by its name in lower case; `None` for a command that writes, and for a read
+/// with another rule.
+#[must_use]
+pub fn reads_values(name: &[u8]) -> Option<ValueReads> {
+    match name {
+        b"get" | b"getrange" | b"substr" => Some(ValueReads::Key),
+        b"mget" => Some(ValueReads::Keys),
+        b"hget" | b"hstrlen" | b"hmget" => Some(ValueReads::Fields),
+        _ => None,
+    }
+}
+
 /// Returns the maximum number of steps of a batch of Redis commands.
-fn of_redis(command: &[u8], write: u64) -> Result<u64, Malformed> {
+fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64, Malformed> {
     let mut reader = Reader::at(command, HEAD_BYTES - 8);
     let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
     for _ in 0..watched {
         argument(&mut reader)?;
         reader.u64("version")?;
     }
-    let mut steps = u64::from(watched) * 2 * READ;
+    let mut steps = (u64::from(watched) * 2 * READ).saturating_add(value_reads.unwrap_or(0));
     for _ in 0..commands {
         if steps >= MAX_COMMAND_STEPS {
             return Ok(MAX_COMMAND_STEPS);
         }
         let arguments = reader.u32("argument count")?.saturating_sub(1);
-        let bound = Bound::of(argument(&mut reader)?);
+        let bound = Bound::of(argument(&mut reader)?, value_reads.is_some());
         steps = steps.saturating_add(bound.steps(&mut reader, arguments, write)?);
     }
     Ok(steps)
@@ -153,11 +184,16 @@ enum Bound {
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
-    fn of(name: &[u8]) -> Self {
+    /// Returns the rule for the command with this name. `are_values_known` is true if the values that reads return are
+    /// counted elsewhere.
+    fn of(name: &[u8], are_values_known: bool) -> Self {
         let mut lower = [0; MAX_NAME_BYTES];
         let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
+        if are_values_known && reads_values(lower).is_some() {
+            return Self::Values(0);
+        }
         match &*lower {
             b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
             | b"incrbyfloat" | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime"
@@ -286,6 +322,22 @@ mod tests {
         ] {
             assert_eq!(values(unlimited), None, "{unlimited:?}");
         }
+    }
+
+    #[test]
+    fn known_values_replace_the_bound_of_reads_and_of_nothing_else() {
+        let bound = |args: &[&[u8]], known| max_steps_with(&command(&[args]), false, known);
+        for read in
+            [&[&b"GET"[..], b"k"][..], &[b"mget", b"k", b"l"], &[b"HGET", b"h", b"f"], &[b"getrange", b"k", b"0", b"1"]]
+        {
+            let (unknown, known) = (bound(read, None), bound(read, Some(100)));
+            assert!(unknown > READ_VALUE && known > 100 && known < 1_000, "{read:?}: {known}");
+            assert_eq!(bound(read, Some(0)) + 100, known);
+        }
+        for write in [&[&b"GETDEL"[..], b"k"][..], &[b"append", b"k", b"v"], &[b"hincrby", b"h", b"f", b"1"]] {
+            assert_eq!(bound(write, Some(0)), bound(write, None), "{write:?}");
+        }
+        assert_eq!(bound(&[b"get", b"k"], Some(u64::MAX)), MAX_COMMAND_STEPS);
     }
 
     #[test]
