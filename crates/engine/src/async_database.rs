@@ -28,6 +28,7 @@ use crate::{
     keyspace::Keyspace,
     stream::{Stream, check_batch},
     tails::Waiter,
+    value_reads,
 };
 
 /// A database for callers that must not block. For reads, use the database that [`blocking`](Self::blocking) returns;
@@ -236,8 +237,13 @@ impl AsyncDatabase {
         purpose: Purpose,
         wake: Wake,
     ) -> Result<Proposal, WriteError> {
-        self.db.inner.check_serving()?;
-        Ok(self.db.inner.open.replica.propose_async_from(self.origin.clone(), command, level, purpose, wake)?)
+        let inner = &self.db.inner;
+        inner.check_serving()?;
+        let mut origin = self.origin.clone();
+        if origin.value_reads.is_none() {
+            origin.value_reads = value_reads::of_transaction(inner, command.bytes().get(4..).unwrap_or_default());
+        }
+        Ok(inner.open.replica.propose_async_from(origin, command, level, purpose, wake)?)
     }
 
     fn propose_infallible(

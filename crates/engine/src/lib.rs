@@ -72,6 +72,7 @@ mod stream;
 mod stream_page;
 mod tails;
 mod transaction;
+mod value_reads;
 mod watch;
 
 pub use ack::Ack;

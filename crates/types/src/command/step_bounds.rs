@@ -47,9 +47,9 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
-/// [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise each value counts as one of
-/// maximum size.
+/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the gets
+/// of a transaction or the [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise each value
+/// counts as one of maximum size.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -61,7 +61,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     } else {
         match Command::decode(command) {
             Ok(Command::Commit(commit)) => of_commit(&commit, write).ok().flatten(),
-            Ok(Command::Transaction(transaction)) => of_transaction(&transaction, write).ok().flatten(),
+            Ok(Command::Transaction(transaction)) => of_transaction(&transaction, write, value_reads).ok().flatten(),
             Ok(
                 Command::Sweep { .. }
                 | Command::PruneVersions { .. }
@@ -93,8 +93,13 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
 }
 
 /// Returns the maximum number of steps of a transaction; `None` if it scans.
-fn of_transaction(transaction: &Transaction<'_>, write: u64) -> Result<Option<u64>, Malformed> {
-    let mut steps: u64 = 0;
+fn of_transaction(
+    transaction: &Transaction<'_>,
+    write: u64,
+    value_reads: Option<u64>,
+) -> Result<Option<u64>, Malformed> {
+    let mut steps = value_reads.unwrap_or(0);
+    let value = if value_reads.is_some() { READ } else { READ_VALUE };
     for condition in transaction.conditions() {
         match condition?.expect {
             Expect::Unchanged(_) => return Ok(None),
@@ -105,10 +110,10 @@ fn of_transaction(transaction: &Transaction<'_>, write: u64) -> Result<Option<u6
     for operation in transaction.branches()?.into_iter().flatten() {
         match operation? {
             Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
-            Write::Get { .. } => steps += OPERATION + GET + READ_VALUE,
+            Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
             // A touch rewrites a value of any length.
-            Write::Touch { .. } => steps += write + CHANGE_VALUE,
-            _ => steps += write,
+            Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
+            _ => steps = steps.saturating_add(write),
         }
     }
     Ok(Some(steps))
@@ -367,6 +372,10 @@ mod tests {
         reads.then().get(KS, b"k").unwrap().get(KS, b"l").unwrap();
         let gets = encoded(&|out| reads.encode(out).unwrap());
         assert!(gets > 2 * READ_VALUE && gets < 3 * READ_VALUE);
+        let mut encoded_reads = Vec::new();
+        reads.encode(&mut encoded_reads).unwrap();
+        let known = max_steps_with(&encoded_reads, false, Some(500));
+        assert!(known > 500 && known < 1_000, "{known}");
         reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
         assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
         assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
