@@ -10,12 +10,11 @@
 //!   applied makes the entry take longer.
 //! * A transaction causes at most [`MAX_LOOKUPS`] lookups. One with more gets has no estimate.
 
+use thalweg_state::machine::Machine;
 use thalweg_types::{
     command::{Command, Transaction, Write, unwrap},
     steps::read_bytes,
 };
-
-use crate::inner::Inner;
 
 /// Maximum number of lookups for a transaction.
 const MAX_LOOKUPS: usize = 64;
@@ -23,7 +22,7 @@ const MAX_LOOKUPS: usize = 64;
 /// Returns the steps of the values that the gets of a command return, if the command is a transaction with gets, but not
 /// with more than [`MAX_LOOKUPS`]. A get of a key that the transaction writes itself returns at most the bytes of the
 /// transaction.
-pub(crate) fn of_transaction(inner: &Inner, command: &[u8]) -> Option<u64> {
+pub(crate) fn of_transaction(machine: &Machine, command: &[u8]) -> Option<u64> {
     let command = unwrap(command).bytes;
     if !Transaction::is_one(command) {
         return None;
@@ -39,7 +38,7 @@ pub(crate) fn of_transaction(inner: &Inner, command: &[u8]) -> Option<u64> {
     if gets == 0 {
         return None;
     }
-    let view = inner.open.machine.read_view();
+    let view = machine.read_view();
     keys.into_iter().flatten().try_fold(0, |steps, (keyspace, key)| {
         let stored = view.get(keyspace, key).ok()?.map_or(0, |stored| stored.value.as_ref().value_len());
         Some(steps + read_bytes(stored + command.len()))

@@ -17,6 +17,7 @@ use crate::{
     args::ServerArgs,
     failure::{Exit, Failure},
     render::{self, Lines, count},
+    retry::while_failing,
     session::Session,
     span::{show_span, show_time},
 };
@@ -326,8 +327,21 @@ fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
     render::print_result(&object, json, || format!("certificate:  {certificate}\nprivate key:  {key}"))
 }
 
+/// Time for which a change of the members is repeated while the cluster elects a leader.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Requests a change of the members. Repeats the request while no node leads, or leadership moves.
 fn change(what: &str, body: &Value, token: &TokenArgs, place: &ServerArgs) -> Result<Value, Failure> {
-    Session::of_server(place)?.change_cluster(what, body, token.token()?.as_deref())
+    let (token, mut attempts) = (token.token()?, 0);
+    // A change without a leader has not happened, or the next leader completes it. So the request can be repeated.
+    let is_leaderless = |failure: &Failure| matches!(&*failure.code, "not_leader" | "no_leader");
+    while_failing(PATIENCE, is_leaderless, || {
+        attempts += 1;
+        match Session::of_server(place)?.change_cluster(what, body, token.as_deref()) {
+            Err(failure) if failure.exit == Exit::NotFound && what == "remove" && attempts > 1 => Ok(Value::Null),
+            changed => changed,
+        }
+    })
 }
 
 fn done(object: &Value, place: &ServerArgs, shown: impl FnOnce() -> String) -> Result<(), Failure> {
