@@ -108,6 +108,8 @@ impl Tested {
         self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), NodeHealth::Alive));
         self.mesh.connected(&Peer { node, address: String::new(), channel: Channel::Control, version });
         self.mesh.update(&self.report);
+        // A connection from a node that the mesh does not know yet is closed.
+        until("the node is known", || self.mesh.stats().iter().any(|(known, _)| *known == node)).await;
         Other { node, listener }
     }
 
