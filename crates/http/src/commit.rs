@@ -90,7 +90,7 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonCommit = json::parse(&body)?;
     let level = sent.level(asked)?;
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
-    let names = Names::of(app, &call.account, targets(&sent.conditions, sent.writes.iter())).await?;
+    let names = Names::of(app, call, targets(&sent.conditions, sent.writes.iter())).await?;
     let appends = sent.appends();
     let committed = call.db(app).commit(&sent.build(&names)?, level);
     let conditions = sent.conditions;

@@ -288,7 +288,7 @@ operations! {
         => boxed groups::seek(app, call);
     /// Pushes deliveries to a receiver.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push"
-        => now groups::push::push(app, call);
+        => boxed groups::push::push(app, call);
     /// Publishes messages to a subject.
     SubjectPublish = "subject_publish", POST "/v1/subjects/{subject}"
         => boxed subjects::publish(app, call);
@@ -487,7 +487,7 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
         method: route.method,
         operation: route.operation.name(),
         text: route.operation.text(),
-        reads: route.operation.consistency() == Consistency::Read,
+        reads: matches!(route.operation.consistency(), Consistency::Read | Consistency::Body),
     });
     document::assemble(<Described as utoipa::OpenApi>::openapi(), routes)
 });
@@ -500,6 +500,9 @@ pub(crate) enum Consistency {
     /// The operation looks up names in the node's state before it proposes a command, so the state must have everything
     /// that was acknowledged before.
     Names,
+    /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has read
+    /// the body.
+    Body,
     /// The operation needs nothing: it creates what it names, or concerns this node or the cluster itself.
     Local,
 }
@@ -539,7 +542,6 @@ impl Operation {
             | Self::KeyspaceDelete
             | Self::LeaseRevoke
             | Self::LeaseKeepAlive
-            | Self::Transaction
             | Self::Commit
             | Self::StreamPatch
             | Self::StreamDelete
@@ -556,6 +558,7 @@ impl Operation {
             | Self::GroupPush
             | Self::EntityDelete
             | Self::KeysDelete => Consistency::Names,
+            Self::Transaction => Consistency::Body,
             Self::KvPut
             | Self::KeyspaceCreate
             | Self::LeaseGrant

@@ -20,7 +20,7 @@ use crate::{
     describe::{Acked, KeyspacePath, Level},
     json::{self, present_field, span_of_seconds},
     parse::name_segment,
-    reading, reply,
+    read_gate, reading, reply,
 };
 
 /// A keyspace's configuration in JSON. Missing fields keep their values.
@@ -178,7 +178,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let name = name(call)?;
-    let keyspace = app.find_keyspace(&name)?;
+    let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
     let config = sent.apply_to(info.config)?;
     let ack = call.db_at_level(app)?.configure_keyspace(keyspace.id(), &config).await?;
@@ -189,7 +189,8 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 #[utoipa::path(delete, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    let keyspace = app.find_keyspace(&name(call)?)?;
+    let name = name(call)?;
+    let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
     let ack = call.db_at_level(app)?.drop_keyspace(keyspace.id()).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }

@@ -25,7 +25,7 @@ use crate::{
     },
     key_history::{self, WithValue},
     parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
-    reply,
+    read_gate, reply,
     ttl::{PutLifetime, put_remaining},
 };
 
@@ -182,8 +182,12 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
     let (name, key) = kv_path(call.path_after(PREFIX))?;
-    let Some(keyspace) = app.db.blocking().find_keyspace(&name) else {
-        return Box::pin(delete_nothing(app, expect, level)).await;
+    let keyspace = match read_gate::look_up(app, call, || app.find_keyspace(&name)).await {
+        Ok(found) => found,
+        Err(error) if error.status == StatusCode::NOT_FOUND => {
+            return Box::pin(delete_nothing(app, expect, level)).await;
+        }
+        Err(error) => return Err(error),
     };
     let ack = remove(&call.db(app), &keyspace, &key.unwrap_or_default(), expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))

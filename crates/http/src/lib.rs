@@ -47,6 +47,7 @@ mod origin;
 mod pages;
 pub mod parse;
 mod producers;
+mod read_gate;
 mod reading;
 mod record_json;
 mod records;

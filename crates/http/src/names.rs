@@ -2,11 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use thalweg_engine::Database;
-use thalweg_serving::{admission::Account, app::App, error::ApiError};
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{GroupId, KeyspaceId, StreamId};
 
-use crate::groups;
+use crate::{call::Call, groups, read_gate};
 
 /// Object whose name an operation contains: a keyspace, stream or group.
 pub(crate) enum Target<'a> {
@@ -32,29 +31,27 @@ impl Names {
     /// Looks up the names for a request, and creates missing keyspaces and streams.
     pub(crate) async fn of<'o>(
         app: &Arc<App>,
-        account: &Arc<Account>,
+        call: &Call,
         targets: impl Iterator<Item = Target<'o>>,
     ) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
             match target {
                 Target::Keyspace(name) if !names.keyspaces.contains_key(name) => {
-                    names.keyspaces.insert(name.to_owned(), app.keyspace(account, name).await?.id());
+                    names.keyspaces.insert(name.to_owned(), app.keyspace(&call.account, name).await?.id());
                 }
                 Target::Stream(name) if !names.streams.contains_key(name) => {
                     names.streams.insert(name.to_owned(), app.stream(name).await?.id());
                 }
                 Target::Keyspace(_) | Target::Stream(_) => {}
-                Target::Group(stream, name) => names.add_group(app.db.blocking(), stream, name)?,
+                Target::Group(stream, name) => {
+                    let find = || groups::find_named(app.db.blocking(), stream, name);
+                    let id = read_gate::look_up(app, call, find).await?.id();
+                    names.groups.insert((stream.to_owned(), name.to_owned()), id);
+                }
             }
         }
         Ok(names)
-    }
-
-    fn add_group(&mut self, db: &Database, stream: &str, group: &str) -> Result<(), ApiError> {
-        let id = groups::find_named(db, stream, group)?.id();
-        self.groups.insert((stream.to_owned(), group.to_owned()), id);
-        Ok(())
     }
 
     /// Returns the id of the keyspace with this name.

@@ -311,6 +311,11 @@ writes!(Operations, |list: &mut Self, id, terms: &AppendConditions<'_>, batch| m
 });
 
 impl JsonOperation {
+    /// Returns true if the operation changes nothing.
+    pub(crate) fn reads(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Scan { .. })
+    }
+
     /// Returns the keyspace, stream or group that the operation refers to.
     fn target(&self) -> Target<'_> {
         match self {

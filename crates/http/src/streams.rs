@@ -8,7 +8,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use thalweg_engine::{Ack, Database, StreamInfo};
+use thalweg_engine::{Ack, Database, Stream, StreamInfo};
 use thalweg_serving::{
     app::App,
     error::ApiError,
@@ -27,7 +27,7 @@ use crate::{
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
     json::{self, present_field, span_of_seconds},
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
-    reading, reply,
+    read_gate, reading, reply,
     shapes::Appended,
 };
 
@@ -270,6 +270,12 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
+/// Finds the stream that a command names. The path ends with `end` behind the stream's name.
+async fn find_to_change(app: &App, call: &Call, end: &str) -> Result<Stream, ApiError> {
+    let name = name(call, end)?;
+    read_gate::look_up(app, call, || app.find_stream(&name)).await
+}
+
 /// Handles `PATCH /v1/streams/{stream}`: changes a stream's configuration.
 #[utoipa::path(
     patch, path = "/v1/streams/{stream}", params(StreamPath, Level), request_body = JsonConfig,
@@ -277,7 +283,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 )]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
-    let stream = app.find_stream(&name(call, "")?)?;
+    let stream = find_to_change(app, call, "").await?;
     let config = sent.apply_to(stream.info()?.config)?;
     let ack = call.db_at_level(app)?.configure_stream(stream.id(), &config).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
@@ -287,7 +293,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 #[utoipa::path(delete, path = "/v1/streams/{stream}", params(StreamPath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    let stream = app.find_stream(&name(call, "")?)?;
+    let stream = find_to_change(app, call, "").await?;
     let ack = call.db_at_level(app)?.delete_stream(stream.id()).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
@@ -311,7 +317,7 @@ pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let before = json::parse::<JsonTrim>(&body)?.before;
     drop(body);
-    let stream = app.find_stream(&name(call, "/trim")?)?;
+    let stream = find_to_change(app, call, "/trim").await?;
     let ack = call.db_at_level(app)?.trim_stream(stream.id(), Offset(before)).await?;
     let start = stream.info()?.start;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "start": start.0 })))

@@ -25,7 +25,7 @@ use crate::{
     names::Names,
     operations::{JsonCondition, JsonOperation, level_of, targets},
     parse::{AddQuery, PrefixQuery, Required, kv_path},
-    reading, reply,
+    read_gate, reading, reply,
     shapes::{Added, PrefixDeleted},
 };
 
@@ -46,6 +46,11 @@ struct JsonTransaction {
 impl JsonTransaction {
     fn operations(&self) -> impl Iterator<Item = &JsonOperation> {
         self.then.iter().chain(&self.otherwise)
+    }
+
+    /// Returns true if no operation of either list writes.
+    fn only_reads(&self) -> bool {
+        self.operations().all(JsonOperation::reads)
     }
 
     /// Builds the transaction, using the ids of all names that it contains.
@@ -95,11 +100,13 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let sent: JsonTransaction = json::parse(&body)?;
     let level = level_of(sent.durability.as_ref(), asked)?;
-    let names = Names::of(app, &call.account, targets(&sent.conditions, sent.operations())).await?;
+    let only_reads = level != Durability::None && sent.only_reads();
+    let shown = read_gate::before_transaction(app, call, only_reads).await?;
+    let names = Names::of(app, call, targets(&sent.conditions, sent.operations())).await?;
     let transaction = sent.build(&names)?;
-    if level != Durability::None && transaction.only_reads() {
+    if only_reads {
         let ack = read(app, &call.account, &transaction).await?;
-        return Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)));
+        return Ok(read_gate::showing(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)), shown));
     }
     let transacted = call.db(app).transact(&transaction, level);
     drop((transaction, body));
@@ -228,11 +235,14 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     let PrefixQuery { prefix: Required(prefix) } = PrefixQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, _) = kv_path(call.path_after("/v1/kv/"))?;
+    let found = read_gate::look_up(app, call, || app.find_keyspace(&name)).await;
     let transacted = {
         let mut builder = TransactionBuilder::new();
-        // A keyspace that does not exist has no keys, and a delete does not create it.
-        if let Some(keyspace) = app.db.blocking().find_keyspace(&name) {
-            builder.then().delete_prefix(keyspace.id(), &prefix)?;
+        match found {
+            Ok(keyspace) => _ = builder.then().delete_prefix(keyspace.id(), &prefix)?,
+            // A keyspace that does not exist has no keys, and a delete does not create it.
+            Err(error) if error.status == StatusCode::NOT_FOUND => {}
+            Err(error) => return Err(error),
         }
         call.db(app).transact(&builder, level)
     };

@@ -22,7 +22,7 @@ use crate::{
     call::{Answer, Call},
     describe::{self, KeyPath, Level, MatchCondition, TimeToLive, Touched, described_as},
     parse::{Params, ParseError, kv_path, write_condition},
-    reply,
+    read_gate, reply,
 };
 
 /// Header with the lifetime of a value in seconds.
@@ -176,7 +176,7 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
         );
     }
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
-    let keyspace = app.find_keyspace(&name)?;
+    let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
     let touched = call.db(app).touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
     let ack = touched.await?.ok_or_else(no_such_key)?;
     // The reply has no revision: the key's revision did not change, and clients would mistake the commit's revision for

@@ -42,7 +42,7 @@ use thalweg_wire::{
 use super::{
     dispatch::{self, Consistency},
     failure::{self, Failure},
-    members,
+    groups, members,
     publishing::InputState,
     replies::Replies,
     request::{Request, RequestId},
@@ -311,7 +311,10 @@ impl ChannelTask {
             Consistency::Local if kind == Kind::Write && write::only_reads(frame.payload, frame.header.fields) => {
                 fields.read.unwrap_or(self.session.app.config.read_level)
             }
-            Consistency::Names if !cluster.handle.leads() => ReadLevel::Linearizable,
+            // A leader that does not have the group may have been replaced without knowing it.
+            Consistency::Names if !cluster.handle.leads() || !groups::has_group(&self.session.app, frame) => {
+                ReadLevel::Linearizable
+            }
             Consistency::Names | Consistency::Local => return true,
         };
         let now = self.socket.now;

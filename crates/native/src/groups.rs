@@ -14,7 +14,7 @@ use thalweg_types::{
     command::groups::check_member,
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS},
 };
-use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as PushBegun};
+use thalweg_wire::{self as wire, ClientFrame, GroupFound, GroupList, Kind, List, Pushing as PushBegun, RawFrame};
 
 use super::{
     deliveries::{DeliveryFrame, delivery_limits},
@@ -33,6 +33,16 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
             format!("there is no consumer group with id {id}: it was deleted; look up the id of its name again");
         Failure::invalid("no_such_group", message)
     })
+}
+
+/// Returns true if this node's state has the consumer group that a frame names. Also true for frames that name none.
+pub(crate) fn has_group(app: &App, frame: RawFrame<'_>) -> bool {
+    let id = match ClientFrame::decode(frame).map(|envelope| envelope.frame) {
+        Ok(ClientFrame::Fetch(fetch)) => fetch.group,
+        Ok(ClientFrame::Push(push)) => push.group,
+        _ => return true,
+    };
+    !matches!(app.db.blocking().group_by_id(id), Ok(None))
 }
 
 /// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client

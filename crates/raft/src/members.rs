@@ -196,12 +196,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Makes a learner a voter, if it lacks few entries.
+    /// Makes a learner a voter, if it lacks few entries. [`ChangeError::AlreadyVotes`] means that the member is a voter and
+    /// that the change by which it became one is committed.
     pub async fn promote(&self, node: NodeId) -> Result<(), ChangeError> {
         let status = self.led()?;
         let learner = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
         if learner.votes {
-            return Err(ChangeError::AlreadyVotes(node));
+            return self.confirm_vote(node, &status).await;
         }
         let end = status.last.map_or(0, |last| last.index.next().0);
         let entries = end.saturating_sub(learner.matched.map_or(0, |matched| matched.next().0));
@@ -213,6 +214,26 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         after.insert(node);
         self.check_majority(&after).await?;
         self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+    }
+
+    /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended half-way.
+    async fn confirm_vote(&self, node: NodeId, status: &ConsensusStatus) -> Result<(), ChangeError> {
+        let index = |id: Option<LogId>| id.map(|id| id.index);
+        if !status.is_changing && index(status.membership) <= index(status.committed) {
+            return Err(ChangeError::AlreadyVotes(node));
+        }
+        if !self.will_vote(node) {
+            return Err(ChangeError::InProgress);
+        }
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+    }
+
+    /// Returns true if a member is a voter once the current change is complete.
+    fn will_vote(&self, node: NodeId) -> bool {
+        let metrics = self.0.raft.server_metrics();
+        let seen = metrics.borrow_watched();
+        let configs = seen.membership_config.membership().get_joint_config();
+        configs.last().is_some_and(|voters| voters.contains(&node.0))
     }
 
     /// Removes a member for good.

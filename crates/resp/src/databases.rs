@@ -93,9 +93,7 @@ impl Databases {
                     let (clock, seed) = (Arc::clone(app), app.new_number());
                     Database::Immediate(Arc::new(CacheDatabase::new(cache.cache, move || clock.views.now(), seed)))
                 }
-                RespDatabase::Streams => {
-                    Database::Batched(Arc::new(NativeStreams::new(&app.db, app.config.durability)))
-                }
+                RespDatabase::Streams => Database::Batched(Arc::new(NativeStreams::new(app))),
             };
             list.push(Numbered { number, database });
         }

@@ -7,14 +7,20 @@
 //! Each burst runs in a task of its own, so that a client that disconnects does not stop it halfway. Only consecutive
 //! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
 //! not guarantee it.
+//!
+//! On a member of a cluster a burst looks at the node's state only behind a read barrier, or behind a commit of its own,
+//! which the node has applied.
+
+use std::{sync::Arc, time::Instant};
 
 use thalweg_engine::{Ack, AsyncDatabase, Origin, Stream, WriteError};
 use thalweg_redis::{
     Command, Read, Reply, StoreError, run_read,
     streams::native::{TrimBound, Write, id_of},
 };
+use thalweg_serving::{app::App, cluster::ClusterHandle, limits::DEFAULT_WAIT};
 use thalweg_types::{
-    Action, Classified, Durability, SpaceTime,
+    Action, Classified, Durability, ReadLevel, SpaceTime,
     command::{CommitBuilder, StreamConfig},
     limits::MAX_COMMAND_BYTES,
     record::{Record, RecordBatch},
@@ -33,13 +39,23 @@ const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATC
 pub(crate) struct NativeStreams {
     db: AsyncDatabase,
     level: Durability,
+    gate: Option<ReadGate>,
+}
+
+/// Barrier of reads on a member of a cluster.
+#[derive(Clone, Debug)]
+struct ReadGate {
+    handle: Arc<dyn ClusterHandle>,
+    level: ReadLevel,
 }
 
 impl NativeStreams {
     /// Creates a database over the native streams. Writes are acknowledged at the durability `level`, but at least
     /// at `os`, because below `os` the outcome of a command is unknown.
-    pub(crate) fn new(db: &AsyncDatabase, level: Durability) -> Self {
-        Self { db: db.clone(), level: level.max(Durability::Os) }
+    pub(crate) fn new(app: &App) -> Self {
+        let level = app.config.resp_read_level;
+        let gate = app.cluster.as_ref().map(|cluster| ReadGate { handle: Arc::clone(&cluster.handle), level });
+        Self { db: app.db.clone(), level: app.config.durability.max(Durability::Os), gate }
     }
 }
 
@@ -56,7 +72,7 @@ impl Batched for NativeStreams {
         commands.each(|command, arguments| {
             wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
         });
-        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level };
+        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level, gate: self.gate.clone() };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
             done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))
@@ -88,10 +104,12 @@ struct PendingAppend {
 struct StreamCommands {
     db: AsyncDatabase,
     level: Durability,
+    /// Barrier that the burst must still pass before it looks at the node's state.
+    gate: Option<ReadGate>,
 }
 
 impl StreamCommands {
-    async fn all(&self, wanted: Vec<Request>) -> Vec<Reply> {
+    async fn all(mut self, wanted: Vec<Request>) -> Vec<Reply> {
         let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
         // Marks of transactions have no reply.
         for (command, arguments) in wanted.iter().filter(|(command, _)| !is_mark(command)) {
@@ -117,16 +135,12 @@ impl StreamCommands {
                 (thalweg_redis::Run::Read(_), _) => {
                     self.commit(&mut run, &mut replies).await;
                     bytes = 0;
-                    let read = run_read(&self.db.blocking().redis_streams(), command, &arguments);
-                    read.unwrap_or_else(|error| Reply::Error(Failure::from(error).0))
+                    self.read(command, &arguments).await.unwrap_or_else(|error| error)
                 }
                 (_, Ok(Write::Trim { stream, trim })) => {
                     self.commit(&mut run, &mut replies).await;
                     bytes = 0;
-                    match self.db.blocking().find_stream(stream) {
-                        Some(stream) => self.trim(&stream, trim).await,
-                        None => Reply::Integer(0),
-                    }
+                    self.trim_named(stream, trim).await.unwrap_or_else(|error| error)
                 }
                 (_, Err(reply)) => reply,
             };
@@ -136,16 +150,45 @@ impl StreamCommands {
         replies
     }
 
+    /// Waits until the burst may look at the node's state. Returns an error reply if the barrier fails.
+    async fn pass_gate(&mut self) -> Result<(), Reply> {
+        if let Some(ReadGate { handle, level }) = &self.gate
+            && handle.try_read(*level).is_none()
+        {
+            let passed = handle.read(*level, Instant::now() + DEFAULT_WAIT).await;
+            passed.map_err(|error| Reply::Error(Failure::of(&error).0))?;
+        }
+        self.gate = None;
+        Ok(())
+    }
+
+    async fn read(&mut self, command: &Command, arguments: &[&[u8]]) -> Result<Reply, Reply> {
+        self.pass_gate().await?;
+        let read = run_read(&self.db.blocking().redis_streams(), command, arguments);
+        read.map_err(|error| Reply::Error(Failure::from(error).0))
+    }
+
+    async fn trim_named(&mut self, stream: &str, trim: TrimBound) -> Result<Reply, Reply> {
+        self.pass_gate().await?;
+        match self.db.blocking().find_stream(stream) {
+            Some(stream) => Ok(self.trim(&stream, trim).await),
+            None => Ok(Reply::Integer(0)),
+        }
+    }
+
     /// Returns the stream to append to, which is created if it is missing, and the record as a batch. Returns
     /// `None` if the stream is missing and must not be created.
     async fn prepare(
-        &self,
+        &mut self,
         name: &str,
         record: &Record<'_>,
         no_stream: bool,
     ) -> Result<Option<(Stream, RecordBatch)>, Reply> {
         let mut batch = RecordBatch::new();
         batch.push(record).map_err(|error| Reply::error(format!("ERR {error}")))?;
+        if no_stream && self.db.blocking().find_stream(name).is_none() {
+            self.pass_gate().await?;
+        }
         let stream = match self.db.blocking().find_stream(name) {
             Some(stream) => stream,
             None if no_stream => return Ok(None),
@@ -156,7 +199,7 @@ impl StreamCommands {
 
     /// Commits the pending `XADD`s together and sets their replies. If the commit is rejected, commits each `XADD`
     /// alone.
-    async fn commit(&self, run: &mut Vec<PendingAppend>, replies: &mut [Reply]) {
+    async fn commit(&mut self, run: &mut Vec<PendingAppend>, replies: &mut [Reply]) {
         if run.is_empty() {
             return;
         }
@@ -170,7 +213,11 @@ impl StreamCommands {
                 }
             }
             Err(error) => run.iter().for_each(|one| replies[one.reply] = refusal(&error)),
-            Ok(ack) => self.answer(run, &ack, replies).await,
+            Ok(ack) => {
+                // This node has applied the commit, and everything before it.
+                self.gate = None;
+                self.answer(run, &ack, replies).await;
+            }
         }
         run.clear();
     }

@@ -379,20 +379,29 @@ impl Session {
         flow
     }
 
+    /// Returns true if a command reads a keyspace from the state of this node.
+    fn reads_state(&self, command: &Command) -> bool {
+        let is_batched = |database: usize| matches!(self.resp.databases.list[database].database, Database::Batched(_));
+        match (&self.transaction, command.name) {
+            (Some(transaction), "exec") => {
+                // Watched keys of other databases are compared on this node, before the transaction.
+                let compares = |watch: &Watch| watch.database != self.database && is_batched(watch.database);
+                let writes = |command: &Command| matches!(command.run, Run::Write(_));
+                self.watched.iter().any(compares)
+                    || is_batched(self.database) && !transaction.commands.list().any(writes)
+            }
+            (Some(_), _) => false,
+            (None, "watch") => is_batched(self.database),
+            (None, _) => matches!(command.run, Run::Read(_)) && is_batched(self.database),
+        }
+    }
+
     /// Lets a command that reads a keyspace on a node of a cluster wait for its barrier. Returns `None` if the command may
     /// run. A read behind a write of the same burst needs no barrier, because it runs in the log.
     #[cold]
     fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
         let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
-        let reads = match (&self.transaction, command.name) {
-            (Some(transaction), "exec") => {
-                !transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)))
-            }
-            (Some(_), _) => false,
-            (None, "watch") => true,
-            (None, _) => matches!(command.run, Run::Read(_)),
-        };
-        if !reads || !self.burst.is_empty() || !matches!(self.store(), Database::Batched(_)) {
+        if !self.burst.is_empty() || !self.reads_state(command) {
             return None;
         }
         let level = self.resp.app.config.resp_read_level;

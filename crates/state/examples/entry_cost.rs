@@ -157,7 +157,7 @@ fn transaction(count: usize, mut add: impl FnMut(&mut TransactionBuilder, usize)
 }
 
 /// Number of `SCAN`s of 1,000 keys that use up most of the steps of a batch's reads.
-const SCANS: usize = 100;
+const SCANS: usize = 60;
 
 /// Encodes a Redis transaction of `count` commands; `None` if they are too many for one.
 fn multi(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>) -> Option<Vec<u8>> {

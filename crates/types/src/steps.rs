@@ -72,7 +72,9 @@ const _: () = assert!(
     read_bytes(crate::limits::MAX_VALUE_BYTES) + written_bytes(crate::limits::MAX_VALUE_BYTES) + 10_000
         < MAX_COMMAND_STEPS
 );
-// As many deletes as a commit can have are never rejected, with the row that each of them replaces.
+// The first read behind a write may return a value of the maximum size.
+const _: () = assert!(read_bytes(crate::limits::MAX_VALUE_BYTES) + 1_000 < crate::limits::MAX_BATCH_READ_STEPS / 2);
+// A delivery that must stop has room for the next entry, which it reads to find out.
 const _: () = assert!(
     crate::limits::MAX_REDIS_DELIVERY_STEPS + read_bytes(crate::limits::MAX_VALUE_BYTES) + 4_000 < MAX_COMMAND_STEPS
 );
@@ -80,4 +82,5 @@ const _: () = assert!(
     read_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + written_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + 4_000
         < MAX_COMMAND_STEPS
 );
+// As many deletes as a commit can have are never rejected, with the row that each of them replaces.
 const _: () = assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);

@@ -197,6 +197,12 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     // Another change can still be in progress.
     wait_until("the learner is promoted", || wait(cluster.nodes[0].node.promote(learner, soon())).is_ok());
     wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == Role::Voter);
+    // A request that is repeated finds nothing to do, on the leader and on a follower.
+    for node in 0..3 {
+        let is_voter =
+            || wait(cluster.nodes[node].node.promote(learner, soon())) == Err(ClusterError::AlreadyMember(learner));
+        wait_until("the promotion is complete", is_voter);
+    }
 }
 
 /// Starts a cluster of one node, whose log no longer has its beginning.

@@ -286,6 +286,16 @@ pub(crate) struct Joined {
     pub(super) node: String,
 }
 
+/// Result of a promotion.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterPromoted)]
+pub(crate) struct Promoted {
+    /// Id of the member.
+    pub(super) node: String,
+    /// True if the member was a voter before, so that nothing changed.
+    pub(super) was_voter: bool,
+}
+
 /// Request that names a member.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -26,7 +26,7 @@ use thalweg_types::NodeId;
 
 use self::json::{
     ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonTransfer, Leading,
-    MemberList, NodeList, ReplicaList, id_of,
+    MemberList, NodeList, Promoted, ReplicaList, id_of,
 };
 use crate::{
     body,
@@ -153,17 +153,21 @@ fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {
     found.is_some_and(|member| member.node == own)
 }
 
-/// Handles `POST /v1/cluster/promote`: makes a learner a voter.
+/// Handles `POST /v1/cluster/promote`: makes a learner a voter. A voter stays one, so that the request can be repeated.
 #[utoipa::path(
     post, path = "/v1/cluster/promote", params(Timeout), request_body = JsonMember, security(("admin_token" = [])),
-    responses((status = 204, description = "The node is a voter."))
+    responses((status = 200, description = "The node is a voter.", body = Promoted))
 )]
 pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
     let handle = handle(app)?;
     let request: JsonMember = sent(app, call).await?;
     let member = member(handle, &request.node)?;
-    handle.promote(member.node, deadline(call)?).await?;
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    let was_voter = match handle.promote(member.node, deadline(call)?).await {
+        Ok(()) => false,
+        Err(ClusterError::AlreadyMember(_)) => true,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(reply::json_of(StatusCode::OK, &Promoted { node: id_of(member.node), was_voter }))
 }
 
 /// Handles `POST /v1/cluster/remove`: removes a member.

@@ -8,7 +8,7 @@ use thalweg_serving::{
 };
 
 use super::{
-    find,
+    find_to_change,
     json::{JsonFetch, delivered},
     sent,
 };
@@ -28,7 +28,7 @@ use crate::{
 )]
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonFetch = sent(app, call).await?;
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
     let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;

@@ -30,7 +30,7 @@ use crate::{
     call::{Answer, Call},
     describe::{Acked, GroupPath, Level, StreamPath},
     parse::{Cursor, ListQuery, name_segment},
-    reading, reply,
+    read_gate, reading, reply,
 };
 
 /// Returns the names of the stream and the group in a path.
@@ -42,10 +42,16 @@ fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
     Ok((name_segment(stream)?, name_segment(group)?))
 }
 
+/// Finds the consumer group of a read.
 fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
     call.no_query()?;
     let (stream, group) = names(call)?;
     find_named(app.db.blocking(), &stream, &group)
+}
+
+/// Finds the consumer group that a command names.
+async fn find_to_change(app: &App, call: &Call) -> Result<Group, ApiError> {
+    read_gate::look_up(app, call, || find(app, call)).await
 }
 
 /// Finds a consumer group by the name of its stream and its own name.
@@ -162,7 +168,7 @@ fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
 )]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let config = changed(&group, sent)?;
     let ack = app.db.configure_group(&group, &config, call.level(app)?).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
@@ -182,7 +188,7 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
 /// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.
 #[utoipa::path(delete, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let ack = app.db.delete_group(&group, call.level(app)?).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
@@ -196,7 +202,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 )]
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let settled = app.db.ack_group(&group, &settlements, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
@@ -211,7 +217,7 @@ pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let settled = app.db.nack_group(&group, &settlements, again, &sent.reason, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
@@ -224,7 +230,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
 )]
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let extended = app.db.extend_group(&group, &attempts, by, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
 }
@@ -236,7 +242,7 @@ pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
 )]
 pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
-    let group = find(app, call)?;
+    let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let cursor = app.db.seek_group(&group, to, level).await?;
     Ok(shown(StatusCode::OK, &json!({ "cursor": cursor.0 }), level))

@@ -27,6 +27,7 @@ use crate::{
     json::{push_number, push_text},
     pages::Running,
     parse::PushQuery,
+    read_gate,
     record_json::push_json,
     shapes::Delivered,
 };
@@ -38,11 +39,11 @@ use crate::{
             description = "One Delivered per event or line, within the credit, as `Accept` requests.",
             content((String = EVENTS), (Delivered = NDJSON))))
 )]
-pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "deliveries")?;
     let (stream, group) = names(call)?;
-    let group = find_named(app.db.blocking(), &stream, &group)?;
+    let group = read_gate::look_up(app, call, || find_named(app.db.blocking(), &stream, &group)).await?;
     let level = call.level(app)?;
     let follower = Follower::admit(app, call)?;
     let mut request = PushRequest {

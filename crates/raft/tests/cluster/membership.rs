@@ -51,6 +51,36 @@ fn a_learner_is_promoted_when_it_has_caught_up() {
 }
 
 #[test]
+fn a_repeated_promotion_is_confirmed_only_once_the_first_is_complete() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        cluster.write(&put("k", b"v")).await;
+        leader.consensus.add_learner(NodeId(4), NodeInfo::at("node4:1")).await.unwrap();
+        cluster.start(4).await;
+        let caught_up = || {
+            let status = leader.consensus.status();
+            let learner = &status.members[&NodeId(4)];
+            (learner.matched == status.last.map(|last| last.index) && learner.last_answer.is_some()).then_some(())
+        };
+        cluster.wait("the learner", caught_up).await;
+        // The others count as alive for a while, but no majority has the change.
+        for id in (1..=3).filter(|id| *id != leader.id) {
+            cluster.lose_power(id, 8).await;
+        }
+        let first = leader.consensus.promote(NodeId(4));
+        let repeated = async {
+            let votes = || leader.consensus.status().members[&NodeId(4)].votes.then_some(());
+            cluster.wait("the change in the leader's log", votes).await;
+            leader.consensus.promote(NodeId(4)).await
+        };
+        let ended = futures_util::future::select(std::pin::pin!(repeated), std::pin::pin!(first)).await;
+        let futures_util::future::Either::Left((repeated, _)) = ended else { panic!("the first one has ended") };
+        assert!(matches!(repeated, Err(ChangeError::InProgress | ChangeError::NotLeader { .. })), "{repeated:?}");
+    });
+}
+
+#[test]
 fn a_removed_voter_does_not_come_back() {
     run(async {
         let cluster = Cluster::founded(3).await;

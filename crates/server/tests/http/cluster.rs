@@ -104,13 +104,85 @@ async fn reads_wait_for_their_level_and_show_a_revision() {
 #[tokio::test]
 async fn a_follower_looks_up_names_behind_a_barrier_and_a_leader_without() {
     let member = Member::start().await;
-    member.node.put("/v1/streams/s", b"").await;
+    member.node.put("/v1/streams/s/groups/g", b"").await.is(201);
     member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
     let fetch = json!({ "member": "m" });
-    member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.refused(404, "no_such_group", "fix");
+    member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.is(200);
     member.cluster.change(|report| report.leader = Some(NodeId(2)));
     member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.refused(503, "no_leader", "retry");
     member.node.put("/v1/kv/k/a", b"1").await.is(204);
+}
+
+/// Another node may lead already, and this one not know it.
+#[tokio::test]
+async fn a_leader_that_does_not_find_a_name_looks_again_behind_a_barrier() {
+    let member = Member::start().await;
+    member.node.put("/v1/streams/s", b"").await.is(201);
+    let json = [("content-type", "application/json")];
+    let settled = r#"{"attempts":[{"attempt":1}]}"#;
+    let acks = r#"{"then":[{"op":"ack","stream":"s","group":"g","attempts":[{"attempt":1}]}]}"#;
+    let requests = [
+        ("DELETE", "/v1/kv/none/a", "", 204),
+        ("DELETE", "/v1/kv/none?prefix=a", "", 200),
+        ("PATCH", "/v1/kv/none/a?ttl=1", "", 404),
+        ("PATCH", "/v1/keyspaces/none", "{}", 404),
+        ("DELETE", "/v1/keyspaces/none", "", 404),
+        ("PATCH", "/v1/streams/none", "{}", 404),
+        ("DELETE", "/v1/streams/none", "", 404),
+        ("POST", "/v1/streams/none/trim", r#"{"before":1}"#, 404),
+        ("PATCH", "/v1/streams/s/groups/g", "{}", 404),
+        ("DELETE", "/v1/streams/s/groups/g", "", 404),
+        ("POST", "/v1/streams/s/groups/g/fetch", "{}", 404),
+        ("POST", "/v1/streams/s/groups/g/ack", settled, 404),
+        ("POST", "/v1/streams/s/groups/g/nack", settled, 404),
+        ("POST", "/v1/streams/s/groups/g/extend", r#"{"attempts":[1],"by_seconds":1}"#, 404),
+        ("POST", "/v1/streams/s/groups/g/seek", r#"{"to":{"offset":4}}"#, 404),
+        ("GET", "/v1/streams/s/groups/g/push", "", 404),
+        ("POST", "/v1/txn", acks, 404),
+    ];
+    for (method, target, body, without) in requests {
+        member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+        let reply = member.node.call(method, target, &json, body.as_bytes()).await;
+        assert_eq!(reply.status, 503, "{method} {target}: {reply:?}");
+        member.cluster.set(Barriers::Open);
+        let reply = member.node.call(method, target, &json, body.as_bytes()).await;
+        assert_eq!(reply.status, without, "{method} {target}: {reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_only_reads_is_a_read_on_the_leader_too() {
+    let member = Member::start().await;
+    member.node.put("/v1/kv/k/a", b"1").await.is(204);
+    let reading = json!({
+        "conditions": [{ "keyspace": "k", "key": "a", "expect": "present" }],
+        "then": [{ "op": "get", "keyspace": "k", "key": "a" }],
+        "else": [{ "op": "scan", "keyspace": "k" }],
+    });
+    let writing = json!({ "then": [{ "op": "get", "keyspace": "k", "key": "a" }],
+        "else": [{ "op": "put", "keyspace": "k", "key": "a", "value": "2" }] });
+    let send = async |body: &Value, level: &str| {
+        let headers = [("content-type", "application/json"), ("thalweg-read", level), ("thalweg-timeout", "0")];
+        let headers = if level.is_empty() { &headers[..1] } else { &headers[..] };
+        member.node.call("POST", "/v1/txn", headers, body.to_string().as_bytes()).await
+    };
+    let before = member.cluster.begun();
+    let reply = send(&reading, "").await.is(200);
+    assert_eq!((reply.header("thalweg-shown"), &reply.json()["results"][0]["value"]), ("7", &json!("1")));
+    assert_eq!(member.cluster.begun(), before + 1, "reads are linearizable by default");
+    assert!(!send(&writing, "").await.is(200).headers.contains_key("thalweg-shown"));
+    assert_eq!(member.cluster.begun(), before + 1, "the log orders it");
+    member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    for leader in [1, 2] {
+        member.cluster.change(|report| report.leader = Some(NodeId(leader)));
+        send(&reading, "").await.refused(503, "no_leader", "retry");
+        send(&reading, "lease").await.refused(503, "no_leader", "retry");
+        assert_eq!(send(&reading, "stale").await.is(200).header("thalweg-shown"), "7");
+        send(&reading, "at-least=7").await.is(200);
+        send(&reading, "fresh").await.refused(400, "bad_header", "fix");
+    }
+    send(&writing, "").await.refused(503, "no_leader", "retry");
+    send(&writing, "stale").await.refused(503, "no_leader", "retry");
 }
 
 #[tokio::test]
@@ -179,7 +251,10 @@ async fn members_are_added_promoted_and_removed() {
     ] {
         member.post("join", &wrong).await.refused(400, "bad_json", "fix");
     }
-    member.post("promote", &json!({ "node": "new" })).await.is(204);
+    for was_voter in [false, true] {
+        let promoted = member.post("promote", &json!({ "node": "new" })).await.is(200).json();
+        assert_eq!(promoted, json!({ "node": "00000000000000ff", "was_voter": was_voter }));
+    }
     member.post("promote", &json!({ "node": "n9" })).await.refused(404, "no_such_member", "fix");
     let leader = member.post("transfer", &json!({ "to": "0000000000000002" })).await.is(200).json();
     assert_eq!(leader, json!({ "leader": "0000000000000002" }));
@@ -225,7 +300,7 @@ async fn events_are_streamed_and_resumed() {
     client.send("GET", "/v1/cluster/events", &[], b"").await;
     client.head().await.is(200);
     assert_eq!(event(&mut client).await, ": following\n\n");
-    member.post("promote", &json!({ "node": "n3" })).await.is(204);
+    member.post("promote", &json!({ "node": "n3" })).await.is(200);
     let promoted = event(&mut client).await;
     holds(&promoted, "id: 1\nevent: promoted\n");
     holds(&promoted, "\"name\":\"n3\"");

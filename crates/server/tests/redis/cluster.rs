@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use thalweg_server::cluster::ClusterError;
+use thalweg_server::{
+    cluster::ClusterError,
+    config::{RespDatabases, Setting},
+};
 use thalweg_types::ReadLevel;
 
 use crate::support::{
@@ -97,6 +100,61 @@ async fn a_transaction_that_only_reads_ends_with_the_error_of_its_barrier() {
     assert_eq!(replies[3], "-ERR EXEC without MULTI", "the transaction is over");
     cluster.set(Barriers::Open);
     assert_eq!(client.pipeline(&["MULTI", "GET a", "EXEC"]).await[2], "*1 $1 1");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn watched_keys_of_other_databases_are_compared_behind_a_barrier() {
+    let (fake, cluster, _) = FakeCluster::new();
+    let node = Node::in_cluster(cluster, |config| {
+        serving(config);
+        config.resp_databases = RespDatabases::parse("0=keyspace:redis,1=cache:c,2=keyspace:two").unwrap();
+    });
+    let node = node.await;
+    let mut client = Resp::connect(&node).await;
+    for own in ["2", "1"] {
+        assert_eq!(client.pipeline(&["SELECT 0", "WATCH a"]).await, ["+OK", "+OK"]);
+        let select = format!("SELECT {own}");
+        assert_eq!(client.pipeline(&[&select, "MULTI", "SET b 1"]).await, ["+OK", "+OK", "+QUEUED"]);
+        fake.set(Barriers::Failing(ClusterError::NoLeader));
+        let reply = client.call("EXEC").await;
+        assert!(reply.starts_with("-CLUSTERDOWN "), "{own}: {reply}");
+        fake.set(Barriers::Open);
+        assert_eq!(client.call("EXISTS b").await, ":0", "nothing was executed");
+        assert_eq!(client.pipeline(&["SELECT 0", "WATCH a", &select, "MULTI", "SET b 1", "EXEC"]).await[5], "*1 +OK");
+        assert_eq!(client.call("DEL b").await, ":1");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn native_streams_are_read_behind_a_barrier_also_in_a_burst() {
+    let (fake, cluster, _) = FakeCluster::new();
+    let node = Node::in_cluster(cluster, |config| {
+        serving(config);
+        config.resp_databases = RespDatabases::parse("0=streams").unwrap();
+    });
+    let node = node.await;
+    let mut client = Resp::connect(&node).await;
+    fake.set(Barriers::Failing(ClusterError::NoLeader));
+    // Only the first of these bursts commits something before its read.
+    let replies = client.pipeline(&["XADD s * f v", "XLEN s"]).await;
+    assert_eq!(replies[1], ":1", "{replies:?}");
+    for burst in [
+        &["XADD none NOMKSTREAM * f v", "XLEN none"][..],
+        &["XTRIM none MAXLEN 0", "XLEN none"],
+        &["XTRIM s MAXLEN 5", "XLEN s"],
+        &["XTRIM s", "XLEN s"],
+    ] {
+        let replies = client.pipeline(burst).await;
+        assert!(replies[1].starts_with("-CLUSTERDOWN "), "{burst:?}: {replies:?}");
+        assert!(burst[0] == "XTRIM s" || replies[0] == replies[1], "{burst:?}: {replies:?}");
+    }
+    fake.set(Barriers::Open);
+    assert_eq!(
+        client.pipeline(&["XADD none NOMKSTREAM * f v", "XLEN none", "XTRIM s MAXLEN 0"]).await,
+        ["$-1", ":0", ":1"]
+    );
     node.stop().await;
 }
 

@@ -221,7 +221,9 @@ impl ClusterHandle for FakeCluster {
     fn promote(&self, node: NodeId, _: Instant) -> ClusterFuture<()> {
         let mut report = self.lock();
         let member = report.members.iter_mut().find(|member| member.node == node).unwrap();
-        member.role = Role::Voter;
+        if std::mem::replace(&mut member.role, Role::Voter) == Role::Voter {
+            return done(Err(ClusterError::AlreadyMember(node)));
+        }
         self.events.push(2, Event::Promoted(node));
         done(Ok(()))
     }

@@ -67,7 +67,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// otherwise.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 
-    /// Makes a learner a voter. Fails if the learner's lag is large.
+    /// Makes a learner a voter. Fails if the learner's lag is large, and with [`ClusterError::AlreadyMember`] if the member
+    /// is a voter and the change that made it one is complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
     /// Removes a member for good. Its id is never used again.

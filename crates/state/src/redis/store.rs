@@ -12,7 +12,7 @@ use thalweg_redis::{
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{Outcome, RedisBatch, offset_within},
-    limits::{MAX_COMMAND_STEPS, MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, REDIS_REPLY_ITEM_BYTES},
+    limits::{MAX_BATCH_READ_STEPS, MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, REDIS_REPLY_ITEM_BYTES},
     steps::{OPERATION, items, read_bytes, written_bytes},
 };
 
@@ -189,7 +189,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     /// Performs a read outside of transactions, the command with this number in the batch, without any effect on the rest
     /// of the batch. Returns [`SKIPPED`] where nobody waits for the reply.
     ///
-    /// The reads of a batch have a budget of [`MAX_COMMAND_STEPS`]. A read that takes more than half of what is left of it
+    /// The reads of a batch have a budget of [`MAX_BATCH_READ_STEPS`]. A read that takes more than half of what is left of it
     /// gets an error reply.
     pub(crate) fn read_apart(
         &mut self,
@@ -201,14 +201,15 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             return Ok(SKIPPED);
         }
         // A read that is too expensive leaves as much for the others.
-        let budget = (MAX_COMMAND_STEPS - self.reads.steps.min(MAX_COMMAND_STEPS)) / 2;
+        let budget = MAX_BATCH_READ_STEPS.saturating_sub(self.reads.steps) / 2;
         let command_budget = self.applying.applier.staged.meter().begin_read(budget);
         let seed = mix(self.revision.0 ^ u64::from(number) << 40);
         let (seeds, bytes) = (self.seeds.replace(seed), self.read_bytes.replace(self.reads.bytes));
         self.applying.charge(OPERATION + items(args.len()));
-        let reply = match run_read(self, command, args).map_err(failure) {
-            Ok(reply) => self.within_bounds(reply),
-            Err(error) => return Err(error),
+        // Without steps a read is not begun: opening its scan alone would cost many of them.
+        let reply = match self.check_steps() {
+            Ok(()) => self.within_bounds(run_read(self, command, args).map_err(failure)?),
+            Err(_) => SKIPPED,
         };
         let reply = if self.check_steps().is_err() { Reply::error(TOO_MANY_READS) } else { reply };
         self.seeds.set(seeds);

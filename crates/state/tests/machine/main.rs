@@ -39,6 +39,7 @@ mod time_model;
 mod time_transactions;
 mod transactions;
 mod upgrade;
+mod version_one;
 mod versions;
 mod visible;
 mod workload;

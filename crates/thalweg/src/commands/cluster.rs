@@ -85,7 +85,7 @@ pub enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
-    /// Make a learner a voter
+    /// Make a learner a voter; a voter stays one
     Promote {
         /// Name or id of the learner
         node: String,
@@ -253,8 +253,11 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
             render::print_result(&reply, place.json, || text(&reply["token"]))
         }
         ClusterAction::Promote { node, token, place } => {
-            change("promote", &json!({ "node": node }), token, place)?;
-            done(&json!({ "promoted": node }), place, || format!("{node} is a voter"))
+            let reply = change("promote", &json!({ "node": node }), token, place)?;
+            let was_voter = reply["was_voter"] == true;
+            done(&json!({ "promoted": node, "was_voter": was_voter }), place, || {
+                format!("{node} is a voter{}", if was_voter { " already" } else { "" })
+            })
         }
         ClusterAction::Remove { node, force, token, place } => {
             change("remove", &json!({ "node": node, "force": force }), token, place)?;

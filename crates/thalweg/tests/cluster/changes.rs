@@ -147,6 +147,10 @@ fn a_learner_stays_one_until_it_is_promoted_and_events_are_watched() {
     until("the learner is promoted", || cluster.cli(0, &["promote", "n1"]).code == Some(0) || votes());
     until("it votes", votes);
     watch.until("promoted", &id);
+    until("a repeated command succeeds", || {
+        let again = cluster.cli(0, &["promote", "n1"]);
+        again.code == Some(0) && again.out.contains("n1 is a voter already")
+    });
     cluster.until_voters(2);
     cluster.take(number).kill();
     watch.until("down", &id);

@@ -1,0 +1,86 @@
+//! The gate of reads on a node that is a member of a cluster.
+//!
+//! Owns: the read barrier, the level that a request states, and the header with the revision that a read shows. Does not own:
+//! the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)), and which operations need one
+//! (`dispatch`).
+//!
+//! A node that leads may have been replaced without knowing it. It finds out when it proposes a command, so a write needs no
+//! barrier. But an answer that it gives without a command needs one: a read, also if the read is a transaction, and the
+//! answer that a name does not exist ([`look_up`]).
+//!
+//! Invariant: a node without a cluster waits for no barrier.
+
+use std::time::Instant;
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, Response, StatusCode},
+};
+use thalweg_serving::{app::App, cluster::Cluster, error::ApiError, limits::DEFAULT_WAIT};
+use thalweg_types::{ReadLevel, Revision};
+
+use crate::{call::Call, parse::ParseError};
+
+/// Header with the level of a read.
+const READ: HeaderName = HeaderName::from_static("thalweg-read");
+/// Header of a reply with the revision that it shows, or a later one.
+const SHOWN: HeaderName = HeaderName::from_static("thalweg-shown");
+
+/// Waits until a transaction may begin on this node, if the node is a member of a cluster. Returns the revision that a
+/// transaction shows at least if it only reads.
+pub(crate) async fn before_transaction(app: &App, call: &Call, only_reads: bool) -> Result<Option<Revision>, ApiError> {
+    match &app.cluster {
+        None => Ok(None),
+        Some(cluster) if only_reads => may_read(cluster, app, call).await.map(Some),
+        Some(cluster) => may_look_up(cluster, call).await.map(|()| None),
+    }
+}
+
+/// Adds the revision that a read shows to its reply.
+pub(crate) fn showing(mut response: Response<Body>, shown: Option<Revision>) -> Response<Body> {
+    if let Some(shown) = shown {
+        response.headers_mut().insert(SHOWN, HeaderValue::from(shown.0));
+    }
+    response
+}
+
+/// Finds the object that a command names. If a member of a cluster does not have it, another leader may have created it. So
+/// the member waits for a linearizable read and looks again, before it reports that the name does not exist.
+pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result<T, ApiError>) -> Result<T, ApiError> {
+    let found = find();
+    let is_missing = matches!(&found, Err(error) if error.status == StatusCode::NOT_FOUND);
+    let Some(cluster) = app.cluster.as_ref().filter(|_| is_missing) else { return found };
+    drop(found);
+    Box::pin(barrier(cluster, ReadLevel::Linearizable, call)).await?;
+    find()
+}
+
+/// Waits until this node may look up the names of a command. Then the command goes to the leader.
+pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), ApiError> {
+    if cluster.handle.leads() {
+        return Ok(());
+    }
+    barrier(cluster, ReadLevel::Linearizable, call).await.map(drop)
+}
+
+/// Waits until a read may begin at the level that its request states. Returns the revision that it shows at least.
+pub(crate) async fn may_read(cluster: &Cluster, app: &App, call: &Call) -> Result<Revision, ApiError> {
+    barrier(cluster, level(app, call)?, call).await
+}
+
+async fn barrier(cluster: &Cluster, level: ReadLevel, call: &Call) -> Result<Revision, ApiError> {
+    match cluster.handle.try_read(level) {
+        Some(revision) => Ok(revision),
+        None => Ok(cluster.handle.read(level, Instant::now() + call.timeout()?.unwrap_or(DEFAULT_WAIT)).await?),
+    }
+}
+
+/// Returns the level that a read states, or else the server's default.
+fn level(app: &App, call: &Call) -> Result<ReadLevel, ApiError> {
+    let Some(text) = call.header(&READ) else { return Ok(app.config.read_level) };
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+    parsed.ok_or_else(|| {
+        let expected = "linearizable, lease, stale or at-least=REVISION";
+        ParseError::BadHeader { name: "Thalweg-Read", expected }.into()
+    })
+}
