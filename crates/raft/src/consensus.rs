@@ -187,12 +187,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
 
-    /// Returns the reason why consensus has ended on this node; `None` while it runs.
+    /// Returns the error with which consensus has ended on this node; `None` while it runs, and after [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let metrics = self.0.raft.metrics();
         let running = metrics.borrow_watched().running_state.clone();
-        running.err().map(|error| error.to_string())
+        running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())
     }
 
     /// Returns the member.
@@ -329,7 +329,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Tells the member which node leads, until consensus ends.
+    /// Tells the member which node leads, until consensus ends. Then the member rejects proposals, and shows the reason.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
@@ -340,6 +340,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         let term = self.0.member.leadership().term();
         self.0.member.set_leadership(Leadership::Follower { leader: None, term });
+        if let Some(reason) = self.failure() {
+            self.0.member.end(&format!("consensus has ended on this node: {reason}; restart the node"));
+        }
     }
 
     /// Returns the error of consensus that has ended.

@@ -57,7 +57,7 @@ pub use members::{ConsensusStatus, MemberStatus, Removal};
 pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use recovery::Base;
-pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
+pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};
 pub use store::{LogStore, StoreOptions};
 pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;
