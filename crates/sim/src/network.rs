@@ -212,7 +212,10 @@ impl Links {
             let facts = network.node(self.from).map(|node| node.own_facts());
             spawn(self.from, async move {
                 if link.carry(link.from, link.to, Duration::ZERO).await.is_ok() {
-                    if let (Some(facts), Some(node)) = (facts, network.node(link.to)) {
+                    if let (Some(mut facts), Some(node)) = (facts, network.node(link.to)) {
+                        if network.0.plant == Some(Plant::LeaderClock) {
+                            facts.wall = node.own_facts().wall;
+                        }
                         node.report(NodeId(link.from), facts);
                     }
                     network.hearing(link.to, link.from, |hearing| {
