@@ -16,7 +16,7 @@ use thalweg_types::NodeId;
 use crate::detector::{Detector, DetectorOptions, NodeState, StateChange};
 
 struct Inner {
-    lease: Duration,
+    deaf_after: Duration,
     started: Instant,
     hearings: RefCell<BTreeMap<NodeId, Hearing>>,
     detector: RefCell<Detector>,
@@ -27,9 +27,9 @@ struct Inner {
 pub(crate) struct Ears(Rc<Inner>);
 
 impl Ears {
-    pub fn new(lease: Duration, options: DetectorOptions) -> Self {
+    pub fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
         let (hearings, detector) = (RefCell::default(), RefCell::new(Detector::new(options)));
-        Self(Rc::new(Inner { lease, started: Instant::now(), hearings, detector }))
+        Self(Rc::new(Inner { deaf_after, started: Instant::now(), hearings, detector }))
     }
 
     fn now(&self) -> Duration {
@@ -38,7 +38,7 @@ impl Ears {
 
     fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut Hearing, Duration) -> T) -> T {
         let mut hearings = self.0.hearings.borrow_mut();
-        let hearing = hearings.entry(node).or_insert_with(|| Hearing::new(self.0.lease));
+        let hearing = hearings.entry(node).or_insert_with(|| Hearing::new(self.0.deaf_after));
         act(hearing, self.now())
     }
 

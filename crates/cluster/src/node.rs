@@ -256,7 +256,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         Some(_) => "tls with the secret",
     };
     let credentials = Rc::new(credentials);
-    let ears = Ears::new(options.consensus.lease(), options.detector);
+    let ears = Ears::new(options.consensus.deaf_after(), options.detector);
     let events = Events(events);
     let network = Network::new(Rc::clone(&credentials), ears.clone());
     let queue = Arc::new(SyncQueue::<Rt>::new(log));

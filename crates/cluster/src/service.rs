@@ -182,6 +182,7 @@ impl Requests {
             let frame = Append::decode_body(&body)?;
             self.ears.heard(from, frame.heard);
             if self.ears.is_deaf(from) {
+                self.consensus.ignored_deaf(from);
                 let text = "this node ignores a leader that does not hear it";
                 return Err(Refusal::new(Action::Retry, "deaf_leader", text));
             }

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_engine::{
     Database,
-    snapshot::{Compression, Install, Snapshot, SnapshotOptions},
+    snapshot::{Compression, Install, InstallError, Snapshot, SnapshotOptions},
 };
-use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
+use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
@@ -204,15 +204,28 @@ impl SnapshotWriter for ChunkWriter {
         .boxed_local()
     }
 
-    fn install(mut self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
+    fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>> {
         async move {
-            let install = self.install.take().ok_or_else(ended)?;
-            let installed = blocking(move || install.finish().map_err(io::Error::other)).await?;
+            let mut install = self.install.take().ok_or_else(ended)?;
+            let (install, finished) = blocking(move || {
+                let finished = install.finish();
+                Ok((install, finished))
+            })
+            .await?;
+            let installed = match finished {
+                Ok(installed) => installed,
+                Err(error @ InstallError::NotSwitched { .. }) => {
+                    tracing::warn!(%error, "a snapshot could not be installed");
+                    self.install = Some(install);
+                    return Ok(Switch::Failed(io::Error::other(error)));
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            };
             if let Some(leftover) = installed.leftover {
                 tracing::warn!(%leftover, "files of the state before a snapshot could not be removed");
             }
             tracing::info!(from = %installed.from, index = installed.applied.index.0, "installed a snapshot");
-            Ok(())
+            Ok(Switch::Done)
         }
         .boxed_local()
     }

@@ -28,6 +28,15 @@ pub(crate) const PARENT: &str = "state/default";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StateDir(u64);
 
+/// Error of a switch to another state directory.
+#[derive(Debug)]
+pub(crate) enum SwitchError {
+    /// The file could not be renamed, and still names the former directory. The switch can be repeated.
+    NotSwitched(io::Error),
+    /// Only the next open shows which directory is the current one, so both must be kept.
+    Unknown(io::Error),
+}
+
 impl StateDir {
     /// The state directory of a node that has never installed a snapshot.
     pub(crate) const FIRST: Self = Self(0);
@@ -69,14 +78,20 @@ impl StateDir {
     #[cfg(test)]
     pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.prepare(disk)?;
-        Self::switch_to_prepared(disk)
+        self.switch_to_prepared(disk).map_err(|(SwitchError::NotSwitched(error) | SwitchError::Unknown(error))| error)
     }
 
-    /// Makes the directory that was prepared last the current one, also after a power loss. After an error, only the next
-    /// open shows which directory is the current one, so both must be kept.
-    pub(crate) fn switch_to_prepared(disk: &Arc<dyn Disk>) -> io::Result<()> {
-        disk.rename(TEMPORARY, FILE)?;
-        disk.sync_dir("")
+    /// Makes this directory, which was prepared last, the current one, also after a power loss.
+    pub(crate) fn switch_to_prepared(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
+        if let Err(error) = disk.rename(TEMPORARY, FILE) {
+            match Self::read(disk) {
+                Ok(found) if found != self => return Err(SwitchError::NotSwitched(error)),
+                Ok(_) => {}
+                Err(_) => return Err(SwitchError::Unknown(error)),
+            }
+        }
+        // A failed fsync is not repeated: the next one can succeed although the rename is not on the disk.
+        disk.sync_dir("").map_err(SwitchError::Unknown)
     }
 
     /// Gives up a prepared switch. A file that cannot be removed has no effect.
@@ -112,7 +127,10 @@ impl StateDir {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_disk::SimDisk;
+    use thalweg_disk::{
+        SimDisk,
+        sim::{Errno, Fault, Operation},
+    };
 
     use super::*;
 
@@ -128,6 +146,23 @@ mod tests {
         for number in ["-1", "+3", "03", "3 ", "18446744073709551615", "3\n\n"] {
             assert_eq!(StateDir::decode(&format!("thalweg state 1\ndirectory {number}\n")), None, "{number:?}");
         }
+    }
+
+    #[test]
+    fn a_failed_rename_changes_nothing_and_can_be_repeated() {
+        let sim = SimDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        disk.create_dir(PARENT).unwrap();
+        StateDir(1).make_current(&disk).unwrap();
+        StateDir(2).prepare(&disk).unwrap();
+        sim.fail(Fault::new(Operation::Rename, 1, Errno::Io));
+        assert!(matches!(StateDir(2).switch_to_prepared(&disk), Err(SwitchError::NotSwitched(_))));
+        assert_eq!(StateDir::read(&disk).unwrap(), StateDir(1));
+        StateDir(2).switch_to_prepared(&disk).unwrap();
+        assert_eq!(StateDir::read(&disk).unwrap(), StateDir(2));
+        StateDir(3).prepare(&disk).unwrap();
+        sim.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
+        assert!(matches!(StateDir(3).switch_to_prepared(&disk), Err(SwitchError::Unknown(_))));
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //! Owns: the order in which committed entries and snapshots reach the member. Does not own: applying (`replica::Member`).
 //!
 //! Entries are applied on the consensus thread. An entry is in this node's log before openraft passes it here.
+//!
+//! Once a snapshot comes here, openraft counts its entries as applied, so an install that fails ends consensus. Before that,
+//! a switch that has changed nothing is tried again after each of [`SWITCH_PAUSES`]. Nothing is applied meanwhile.
 
-use std::{fmt, io, rc::Rc};
+use std::{fmt, io, rc::Rc, time::Duration};
 
 use futures_util::{Stream, StreamExt};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
     async_runtime::AsyncRuntime,
     storage::{EntryResponder, RaftStateMachine},
+    type_config::TypeConfigExt,
 };
 use thalweg_replica::{Member, Membership};
 use thalweg_state::membership::LogId;
@@ -20,9 +24,13 @@ use crate::{
     applied::AppliedWatch,
     convert::{raft_log_id, raft_membership},
     reader::LogReader,
-    snapshots::{SnapshotHandle, Snapshots},
+    snapshots::{SnapshotHandle, SnapshotWriter, Snapshots, Switch},
     types::{RaftLogId, RaftSnapshot, Response, SnapshotMeta, StoredMembership, Types},
 };
+
+/// Times after which a failed switch to the state of a snapshot is tried again.
+const SWITCH_PAUSES: [Duration; 4] =
+    [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
 /// openraft's handle of a group.
 pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
@@ -119,7 +127,7 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
         };
         let writer = writer.borrow_mut().take();
         let writer = writer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the snapshot was installed"))?;
-        writer.install().await?;
+        switch::<Rt>(writer).await?;
         let (found, _) = self.position()?;
         if found != meta.last_log_id {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot has another position than it said"));
@@ -134,6 +142,20 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
         self.snapshot()
+    }
+}
+
+/// Replaces the live state with that of a snapshot.
+async fn switch<Rt: AsyncRuntime>(mut writer: Box<dyn SnapshotWriter>) -> io::Result<()> {
+    for pause in SWITCH_PAUSES {
+        match writer.install().await? {
+            Switch::Done => return Ok(()),
+            Switch::Failed(_) => Types::<Rt>::sleep(pause).await,
+        }
+    }
+    match writer.install().await? {
+        Switch::Done => Ok(()),
+        Switch::Failed(error) => Err(error),
     }
 }
 

@@ -32,6 +32,7 @@ use crate::{
     barriers::Barriers,
     bell::Bell,
     convert::snapshot_meta,
+    elections::Elections,
     error::StartError,
     facts::Facts,
     forward::Forwarder,
@@ -45,7 +46,7 @@ use crate::{
 };
 
 /// Leases without an answer of a majority after which a leader takes no proposals.
-const LOST_LEASES: u32 = 3;
+const LOST_LEASES: u32 = 2;
 
 /// Parts of a node that consensus works with.
 pub struct ConsensusParts<Rt: AsyncRuntime, N> {
@@ -90,6 +91,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     /// Term in which this node leads or has led, and since when.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub facts: Facts<Rt>,
+    pub elections: Elections<Rt>,
     pub is_stopped: Cell<bool>,
 }
 
@@ -160,6 +162,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             is_changing: Cell::new(false),
             led_since: Cell::new((Term::ZERO, now)),
             facts: Facts::default(),
+            elections: Elections::default(),
             is_stopped: Cell::new(false),
         };
         let consensus = Self(Rc::new(inner));
@@ -187,12 +190,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
 
-    /// Returns the reason why consensus has ended on this node; `None` while it runs.
+    /// Returns the error with which consensus has ended on this node; `None` while it runs, and after [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let metrics = self.0.raft.metrics();
         let running = metrics.borrow_watched().running_state.clone();
-        running.err().map(|error| error.to_string())
+        running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())
     }
 
     /// Returns the member.
@@ -242,7 +245,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if self.must_not_vote(&request) {
             return Ok(self.refused_vote());
         }
-        self.0.raft.vote(request).await
+        let wanted = request.vote;
+        let answer = self.0.raft.vote(request).await?;
+        self.note_vote(&wanted, &answer);
+        Ok(answer)
     }
 
     /// Serves a candidate's question whether this node would vote for it.
@@ -253,7 +259,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if self.must_not_vote(&request) {
             return Ok(self.refused_vote());
         }
-        self.0.raft.pre_vote(request).await
+        let answer = self.0.raft.pre_vote(request).await?;
+        self.note_pre_vote(&answer);
+        Ok(answer)
     }
 
     /// Serves a leader's request to take over.
@@ -329,7 +337,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Tells the member which node leads, until consensus ends.
+    /// Tells the member which node leads, until consensus ends. Then the member rejects proposals, and shows the reason.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
@@ -340,6 +348,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         let term = self.0.member.leadership().term();
         self.0.member.set_leadership(Leadership::Follower { leader: None, term });
+        if let Some(reason) = self.failure() {
+            self.0.member.end(&format!("consensus has ended on this node: {reason}; restart the node"));
+        }
     }
 
     /// Returns the error of consensus that has ended.

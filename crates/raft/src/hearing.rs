@@ -4,7 +4,7 @@
 //!
 //! A leader whose messages arrive, but which receives none, keeps its followers quiet and commits nothing. Each node sends
 //! numbered pings, and each frame carries the number of the last ping that its sender has received from its recipient. A
-//! peer is deaf if a ping was sent to it more than one lease ago and it has heard neither that ping nor a later one.
+//! peer is deaf if a ping was sent to it longer ago than a given time, and it has heard neither that ping nor a later one.
 //!
 //! Numbers of pings only rise during the run of a node. A peer that restarts begins again, see [`Hearing::reconnected`].
 
@@ -16,7 +16,8 @@ const MAX_UNHEARD: usize = 64;
 /// A node's knowledge of the hearing of one peer, over one connection.
 #[derive(Debug)]
 pub struct Hearing {
-    lease: Duration,
+    /// Time after which a peer that has not heard a ping is deaf.
+    deaf_after: Duration,
     /// Numbers and times of the pings that the peer has not heard.
     unheard: VecDeque<(u64, Duration)>,
     last_sent: u64,
@@ -27,8 +28,8 @@ pub struct Hearing {
 impl Hearing {
     /// Creates the knowledge of a new connection: no ping has been sent.
     #[must_use]
-    pub fn new(lease: Duration) -> Self {
-        Self { lease, unheard: VecDeque::new(), last_sent: 0, received: 0 }
+    pub fn new(deaf_after: Duration) -> Self {
+        Self { deaf_after, unheard: VecDeque::new(), last_sent: 0, received: 0 }
     }
 
     /// Returns the number of the next ping to the peer, which is sent at `now`.
@@ -63,10 +64,10 @@ impl Hearing {
         while self.unheard.pop_front_if(|(sent, _)| *sent <= number).is_some() {}
     }
 
-    /// Returns true if the peer has not heard this node for more than a lease, so that its appends are ignored.
+    /// Returns true if the peer has not heard this node for so long that its appends are ignored.
     #[must_use]
     pub fn is_deaf(&self, now: Duration) -> bool {
-        self.unheard.front().is_some_and(|(_, sent_at)| now.saturating_sub(*sent_at) > self.lease)
+        self.unheard.front().is_some_and(|(_, sent_at)| now.saturating_sub(*sent_at) > self.deaf_after)
     }
 }
 
@@ -74,7 +75,7 @@ impl Hearing {
 mod tests {
     use super::*;
 
-    const LEASE: Duration = Duration::from_millis(400);
+    const DEAF_AFTER: Duration = Duration::from_millis(400);
 
     fn at(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_answers_is_not_deaf() {
-        let mut hearing = Hearing::new(LEASE);
+        let mut hearing = Hearing::new(DEAF_AFTER);
         for round in 0..100 {
             let number = hearing.ping(at(round * 80));
             hearing.heard(number);
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_reconnects_has_not_heard_later_pings() {
-        let mut hearing = Hearing::new(LEASE);
+        let mut hearing = Hearing::new(DEAF_AFTER);
         let last = (0..100).map(|round| hearing.ping(at(round))).last().unwrap();
         hearing.heard(last);
         hearing.reconnected();
@@ -103,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_deaf_one_lease_after_the_first_ping_that_it_has_not_heard() {
-        let mut hearing = Hearing::new(LEASE);
+    fn a_peer_is_deaf_some_time_after_the_first_ping_that_it_has_not_heard() {
+        let mut hearing = Hearing::new(DEAF_AFTER);
         assert!(!hearing.is_deaf(at(10_000)), "nothing was sent");
         let first = hearing.ping(at(1_000));
         let second = hearing.ping(at(1_080));
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_a_peer_that_hears_again_recovers() {
-        let mut hearing = Hearing::new(LEASE);
+        let mut hearing = Hearing::new(DEAF_AFTER);
         let last = (0..1_000).map(|round| hearing.ping(at(round * 80))).last().unwrap();
         assert!(hearing.unheard.len() == MAX_UNHEARD && hearing.is_deaf(at(80_000)));
         hearing.heard(last);
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn frames_carry_the_last_ping_of_the_peer() {
-        let mut hearing = Hearing::new(LEASE);
+        let mut hearing = Hearing::new(DEAF_AFTER);
         assert_eq!(hearing.echo(), 0);
         [3, 2].into_iter().for_each(|number| hearing.received(number));
         assert_eq!(hearing.echo(), 3);

@@ -47,6 +47,13 @@ impl ConsensusOptions {
         self.max_election
     }
 
+    /// Time for which a leader may leave a ping of a follower unanswered before that follower ignores it. The follower then
+    /// still waits for the end of its lease, so together it is about the time after which a silent leader is replaced.
+    #[must_use]
+    pub const fn deaf_after(&self) -> Duration {
+        self.min_election
+    }
+
     /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader and
     /// does not know until when.
     pub(crate) fn config(&self, may_elect: bool) -> Result<Arc<Config>, StartError> {

@@ -66,9 +66,18 @@ pub trait SnapshotWriter: fmt::Debug {
     /// belongs here: the sender gets the error, and sends a snapshot again later.
     fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
     /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one. Afterwards
-    /// the state's applied position is that of the snapshot. Consensus of this node ends with an error, because its
-    /// bookkeeping is ahead of the state then.
-    fn install(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>>;
+    /// the state's applied position is that of the snapshot. An attempt that changed nothing is repeated. Consensus of this
+    /// node ends with an error, because its bookkeeping is ahead of the state then.
+    fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>>;
+}
+
+/// Result of one attempt to replace the live state.
+#[derive(Debug)]
+pub enum Switch {
+    /// The live state is that of the snapshot.
+    Done,
+    /// The attempt has failed and has changed nothing.
+    Failed(io::Error),
 }
 
 /// The handle of a snapshot that openraft passes on.

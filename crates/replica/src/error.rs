@@ -132,7 +132,8 @@ pub enum ProposeError {
     /// The log rejected the append or failed. The contained error states whether bytes were written.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state machine failed. The command's entry may be in the log. The space accepts no further proposals.
+    /// The state machine failed, or consensus has ended on this node. The command's entry may be in the log. The space accepts
+    /// no further proposals.
     #[error("the state failed: {0}")]
     State(String),
     /// This member does not lead the space, and could not forward the command to the leader. Nothing was written.

@@ -180,11 +180,16 @@ impl Cluster {
         !self.0.broken.borrow().is_empty()
     }
 
-    /// Notes that a node cannot go on. That is right only if its files are damaged, or its power is off.
+    /// Notes that a node cannot go on. That is right only if its files are damaged, if it could not switch to the state of a
+    /// snapshot, or if its power is off. A failed switch ends with a restart.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         let parts = self.parts(id);
         if parts.is_power_cut.get() {
             return;
+        }
+        if parts.mend_switch() {
+            record(id, format!("stops, because it could not switch to a snapshot: {reason}"));
+            return self.restart_soon(id);
         }
         if !parts.is_flipped.get() {
             return self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
@@ -281,15 +286,23 @@ impl Cluster {
         }
     }
 
-    /// Waits for the end of the node's consensus, which must not end by itself.
+    /// Records when the node leads. Waits for the end of its consensus, which must not end by itself.
     fn watch(&self, id: ProcessId) {
         let Some(consensus) = self.0.network.node(id) else { return };
         let cluster = self.clone();
         let mut metrics = consensus.raft().metrics();
         // The node's crash drops the task.
         spawn(id, async move {
+            let mut led = 0;
             while metrics.changed().await.is_ok() {
-                let ended = metrics.borrow_watched().running_state.clone();
+                let (ended, term) = {
+                    let seen = metrics.borrow_watched();
+                    (seen.running_state.clone(), seen.state.is_leader().then_some(seen.current_term))
+                };
+                if let Some(term) = term.filter(|term| *term != led) {
+                    led = term;
+                    record(id, format!("leads in term {term}"));
+                }
                 if let Err(fatal) = ended {
                     return spawn(OUTSIDE, async move { cluster.node_failed(id, &fatal.to_string()) });
                 }
@@ -358,6 +371,7 @@ impl Cluster {
                 let text = format!("no write was answered for {} ms beside one fault: {fault}", lasted.as_millis());
                 cluster.0.truth.violation(victim, text);
             }
+            record(OUTSIDE, format!("a write is answered {} ms after fault {}", lasted.as_millis(), fault.number));
             cluster.0.gaps.borrow_mut().push(Gap { kind: fault.kind, lasted });
         });
     }
@@ -559,11 +573,23 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again.
+    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again. Or
+    /// lets the node's first attempts to switch to that snapshot fail.
     fn cut_install(&self, id: ProcessId) {
         let (cluster, parts, begun) = (self.clone(), self.parts(id), now());
         let before = parts.received.get();
+        let is_cut = random(0..3) > 0;
+        if !is_cut {
+            let attempts = random(1..9);
+            parts.fail_switch(attempts);
+            record(id, format!("will fail {attempts} times to switch to a snapshot"));
+        }
         spawn(OUTSIDE, async move {
+            if !is_cut {
+                sleep(INSTALL_WITHIN).await;
+                parts.mend_switch();
+                return;
+            }
             while parts.received.get() == before {
                 if now() > begun + INSTALL_WITHIN || parts.running.borrow().is_none() {
                     return;

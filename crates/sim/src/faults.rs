@@ -23,7 +23,7 @@ pub enum FaultKind {
     /// The leader is asked to transfer its leadership.
     Transfer,
     /// No message reaches or leaves the node. At the end it gets a snapshot, if the others have freed their logs, and loses
-    /// power in the middle of the install.
+    /// power in the middle of the install, or cannot switch to the snapshot's state at first.
     CutInstall,
     /// The process is killed, and starts again at the end with other options.
     Reconfigured,

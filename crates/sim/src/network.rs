@@ -6,7 +6,6 @@
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.
 //!
-//!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry the
 //! number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear it.
 
@@ -138,7 +137,7 @@ impl Network {
     /// Calls `with` with the knowledge of node `of` about node `peer`.
     fn hearing<T>(&self, of: ProcessId, peer: ProcessId, with: impl FnOnce(&mut Hearing) -> T) -> T {
         let mut hearings = self.0.hearings.borrow_mut();
-        with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.lease())))
+        with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.deaf_after())))
     }
 
     /// Cuts the link from one node to another; the link in the other direction stays.
@@ -213,7 +212,10 @@ impl Links {
             let facts = network.node(self.from).map(|node| node.own_facts());
             spawn(self.from, async move {
                 if link.carry(link.from, link.to, Duration::ZERO).await.is_ok() {
-                    if let (Some(facts), Some(node)) = (facts, network.node(link.to)) {
+                    if let (Some(mut facts), Some(node)) = (facts, network.node(link.to)) {
+                        if network.0.plant == Some(Plant::LeaderClock) {
+                            facts.wall = node.own_facts().wall;
+                        }
                         node.report(NodeId(link.from), facts);
                     }
                     network.hearing(link.to, link.from, |hearing| {
@@ -434,6 +436,7 @@ impl RaftNetworkV2<Types> for Link {
                     hearing.is_deaf(now())
                 });
                 if is_deaf && !keeps_deaf {
+                    node.ignored_deaf(NodeId(from));
                     return Err("the follower ignores a node that does not hear it".to_owned());
                 }
                 node.append_entries(request).await.map_err(|error| error.to_string())

@@ -19,7 +19,10 @@ use openraft::{
     EntryPayload, LogState, OptionalSend,
     storage::{IOFlushed, RaftLogStorage},
 };
-use thalweg_disk::{Disk, SimDisk};
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation},
+};
 use thalweg_engine::{
     BackendKind, Database, Health, MemberIdentity, MemberParts, SteppedOptions, plant::take_any_inline_bytes,
 };
@@ -202,6 +205,8 @@ pub struct NodeParts {
     pub is_flipped: Cell<bool>,
     /// True once the node was to be repaired in place.
     pub was_repaired: Cell<bool>,
+    /// True while the switch to the state of the next snapshot fails, for the first attempts or for all.
+    pub fails_switch: Cell<bool>,
     /// True from the moment at which the power is to be cut until the node has crashed.
     pub is_power_cut: Cell<bool>,
     /// Error of the node's wall clock in microseconds.
@@ -226,6 +231,7 @@ impl NodeParts {
             is_full: Cell::default(),
             is_flipped: Cell::default(),
             was_repaired: Cell::default(),
+            fails_switch: Cell::default(),
             is_power_cut: Cell::default(),
             clock_error: Arc::default(),
             is_starting: Cell::default(),
@@ -259,6 +265,21 @@ impl NodeParts {
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         self.is_full.get()
+    }
+
+    /// Makes the first `attempts` to switch to the state of a snapshot fail.
+    pub fn fail_switch(&self, attempts: u64) {
+        let disk = self.disk.borrow();
+        for attempt in 1..=attempts {
+            disk.fail(Fault::new(Operation::Rename, attempt, Errno::Io).on_path("INSTALLED"));
+        }
+        self.fails_switch.set(true);
+    }
+
+    /// Ends the failures of [`fail_switch`](Self::fail_switch). Returns false if there were none.
+    pub fn mend_switch(&self) -> bool {
+        self.disk.borrow().clear_faults();
+        self.fails_switch.replace(false)
     }
 
     /// Flips a bit of the node's files. Returns its place; `None` without files.

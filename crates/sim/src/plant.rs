@@ -23,6 +23,8 @@ pub enum Plant {
     UncheckedRead,
     /// A node stores entries with the time of its own clock.
     OwnClock,
+    /// A leader takes its own wall clock for that of all members.
+    LeaderClock,
     /// An option of the node affects the changes that an entry makes.
     OptionInApply,
     /// A leader takes the answer of a learner for that of a voter.

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_engine::{
     Database,
-    snapshot::{Compression, Install, Snapshot, SnapshotOptions},
+    snapshot::{Compression, Install, InstallError, Snapshot, SnapshotOptions},
 };
-use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
+use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
@@ -197,13 +197,21 @@ impl SnapshotWriter for ChunkWriter {
         .boxed_local()
     }
 
-    fn install(mut self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
+    fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>> {
         async move {
-            let install = self.install.take().ok_or_else(ended)?;
-            let installed = install.finish().map_err(io::Error::other)?;
+            let mut install = self.install.take().ok_or_else(ended)?;
+            let installed = match install.finish() {
+                Ok(installed) => installed,
+                Err(error @ InstallError::NotSwitched { .. }) => {
+                    record(self.of.node, format!("does not install a snapshot: {error}"));
+                    self.install = Some(install);
+                    return Ok(Switch::Failed(io::Error::other(error)));
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            };
             record(self.of.node, format!("has installed a snapshot up to entry {}", installed.applied.index));
             self.of.truth.opened(self.of.node, installed.applied);
-            Ok(())
+            Ok(Switch::Done)
         }
         .boxed_local()
     }

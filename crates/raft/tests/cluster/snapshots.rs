@@ -2,14 +2,14 @@
 //!
 //! The snapshots of these tests contain rows only, without bytes in the log, and are installed in memory.
 
-use std::{collections::BTreeSet, io, rc::Rc, sync::Arc};
+use std::{cell::Cell, collections::BTreeSet, io, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use thalweg_disk::SimDisk;
 use thalweg_log::Log;
-use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots};
-use thalweg_replica::{Member, Membership, NodeInfo};
+use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};
+use thalweg_replica::{Member, Membership, NodeInfo, ProposeError};
 use thalweg_state::{
     machine::{Machine, MachineOptions},
     membership::{AppliedMembership, LogId},
@@ -19,12 +19,17 @@ use thalweg_store::{
     Applied, Backend, BarrierFailed, Direction, LogBarrier, WriteBatch,
     memory::{MemoryBackend, MemoryOptions},
 };
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Action, Classified, Index, NodeId};
 
 use crate::{
     commands::{put, run},
     node::Cluster,
 };
+
+thread_local! {
+    /// Number of attempts to switch to a snapshot's state that will fail on this thread.
+    static FAILING_SWITCHES: Cell<u32> = const { Cell::new(0) };
+}
 
 #[derive(Debug)]
 struct NoBarrier;
@@ -132,7 +137,11 @@ impl SnapshotWriter for Writer {
         Box::pin(async { Ok(()) })
     }
 
-    fn install(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>> {
+    fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>> {
+        if let Some(left) = FAILING_SWITCHES.get().checked_sub(1) {
+            FAILING_SWITCHES.set(left);
+            return Box::pin(async { Ok(Switch::Failed(io::Error::other("the rename failed"))) });
+        }
         let fields: Vec<u64> =
             self.chunks[0].chunks(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();
         let [term, index, revision, time, running_hash] = fields[..] else { panic!("{fields:?}") };
@@ -157,7 +166,7 @@ impl SnapshotWriter for Writer {
         backend.apply(&batch, applied).unwrap();
         let other = Machine::open(Arc::new(backend), MachineOptions::default()).unwrap();
         drop(self.machine.begin_replacement().finish(other).unwrap());
-        Box::pin(async { Ok(()) })
+        Box::pin(async { Ok(Switch::Done) })
     }
 }
 
@@ -198,29 +207,58 @@ fn a_new_member_gets_the_state_and_the_entries_after_it() {
     });
 }
 
+/// Isolates a follower until the others have purged entries that it lacks, and heals the network.
+async fn purge_beside(cluster: &Cluster) -> crate::node::Node {
+    cluster.write(&put("before", b"v")).await;
+    let follower = cluster.follower().await;
+    // It keeps entries that no other node has any more.
+    cluster.network.isolate(follower.id);
+    for number in 0..30 {
+        cluster.write_except(&[follower.id], &put(&format!("{number}"), b"v")).await;
+    }
+    let others: Vec<_> = cluster.nodes().into_iter().filter(|node| node.id != follower.id).collect();
+    for node in &others {
+        node.machine.backend().flush().unwrap();
+        node.consensus.purge_through(Index(20));
+    }
+    let purged = || others.iter().all(|node| node.consensus.reader().purged().is_some()).then_some(());
+    cluster.wait("the purge", purged).await;
+    cluster.network.heal();
+    follower
+}
+
 #[test]
 fn a_node_that_was_away_while_entries_were_purged_gets_the_state() {
     run(async {
         let cluster = Cluster::founded(3).await;
-        cluster.write(&put("before", b"v")).await;
-        let follower = cluster.follower().await;
-        // It keeps entries that no other node has any more.
-        cluster.network.isolate(follower.id);
-        for number in 0..30 {
-            cluster.write_except(&[follower.id], &put(&format!("{number}"), b"v")).await;
-        }
-        let others: Vec<_> = cluster.nodes().into_iter().filter(|node| node.id != follower.id).collect();
-        for node in &others {
-            node.machine.backend().flush().unwrap();
-            node.consensus.purge_through(Index(20));
-        }
-        let purged = || others.iter().all(|node| node.consensus.reader().purged().is_some()).then_some(());
-        cluster.wait("the purge", purged).await;
-        cluster.network.heal();
+        // An attempt that changes nothing is repeated.
+        FAILING_SWITCHES.set(2);
+        let follower = purge_beside(&cluster).await;
         cluster.wait_equal(Index(30)).await;
-        assert_eq!(follower.get("29"), Some(b"v".to_vec()));
+        assert_eq!((FAILING_SWITCHES.get(), follower.get("29")), (0, Some(b"v".to_vec())));
         cluster.write(&put("after", b"v")).await;
         cluster.wait_equal(Index(31)).await;
+    });
+}
+
+#[test]
+fn a_node_that_cannot_switch_to_a_snapshot_says_so_and_recovers_with_a_restart() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        FAILING_SWITCHES.set(u32::MAX);
+        let follower = purge_beside(&cluster).await;
+        let ended = cluster.wait("the end of consensus", || follower.member.failure()).await;
+        assert!(ended.contains("the rename failed") && ended.contains("restart the node"), "{ended}");
+        let error = follower.propose(put("refused", b"v")).await.unwrap_err();
+        assert!(matches!(&error, ProposeError::State(reason) if *reason == ended), "{error}");
+        assert_eq!((error.code(), error.action()), ("state_failed", Action::Stop));
+        assert_eq!(follower.get("29"), None, "the former state is still there");
+        cluster.write_except(&[follower.id], &put("30", b"v")).await;
+        FAILING_SWITCHES.set(0);
+        cluster.lose_power(follower.id, 7).await;
+        let follower = cluster.start(follower.id).await;
+        cluster.wait_equal(Index(31)).await;
+        assert_eq!(follower.get("30"), Some(b"v".to_vec()));
     });
 }
 

@@ -292,7 +292,12 @@ impl Member {
         self.shared.options.space
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
+    /// Rejects all proposals from now on, because consensus has ended on this node. Later calls have no effect.
+    pub fn end(&self, reason: &str) {
+        self.shared.fail(reason);
+    }
+
+    /// Returns the reason why the space rejects proposals; `None` if neither its state machine has failed nor its consensus.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()

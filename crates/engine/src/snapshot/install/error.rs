@@ -19,6 +19,13 @@ pub enum InstallError {
     /// Another install is in progress in this database.
     #[error("another snapshot is being installed")]
     InProgress,
+    /// The file that names the current state could not be replaced. Nothing has changed, and the install can be finished
+    /// again.
+    #[error("the file INSTALLED could not be replaced: {reason}; make sure that the node can write its directory")]
+    NotSwitched {
+        /// Message of the operating system.
+        reason: String,
+    },
     /// An earlier install failed while it switched to its state, so only the next open shows which state is current.
     #[error("an earlier install failed while it switched the state: {reason}; restart the node")]
     SwitchFailed {
@@ -105,6 +112,7 @@ impl From<BackendError> for InstallError {
 classified!(InstallError {
     Self::Alone => "not_a_member", Fix;
     Self::InProgress => "install_in_progress", Retry;
+    Self::NotSwitched { .. } => "install_not_switched", Retry;
     Self::SwitchFailed { .. } => "install_switch_failed", Stop;
     Self::Chunk { .. } => "install_chunk", Retry;
     Self::Damaged(error) => error.code(), Stop;

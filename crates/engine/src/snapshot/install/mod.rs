@@ -61,7 +61,7 @@ use crate::{
     open::{Barrier, LogBlobs, io_error},
     options::Options,
     plant::min_inline_value_bytes,
-    state_dir::StateDir,
+    state_dir::{StateDir, SwitchError},
 };
 
 pub use error::InstallError;
@@ -325,15 +325,16 @@ impl Install {
     /// if that is not done.
     ///
     /// # Errors
-    /// After [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the
-    /// former state or the new one. After all other errors nothing has changed.
-    pub fn finish(mut self) -> Result<Installed, InstallError> {
+    /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
+    /// [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the former
+    /// state or the new one. All other errors end the install, and nothing has changed.
+    pub fn finish(&mut self) -> Result<Installed, InstallError> {
         self.prepare()?;
         let Phase::Prepared(prepared) = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return Err(InstallError::Ended);
         };
-        let Prepared { machine, info, membership, totals, .. } = *prepared;
-        let leftover = self.switch(machine, &info)?;
+        let (info, membership, totals) = (prepared.info, prepared.membership.clone(), prepared.totals);
+        let leftover = self.switch(prepared)?;
         let applied = self.inner.open.machine.applied();
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
     }
@@ -369,32 +370,37 @@ impl Install {
 
     /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of an
     /// error that left files of the former state behind.
-    fn switch(&mut self, machine: Machine, info: &SnapshotInfo) -> Result<Option<String>, InstallError> {
+    fn switch(&mut self, prepared: Box<Prepared>) -> Result<Option<String>, InstallError> {
         let inner = Arc::clone(&self.inner);
         let open = &inner.open;
-        let last = info.applied.index;
+        let machine = &prepared.machine;
+        let Applied { index: last, time, .. } = prepared.info.applied;
         let (former, new) = self.dirs()?;
         let replacement = open.machine.begin_replacement();
-        let switched = catch_up(&open.log, &machine, last).and_then(|passed| {
+        let switched = catch_up(&open.log, machine, last).and_then(|passed| {
             if passed == Passed::CoveredEntries {
                 machine.backend().flush()?;
             }
-            if !replacement.accepts(&machine) {
+            if !replacement.accepts(machine) {
                 return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
             }
-            Ok(StateDir::switch_to_prepared(&open.disk).err())
+            Ok(new.switch_to_prepared(&open.disk))
         });
         match switched {
-            Ok(None) => {}
-            Ok(Some(error)) => return Err(self.keep_both(&error)),
+            Ok(Ok(())) => {}
+            Ok(Err(SwitchError::NotSwitched(error))) => {
+                self.phase = Phase::Prepared(prepared);
+                return Err(InstallError::NotSwitched { reason: error.to_string() });
+            }
+            Ok(Err(SwitchError::Unknown(error))) => return Err(self.keep_both(&error)),
             Err(error) => {
                 drop(replacement);
-                drop(machine);
+                drop(prepared);
                 self.remove_new();
                 return Err(error);
             }
         }
-        let replaced = match replacement.finish(machine) {
+        let replaced = match replacement.finish(prepared.machine) {
             Ok(replaced) => replaced,
             Err(error) => return Err(self.keep_both(&std::io::Error::other(error.to_string()))),
         };
@@ -402,7 +408,7 @@ impl Install {
             hold.switched(new);
         }
         if let Some(member) = open.replica.member() {
-            member.clock().raise_to(info.applied.time);
+            member.clock().raise_to(time);
         }
         open.tails.wake_all();
         open.watches.notify();

@@ -163,6 +163,7 @@ fn records_of_the_node_that_are_appended_during_an_install_are_kept() {
     }
     let last = 9 + chunks.len() as u64;
     install.finish().unwrap();
+    drop(install);
     for _ in 0..2 {
         let found = other.db().inner.open.machine.vote().unwrap().unwrap();
         assert_eq!(Vote::decode(&found), Some(vote(last)));

@@ -1,0 +1,134 @@
+//! Elections that wait for no election timeout: in place of a leader that does not hear this node, and after split votes.
+//!
+//! Owns: the time at which a node asks for votes in these cases. Does not own: the rule by which a leader is deaf
+//! ([`Hearing`](crate::Hearing)), and all other elections and their rules (openraft).
+//!
+//! **Deaf leader.** A follower whose leader falls silent waits for the end of the lease that it has given, and then for an
+//! election timeout, in which a leader that was only slow comes back. A deaf leader has had as long to answer before its
+//! followers ignore it. So they ask for votes as soon as their own leases end:
+//!
+//! ```text
+//! last append accepted ── lease ──> pre-vote, repeated after each pause ── election timeout ──> elections of openraft
+//! ```
+//! A pre-vote changes nothing on any node unless a majority would elect. If the leader hears other followers, their leases
+//! last, and they refuse. A leader that hears again renews this node's lease, and openraft then asks nobody.
+//!
+//! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks again
+//! after a pause, but only once in an election timeout: over slow links the votes could be split again.
+//!
+//! The pauses are random, and a node that has just promised its vote to another one does not ask, because two nodes that ask
+//! at the same moment split the votes.
+
+use std::{cell::Cell, ops::Range, time::Duration};
+
+use openraft::{
+    async_runtime::{AsyncRuntime, WatchReceiver},
+    raft::VoteResponse,
+    type_config::{TypeConfigExt, alias::InstantOf},
+};
+use rand::RngExt;
+use thalweg_types::NodeId;
+
+use crate::{
+    consensus::Consensus,
+    types::{RaftVote, Types, detach},
+};
+
+/// Pause between two requests for votes, in microseconds.
+const PAUSE_MICROS: Range<u64> = 10_000..40_000;
+
+/// Requests of one node for votes.
+pub(crate) struct Elections<Rt: AsyncRuntime> {
+    /// True while a task asks for votes in place of a deaf leader, or waits for the end of this node's lease.
+    is_replacing: Cell<bool>,
+    /// Time of the last pre-vote that this node has granted to another one.
+    granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
+    /// Time of the last split vote after which this node has asked again.
+    split_at: Cell<Option<InstantOf<Types<Rt>>>>,
+}
+
+impl<Rt: AsyncRuntime> Default for Elections<Rt> {
+    fn default() -> Self {
+        Self { is_replacing: Cell::default(), granted_at: Cell::default(), split_at: Cell::default() }
+    }
+}
+
+impl<Rt: AsyncRuntime> Consensus<Rt> {
+    /// Notes that this node has ignored an append of a leader that does not hear it. As soon as the lease that this node has
+    /// given to that leader ends, it asks the other members for their votes.
+    pub fn ignored_deaf(&self, leader: NodeId) {
+        let vote = self.vote_of_this_node();
+        let is_followed = vote.committed && vote.leader_id.voted_for == leader.0;
+        if !is_followed || self.0.elections.is_replacing.replace(true) {
+            return;
+        }
+        let consensus = self.clone();
+        detach::<Rt>(async move {
+            consensus.replace_deaf(&vote).await;
+            consensus.0.elections.is_replacing.set(false);
+        });
+    }
+
+    /// Asks for votes until this node follows another vote than `ignored`, or for an election timeout.
+    async fn replace_deaf(&self, ignored: &RaftVote) {
+        let options = &self.0.options;
+        let now = Types::<Rt>::now();
+        // The last append that this node has accepted can have come a heartbeat before this one.
+        let lease_ends = (now + (options.lease() - options.heartbeat)).max(self.0.trusts_itself_at);
+        let given_up = lease_ends + options.heartbeat + options.max_election;
+        Types::<Rt>::sleep_until(lease_ends).await;
+        while self.vote_of_this_node() == *ignored && Types::<Rt>::now() < given_up && !self.0.is_stopped.get() {
+            // While the lease lasts, openraft asks nobody.
+            self.ask_for_votes().await;
+            pause::<Rt>().await;
+        }
+    }
+
+    /// Notes this node's answer to a candidate. If this node is a candidate of the same term, it asks again after a pause.
+    pub(crate) fn note_vote(&self, wanted: &RaftVote, answer: &VoteResponse<Types<Rt>>) {
+        let own = answer.vote;
+        let stands = !own.committed && own.leader_id.voted_for == self.0.member.node().0;
+        if answer.vote_granted || !stands || own.leader_id.term != wanted.leader_id.term {
+            return;
+        }
+        let (now, elections) = (Types::<Rt>::now(), &self.0.elections);
+        if elections.split_at.get().is_some_and(|at| at + self.0.options.max_election > now) {
+            return;
+        }
+        elections.split_at.set(Some(now));
+        let consensus = self.clone();
+        detach::<Rt>(async move {
+            pause::<Rt>().await;
+            if consensus.vote_of_this_node() == own && !consensus.0.is_stopped.get() {
+                consensus.ask_for_votes().await;
+            }
+        });
+    }
+
+    /// Notes this node's answer to a node that may become a candidate.
+    pub(crate) fn note_pre_vote(&self, answer: &VoteResponse<Types<Rt>>) {
+        if answer.vote_granted {
+            self.0.elections.granted_at.set(Some(Types::<Rt>::now()));
+        }
+    }
+
+    /// Asks all voters whether they would vote for this node, unless this node has just promised its vote to another one. If
+    /// a majority would, openraft holds the election.
+    async fn ask_for_votes(&self) {
+        let longest = Duration::from_micros(PAUSE_MICROS.end);
+        let has_just_granted = self.0.elections.granted_at.get().is_some_and(|at| at + longest > Types::<Rt>::now());
+        if !has_just_granted {
+            // An error means that consensus has ended.
+            let _ = self.0.raft.trigger().elect(true).await;
+        }
+    }
+
+    fn vote_of_this_node(&self) -> RaftVote {
+        self.0.raft.server_metrics().borrow_watched().vote
+    }
+}
+
+async fn pause<Rt: AsyncRuntime>() {
+    let micros = Rt::thread_rng().random_range(PAUSE_MICROS);
+    Types::<Rt>::sleep(Duration::from_micros(micros)).await;
+}
