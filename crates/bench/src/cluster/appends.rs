@@ -10,10 +10,10 @@ use std::{
 };
 
 use thalweg_client::{
-    Client, Durability, Endpoint, Options,
-    types::record::RecordBatch,
+    Client, Durability, Endpoint, Error, Options,
+    types::{command::ExpectedOffset, record::RecordBatch},
 };
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::nodes::PATIENCE;
 use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread};
@@ -86,14 +86,13 @@ impl Appends {
     /// Appends all batches, through any of the nodes at these native addresses.
     pub(super) fn run(&self, nodes: &[SocketAddr]) -> Result<Appended, BenchError> {
         let batches = self.encoded()?;
-        let failed = |doing| BenchError::subject("the cluster", doing);
         block_on_thread(async {
             let client = connect(nodes).await?;
             let stream = client.stream(STREAM);
             stream.create_if_missing(&Default::default()).await.map_err(failed("creating a stream"))?;
             stream.id().await.map_err(failed("creating a stream"))?;
             let (begun, mut times, mut running) = (Instant::now(), Latencies::default(), JoinSet::new());
-            let mut take = |done: Result<Result<Duration, thalweg_client::Error>, tokio::task::JoinError>| {
+            let mut take = |done: Result<Result<Duration, Error>, JoinError>| {
                 let took = done.map_err(failed("appending"))?.map_err(failed("appending"))?;
                 times.record(took);
                 Ok::<_, BenchError>(())
@@ -112,7 +111,7 @@ impl Appends {
                 let (stream, batch) = (stream.clone(), Rc::clone(&batches[(number % BATCHES) as usize]));
                 let scheduled = if self.every.is_zero() { Instant::now() } else { due };
                 running.spawn_local(async move {
-                    let appended = stream.append_batch(&batch, thalweg_client::types::command::ExpectedOffset::Any).await;
+                    let appended = stream.append_batch(&batch, ExpectedOffset::Any).await;
                     appended.map(|_| scheduled.elapsed())
                 });
             }
@@ -124,6 +123,11 @@ impl Appends {
             Ok(Appended { records: self.batches * self.records_per_batch, took, times })
         })
     }
+}
+
+/// Makes the error of a request that failed.
+fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
+    BenchError::subject("the cluster", doing)
 }
 
 /// Connects to a cluster whose nodes serve the native protocol at these addresses.

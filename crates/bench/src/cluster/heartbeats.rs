@@ -4,10 +4,11 @@
 //! all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes, comparisons of states. TCP
 //! and IP add 52 to 66 bytes a packet, which row S does not count either.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
     nodes::{Nodes, Setup},
+    options::Timing,
     scenario::{Figures, Scenario},
 };
 use crate::{
@@ -34,13 +35,17 @@ struct Sent {
 pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");
-    for (timing, times) in [("default", &[][..]), ("row S", &ROW_S[..])] {
+    for timing in scenario.options.timings.clone() {
+        let (name, times) = match timing {
+            Timing::Default => ("default", &[][..]),
+            Timing::RowS => ("row S", &ROW_S[..]),
+        };
         let mut args: Vec<_> = scenario.options.server_arg.clone();
         args.extend(times.iter().map(|text| (*text).to_owned()));
         for count in scenario.options.sizes.clone() {
             let nodes = Nodes::start(Setup { count, args: &args, ..scenario.setup("heartbeats") }, scenario.progress)?;
             scenario.probe()?;
-            scenario.step(&format!("counting for {:?}: {count} nodes, {timing} times", scenario.options.idle));
+            scenario.step(&format!("counting for {:?}: {count} nodes, {name} times", scenario.options.idle));
             let (before, begun) = (sent(&nodes)?, Instant::now());
             std::thread::sleep(scenario.options.idle);
             let (after, minutes) = (sent(&nodes)?, begun.elapsed().as_secs_f64() / 60.0);
@@ -48,11 +53,11 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             let all = (after.all - before.all) / minutes;
             let bound = ROW_S_BYTES.iter().find(|(nodes, _)| *nodes == count).map(|(_, bytes)| *bytes);
             table.row(cells! {
-                "nodes" => count, "times" => timing, "control B/min a node" => control / count as f64,
+                "nodes" => count, "times" => name, "control B/min a node" => control / count as f64,
                 "all B/min a node" => all / count as f64, "control B/min of the cluster" => control,
                 "row S B/min of the cluster" => bound.map(|bytes| bytes as u64),
             });
-            if let Some(bound) = bound.filter(|_| timing == "row S") {
+            if let Some(bound) = bound.filter(|_| timing == Timing::RowS) {
                 let what = format!("heartbeats of {count} nodes at row S's times");
                 figures.checks.push(Check::below(what, control, bound, " B/min"));
             }
@@ -84,9 +89,6 @@ fn sent_by(metrics: &str) -> Sent {
     }
     sent
 }
-
-/// Shortest time for which an idle cluster is counted: a few heartbeats at row S's times.
-pub(super) const MIN_IDLE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

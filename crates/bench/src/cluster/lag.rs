@@ -105,8 +105,7 @@ fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appende
 /// Samples the lag of all followers until the load is over.
 fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     let leader = nodes.leader()?;
-    let fail = || BenchError::target("the cluster");
-    let connect = |address| Client::connect(address, REPLY_TIMEOUT).map_err(fail());
+    let connect = |address| Client::connect(address, REPLY_TIMEOUT).map_err(BenchError::target(address));
     let addresses = nodes.addresses();
     let mut of_leader = connect(addresses[leader])?;
     let others = addresses.iter().enumerate().filter(|(number, _)| *number != leader);
@@ -114,11 +113,11 @@ fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     let mut lags = Lags::default();
     while !is_over.load(Ordering::Acquire) {
         for follower in &mut followers {
-            let behind = end(follower).map_err(fail())?;
-            let ahead = end(&mut of_leader).map_err(fail())?;
+            let behind = end(follower)?;
+            let ahead = end(&mut of_leader)?;
             lags.records.push(ahead.saturating_sub(behind) as f64);
         }
-        let replicas = json(&mut of_leader, "/v1/cluster/replicas").map_err(fail())?;
+        let replicas = json(&mut of_leader, "/v1/cluster/replicas")?;
         let entries = replicas["replicas"].as_array().into_iter().flatten().filter(|one| one["leads"] == false);
         lags.entries.extend(entries.filter_map(|one| one["lag_entries"].as_f64()));
         std::thread::sleep(PAUSE);
@@ -127,17 +126,19 @@ fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
 }
 
 /// Returns the end of the stream as a node has it.
-fn end(client: &mut Client) -> Result<u64, String> {
-    json(client, &format!("/v1/streams/{STREAM}"))?["next"].as_u64().ok_or_else(|| "no end of the stream".to_owned())
+fn end(client: &mut Client) -> Result<u64, BenchError> {
+    let info = json(client, &format!("/v1/streams/{STREAM}"))?;
+    info["next"].as_u64().ok_or_else(|| BenchError::target("the cluster")("the stream has no end"))
 }
 
-fn json(client: &mut Client, path: &str) -> Result<Value, String> {
+fn json(client: &mut Client, path: &str) -> Result<Value, BenchError> {
+    let fail = BenchError::target(format!("the cluster's {path}"));
     let reply = client.request("GET", path, "Thalweg-Read: stale\r\n", b"");
-    let (status, body) = reply.map_err(|error| format!("GET {path}: {error}"))?;
+    let (status, body) = reply.map_err(|error| fail(error.to_string()))?;
     if status != 200 {
-        return Err(format!("GET {path}: status {status}"));
+        return Err(fail(format!("status {status}")));
     }
-    serde_json::from_slice(&body).map_err(|error| error.to_string())
+    serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))
 }
 
 /// Returns the smallest value that `percentile` percent of the values do not exceed; NaN without values.

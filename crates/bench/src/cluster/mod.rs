@@ -22,5 +22,5 @@ mod suite;
 mod tls;
 mod work;
 
-pub use options::{ClusterOptions, Part, PeerKind};
+pub use options::{ClusterOptions, Part, PeerKind, Timing};
 pub use suite::run;

@@ -266,11 +266,6 @@ impl Nodes {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
-    /// Returns true if the benchmark started the nodes.
-    pub(super) fn are_own(&self) -> bool {
-        self.own.is_some()
-    }
-
     /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
     pub(super) fn cpu(&self) -> Option<Duration> {
         let cpu =

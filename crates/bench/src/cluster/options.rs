@@ -2,7 +2,6 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::heartbeats::MIN_IDLE;
 use crate::{
     BenchError,
     options::{parse_duration, require, within},
@@ -36,6 +35,15 @@ impl Part {
     fn needs_own_nodes(self) -> bool {
         !matches!(self, Self::Puts | Self::Gets)
     }
+}
+
+/// Times of heartbeats and of failure detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Timing {
+    /// The defaults of `serve`.
+    Default,
+    /// Those of row S: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Founding takes half a minute then.
+    RowS,
 }
 
 /// Another system whose cluster does the same work in turns.
@@ -104,6 +112,9 @@ pub struct ClusterOptions {
     /// Numbers of nodes of the parts heartbeats and detection.
     #[arg(long, value_delimiter = ',', default_value = "3,10")]
     pub sizes: Vec<usize>,
+    /// Times of heartbeats and detection at which the heartbeats are counted.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "default,row-s")]
+    pub timings: Vec<Timing>,
     /// Time for which the bytes of an idle cluster are counted.
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub idle: Duration,
@@ -121,6 +132,8 @@ pub struct ClusterOptions {
     pub seed: u64,
 }
 
+/// Shortest time for which an idle cluster is counted: many heartbeats at the default times.
+const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
 

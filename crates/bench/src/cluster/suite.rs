@@ -89,8 +89,8 @@ fn scenarios(
         let name = part.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         let mut probes = probe_table(&scenario.probed);
         probes.title = format!("{name}: {}", probes.title);
-        report.tables.push(probes);
         report.tables.extend(tables);
+        report.tables.push(probes);
         let values = |of: fn(&Probed) -> f64| scenario.probed.iter().map(of).collect::<Vec<_>>();
         let round_trip = steadiness(format!("{name}: round trip over the loopback"), &values(|one| one.round_trip_us), " µs");
         report.checks.extend(round_trip);
