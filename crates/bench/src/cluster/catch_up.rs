@@ -139,10 +139,7 @@ fn until_caught_up(
 }
 
 /// Puts values until the catch-up is over. Returns the times, and the validity of the runs.
-fn put_until(
-    is_over: &AtomicBool,
-    plan: impl Fn(Duration) -> Plan<Http>,
-) -> Result<(Latencies, Validity), BenchError> {
+fn put_until(is_over: &AtomicBool, plan: impl Fn(Duration) -> Plan<Http>) -> Result<(Latencies, Validity), BenchError> {
     let (mut times, mut validity) = (Latencies::default(), Validity::Good);
     while !is_over.load(Ordering::Acquire) {
         let outcome = load::run(&Plan { warmup: Duration::ZERO, ..plan(WINDOW) })?;

@@ -64,7 +64,8 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 /// Kills a node, waits for the events of all others, and starts it again. Returns the longest time in seconds.
 fn once(nodes: &mut Nodes, victim: usize, times: &mut Times) -> Result<f64, BenchError> {
     let others: Vec<_> = (0..nodes.addresses().len()).filter(|number| *number != victim).collect();
-    let watched = others.iter().map(|number| Events::open(nodes.addresses()[*number])).collect::<Result<Vec<_>, _>>()?;
+    let watched =
+        others.iter().map(|number| Events::open(nodes.addresses()[*number])).collect::<Result<Vec<_>, _>>()?;
     let killed = unix_micros();
     nodes.kill(victim);
     let victim_name = name(victim);

@@ -17,8 +17,7 @@ use crate::{
 };
 
 /// Row S's times, as arguments of `serve`.
-const ROW_S: [&str; 6] =
-    ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
+const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
 /// Row S: heartbeat bytes of the whole cluster a minute, by its number of nodes.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
@@ -70,7 +69,8 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 fn sent(nodes: &Nodes) -> Result<Sent, BenchError> {
     let mut sum = Sent::default();
     for number in 0..nodes.addresses().len() {
-        let metrics = nodes.metrics(number).ok_or_else(|| BenchError::target("the cluster")("a node has no metrics"))?;
+        let metrics =
+            nodes.metrics(number).ok_or_else(|| BenchError::target("the cluster")("a node has no metrics"))?;
         let Sent { control, all } = sent_by(&metrics);
         sum = Sent { control: sum.control + control, all: sum.all + all };
     }

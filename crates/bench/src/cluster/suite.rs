@@ -92,7 +92,8 @@ fn scenarios(
         report.tables.extend(tables);
         report.tables.push(probes);
         let values = |of: fn(&Probed) -> f64| scenario.probed.iter().map(of).collect::<Vec<_>>();
-        let round_trip = steadiness(format!("{name}: round trip over the loopback"), &values(|one| one.round_trip_us), " µs");
+        let round_trip =
+            steadiness(format!("{name}: round trip over the loopback"), &values(|one| one.round_trip_us), " µs");
         report.checks.extend(round_trip);
         report.checks.extend(steadiness(format!("{name}: fsync"), &values(|one| one.fsync_us), " µs"));
         report.checks.extend(checks);

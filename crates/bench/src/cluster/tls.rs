@@ -25,7 +25,8 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let secured = Nodes::start(secured, scenario.progress)?;
     let clusters = [("plain", &plain), ("tls", &secured)];
     let mut figures = Figures::default();
-    let mut table = Table::new("links with and without TLS: puts, medians of the rounds, closed loop, durability quorum");
+    let mut table =
+        Table::new("links with and without TLS: puts, medians of the rounds, closed loop, durability quorum");
     for clients in options.clients.clone() {
         let work = Work { kind: Kind::Put, place: Place::Leader, clients };
         let mut rounds: [Vec<Turn>; 2] = Default::default();

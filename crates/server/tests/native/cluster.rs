@@ -8,8 +8,8 @@ use thalweg_types::{
     command::{TransactionBuilder, encode_put},
 };
 use thalweg_wire::{
-    Cancel, CancelMode, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Push, ReadMembers, Release, RemainingBytes,
-    Route, ServerFrame, Values, Write,
+    Cancel, CancelMode, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Push, ReadMembers, Release,
+    RemainingBytes, Route, ServerFrame, Values, Write,
     handshake::{FEATURE_CLUSTER, hello},
 };
 

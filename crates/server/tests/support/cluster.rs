@@ -9,8 +9,8 @@ use std::{
 use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
-    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal, Role, Since,
-    Triggers,
+    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal,
+    Role, Since, Triggers,
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;

@@ -23,7 +23,10 @@ pub struct LeaderWatch {
 
 impl fmt::Debug for LeaderWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaderWatch").field("leader", &self.leader).field("changed", &self.changed).finish_non_exhaustive()
+        f.debug_struct("LeaderWatch")
+            .field("leader", &self.leader)
+            .field("changed", &self.changed)
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use thalweg_client::{
-    Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions, Watched,
+    Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions,
+    Watched,
     types::{
         Offset, Revision,
         command::{CommitBuilder, Expect, groups::GroupConfig},
@@ -92,7 +93,8 @@ fn a_native_client_follows_the_leader_and_reads_at_each_level() {
         // The push resumes with the next record. The held one is neither lost nor delivered again.
         append(b"second").await;
         let next = in_time("the second record", pushes.next()).await.unwrap().expect("the push goes on");
-        let payloads = |delivery: &Delivery| delivery.records.iter().map(|at| at.record.payload.to_vec()).collect::<Vec<_>>();
+        let payloads =
+            |delivery: &Delivery| delivery.records.iter().map(|at| at.record.payload.to_vec()).collect::<Vec<_>>();
         assert_eq!((payloads(&held), payloads(&next)), (vec![b"first".to_vec()], vec![b"second".to_vec()]));
         assert_eq!((held.ack().await.unwrap().settled, next.ack().await.unwrap().settled), (1, 1));
         let info = group.describe().await.unwrap();

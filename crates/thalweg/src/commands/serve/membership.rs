@@ -197,7 +197,8 @@ mod tests {
         let options = |given: &[(&str, &str)]| {
             node_options(&config(dir.path(), given), &credentials, NodeId(7)).unwrap().expect("it has an address")
         };
-        let (set, default) = (options(&[ADDRESS]), NodeOptions::new(([127, 0, 0, 1], 7072).into(), Secret::new(&[7; 32])));
+        let (set, default) =
+            (options(&[ADDRESS]), NodeOptions::new(([127, 0, 0, 1], 7072).into(), Secret::new(&[7; 32])));
         assert_eq!((set.consensus, set.detector), (default.consensus, default.detector));
         let slow = options(&[
             ADDRESS,
