@@ -153,6 +153,8 @@ pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) ->
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use thalweg_server::config::{ConfigLayer, Layers};
 
     use super::*;
