@@ -21,6 +21,8 @@ use tokio::{
     task::spawn_blocking,
 };
 
+use crate::carried::ChannelCounter;
+
 /// Maximum bytes of frames that wait on one connection. A sender waits while there are more.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of frames that wait on one connection.
@@ -40,6 +42,8 @@ pub(crate) struct Frame {
     pub kind: Option<PeerKind>,
     pub id: u64,
     pub body: Bytes,
+    /// Bytes of the frame on the link, with its header.
+    pub wire_bytes: usize,
 }
 
 fn invalid(error: impl std::fmt::Display) -> io::Error {
@@ -71,7 +75,8 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
             spawn_blocking(move || decompress(&body)).await.map_err(invalid)?.map_err(invalid)?
         };
     }
-    Ok(Some(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into() }))
+    let wire_bytes = HEADER_BYTES + header.len;
+    Ok(Some(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into(), wire_bytes }))
 }
 
 /// Writes one frame of a handshake.
@@ -147,9 +152,11 @@ impl FrameSender {
     }
 }
 
-/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails.
+/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails. `counter`
+/// counts the written bytes.
 pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
+    counter: ChannelCounter,
 ) -> (FrameSender, impl Future<Output = io::Result<()>> + use<W>) {
     let (frames, mut queue) = mpsc::channel::<Queued>(MAX_QUEUED_FRAMES);
     let room = Arc::new(Semaphore::new(MAX_QUEUED_BYTES));
@@ -166,6 +173,7 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
             stream.write_all(&together).await?;
             // A TLS session may keep encrypted bytes.
             stream.flush().await?;
+            counter.sent(together.len());
             drop(rooms);
         }
         stream.shutdown().await
@@ -201,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_has_a_bound_and_frees_its_room_by_writing() {
         let (client, mut server) = tokio::io::duplex(1024);
-        let (sender, writing) = frame_queue(client);
+        let (sender, writing) = frame_queue(client, ChannelCounter::default());
         sender.send(vec![1; MAX_QUEUED_BYTES]).await.unwrap();
         let blocked = tokio::time::timeout(std::time::Duration::from_millis(20), sender.send(vec![2; 1])).await;
         assert!(blocked.is_err(), "the queue is full");

@@ -10,8 +10,8 @@ use std::{
 use thalweg_broker::{Broker, NodeStats};
 use thalweg_replica::NodeInfo;
 use thalweg_serving::cluster::{
-    ClusterError, ClusterFuture, ClusterHandle, ClusterReport, DigestComparison, EventLog, JoinRequest, NodeAddresses,
-    Removal,
+    ClusterError, ClusterFuture, ClusterHandle, ClusterReport, DigestComparison, EventLog, JoinRequest, LinkTraffic,
+    NodeAddresses, Removal,
 };
 use thalweg_types::{NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
@@ -75,6 +75,10 @@ impl ClusterHandle for Node {
 
     fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
         self.shared.mesh.stats()
+    }
+
+    fn link_traffic(&self) -> Vec<LinkTraffic> {
+        self.shared.counters.read()
     }
 
     fn report(&self) -> ClusterReport {

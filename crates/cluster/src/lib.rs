@@ -13,6 +13,7 @@
 
 mod about;
 mod calls;
+mod carried;
 mod convert;
 mod data;
 pub mod detector;

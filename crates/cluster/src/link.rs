@@ -43,6 +43,7 @@ use tokio::{
 
 use crate::{
     about::AboutNode,
+    carried::{Carried, ChannelCounter},
     frames::{FrameSender, encoded_elsewhere, frame_queue, keep_alive, read_frame},
     handshake::{Credentials, HandshakeError, dial, host_of},
     secured::Secured,
@@ -134,7 +135,18 @@ type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 
 /// Network path to a node, which all connections to it share.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Path(Rc<Notify>);
+pub(crate) struct Path {
+    /// Wakes all connections when the node is silent.
+    silent: Rc<Notify>,
+    carried: Carried,
+}
+
+impl Path {
+    /// Creates a path whose bytes these counters count.
+    pub(crate) fn counted(carried: Carried) -> Self {
+        Self { silent: Rc::default(), carried }
+    }
+}
 
 /// Requests and replies of a connection so far.
 #[derive(Debug, Default)]
@@ -174,7 +186,8 @@ pub(crate) struct Connection {
 impl Connection {
     fn begin(node: NodeId, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
         let (reading, writing) = tokio::io::split(stream);
-        let (sender, writer) = frame_queue(writing);
+        let counter = path.carried.of(channel);
+        let (sender, writer) = frame_queue(writing, counter.clone());
         let (waiting, has_ended) = (Waiting::default(), Rc::new(Cell::new(false)));
         let (traffic, next_id) = (Rc::new(Traffic::default()), Rc::new(Cell::new(1)));
         let (answered, counted, ended, path) =
@@ -185,16 +198,16 @@ impl Connection {
                     Channel::Control => silence(&counted).await,
                     _ => std::future::pending().await,
                 }
-                path.0.notify_waiters();
+                path.silent.notify_waiters();
             };
             let end =
                 |reason: std::io::Result<()>| reason.map_or_else(|error| error.to_string(), |()| "ended".to_owned());
             // Reading comes first: after a pause of this process, replies count before the time that has passed.
             let reason = tokio::select! {
                 biased;
-                read = read_replies(reading, &answered, &counted) => end(read),
+                read = read_replies(reading, &answered, &counted, &counter) => end(read),
                 written = writer => end(written),
-                () = path.0.notified() => "the node is silent".to_owned(),
+                () = path.silent.notified() => "the node is silent".to_owned(),
                 () = silent => "the node is silent".to_owned(),
             };
             tracing::debug!(%node, ?channel, reason, "a connection to the node has ended");
@@ -314,10 +327,12 @@ async fn read_replies(
     reading: ReadHalf<Secured<TcpStream>>,
     waiting: &Waiting,
     traffic: &Traffic,
+    counter: &ChannelCounter,
 ) -> std::io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
+        counter.received(frame.wire_bytes);
         // A caller that has given up has removed itself.
         let waiter = waiting.borrow_mut().remove(&frame.id);
         if let Some(waiter) = waiter {

@@ -30,6 +30,7 @@ use tokio::{
 };
 
 use crate::{
+    carried::ChannelCounter,
     frames::{Frame, frame_queue, keep_alive, read_frame},
     handshake::{Credentials, HandshakeError, Names, Peer, accept},
     secured::Secured,
@@ -59,6 +60,11 @@ pub(crate) trait Service: 'static {
     /// Takes over a connection whose handshake has succeeded and that another thread serves. Returns the other connections.
     fn take_over(&self, _peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
         Some(stream)
+    }
+
+    /// Returns the counter of the bytes of a connection.
+    fn counter(&self, _peer: &Peer) -> ChannelCounter {
+        ChannelCounter::default()
     }
 
     /// Serves a request, and returns the encoded reply. Requests of one connection are begun in their order, and each is
@@ -186,7 +192,8 @@ impl<S: Service> Shared<S> {
     async fn serve(&self, peer: &Peer, stream: Secured<TcpStream>) -> io::Result<()> {
         let (reading, writing) = tokio::io::split(stream);
         let mut reading = BufReader::with_capacity(READ_BYTES, reading);
-        let (replies, writer) = frame_queue(writing);
+        let counter = self.service.counter(peer);
+        let (replies, writer) = frame_queue(writing, counter.clone());
         let mut writer = std::pin::pin!(writer);
         let mut stop = self.stop.clone();
         let mut running = FuturesUnordered::new();
@@ -210,6 +217,7 @@ impl<S: Service> Shared<S> {
                     next = Box::pin(read_next(&mut reading));
                     match request {
                         Some(request) => {
+                            counter.received(request.wire_bytes);
                             let mut serving = Rc::clone(&self.service).serve(peer, request);
                             // Polled once here, so that requests reach consensus in their order.
                             match futures_util::poll!(&mut serving) {

@@ -41,6 +41,7 @@ use tokio::{
 };
 
 use crate::{
+    carried::{Carried, ChannelCounter, LinkCounters},
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
@@ -72,8 +73,8 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str) -> Self {
-        let path = Path::default();
+    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, carried: Carried) -> Self {
+        let path = Path::counted(carried);
         let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
         Self {
             appends: link(Channel::Appends),
@@ -93,6 +94,7 @@ struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
+    counters: LinkCounters,
     /// Reader of this node's log, once consensus runs. Consensus itself refers to this network.
     log: OnceCell<LogReader>,
 }
@@ -108,14 +110,23 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub fn new(credentials: Rc<Credentials>, ears: Ears) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, log: OnceCell::new() }))
+    pub fn new(credentials: Rc<Credentials>, ears: Ears, counters: LinkCounters) -> Self {
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, counters, log: OnceCell::new() }))
+    }
+
+    fn new_links(&self, node: NodeId, address: &str) -> PeerLinks {
+        PeerLinks::new(&self.0.credentials, node, address, self.0.counters.of(node))
+    }
+
+    /// Returns the counter of the bytes that a node exchanges with this one over a channel.
+    pub fn counter(&self, node: NodeId, channel: Channel) -> ChannelCounter {
+        self.0.counters.of(node).of(channel)
     }
 
     /// Returns the links to a node. An address that is not empty replaces the one known so far.
     pub fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
         let mut peers = self.0.peers.borrow_mut();
-        let links = peers.entry(node).or_insert_with(|| PeerLinks::new(&self.0.credentials, node, address));
+        let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
         if !address.is_empty() {
             links.set_address(address);
         }
@@ -126,7 +137,7 @@ impl Network {
     /// yet.
     pub fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
-        peers.entry(node).or_insert_with(|| PeerLinks::new(&self.0.credentials, node, address));
+        peers.entry(node).or_insert_with(|| self.new_links(node, address));
     }
 
     /// Sets the reader of this node's log. Only the first call has an effect.
@@ -147,6 +158,7 @@ impl Network {
     /// Drops the links to all nodes but these.
     pub fn keep(&self, nodes: &[NodeId]) {
         self.0.peers.borrow_mut().retain(|node, _| nodes.contains(node));
+        self.0.counters.keep(nodes);
     }
 }
 

@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     about::AboutNode,
     calls::answer_calls,
+    carried::LinkCounters,
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
@@ -148,6 +149,7 @@ impl Node {
             report: Mutex::new(report),
             events: Arc::clone(&events),
             mesh,
+            counters: LinkCounters::default(),
             calls,
             stop,
             thread: Mutex::default(),
@@ -258,7 +260,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     let credentials = Rc::new(credentials);
     let ears = Ears::new(options.consensus.deaf_after(), options.detector);
     let events = Events(events);
-    let network = Network::new(Rc::clone(&credentials), ears.clone());
+    let network = Network::new(Rc::clone(&credentials), ears.clone(), shared.counters.clone());
     let queue = Arc::new(SyncQueue::<Rt>::new(log));
     let syncs = Arc::new(SyncThread::start(Arc::clone(&queue)).map_err(NodeError::Thread)?);
     let snapshots = crate::snapshots::of(&db);

@@ -45,6 +45,30 @@ impl NodeOptions {
     /// Default time between two comparisons of running hashes.
     pub const DEFAULT_COMPARE_EVERY: Duration = Duration::from_secs(10);
 
+    /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. The times of
+    /// elections and of the failure detection keep their ratio to the heartbeat.
+    #[must_use]
+    pub fn with_timing(self, heartbeat: Duration, suspect_after: Duration, down_after: Duration) -> Self {
+        let (consensus, detector) = (ConsensusOptions::DEFAULTS, DetectorOptions::DEFAULTS);
+        let scaled = |time: Duration| time.mul_f64(heartbeat.as_secs_f64() / consensus.heartbeat.as_secs_f64());
+        Self {
+            consensus: ConsensusOptions {
+                heartbeat,
+                min_election: scaled(consensus.min_election),
+                max_election: scaled(consensus.max_election),
+                ..self.consensus
+            },
+            detector: DetectorOptions {
+                interval: scaled(detector.interval),
+                min_silence: scaled(detector.min_silence).min(suspect_after),
+                suspect_after,
+                down_after,
+                ..self.detector
+            },
+            ..self
+        }
+    }
+
     /// Returns the default options of a node that listens at an address.
     #[must_use]
     pub fn new(listen: SocketAddr, secret: Secret) -> Self {
@@ -62,5 +86,21 @@ impl NodeOptions {
             triggers: Self::DEFAULT_TRIGGERS,
             compare_every: Self::DEFAULT_COMPARE_EVERY,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elections_keep_their_ratio_to_the_heartbeat() {
+        let options = || NodeOptions::new(([127, 0, 0, 1], 0).into(), Secret::new(&[7; 32]));
+        let seconds = Duration::from_secs;
+        let slow = options().with_timing(seconds(5), seconds(10), seconds(15));
+        assert_eq!((slow.consensus.heartbeat, slow.consensus.min_election), (seconds(5), seconds(15) + seconds(5) / 8));
+        assert_eq!(slow.consensus.max_election, seconds(25));
+        assert_eq!((slow.detector.min_silence, slow.detector.down_after), (seconds(10), seconds(15)));
+        assert_eq!(slow.consensus.max_sync_age, ConsensusOptions::DEFAULTS.max_sync_age, "a disk does not get slower");
     }
 }

@@ -35,6 +35,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     about::AboutNode,
+    carried::ChannelCounter,
     convert::{
         append_request, appended, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote, vote_request, voted,
     },
@@ -437,6 +438,10 @@ impl Service for Requests {
         }
         self.mesh.accept(peer.node, stream);
         None
+    }
+
+    fn counter(&self, peer: &Peer) -> ChannelCounter {
+        self.network.counter(peer.node, peer.channel)
     }
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {

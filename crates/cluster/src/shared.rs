@@ -13,7 +13,7 @@ use thalweg_types::{Index, NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::subjects::Mesh;
+use crate::{carried::LinkCounters, subjects::Mesh};
 
 /// A call to the consensus thread.
 pub(crate) enum Call {
@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     pub report: Mutex<ClusterReport>,
     pub events: Arc<EventLog>,
     pub mesh: Mesh,
+    pub counters: LinkCounters,
     pub calls: mpsc::UnboundedSender<Call>,
     pub stop: watch::Sender<bool>,
     pub thread: Mutex<Option<JoinHandle<()>>>,

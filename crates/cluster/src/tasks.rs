@@ -212,7 +212,7 @@ impl Tasks {
             for (node, info) in self.others() {
                 let link = self.network.peer(node, &info.address).control;
                 spawn_local(Rc::clone(&self).ping(node, link.clone()));
-                let is_due = described.get(&node).is_none_or(|at| at.elapsed() >= DESCRIBE_EVERY);
+                let is_due = described.get(&node).is_none_or(|at| at.elapsed() >= DESCRIBE_EVERY.max(4 * interval));
                 if is_due && self.is_heard(node) {
                     described.insert(node, Instant::now());
                     spawn_local(Rc::clone(&self).describe(node, link));

@@ -18,10 +18,10 @@ use std::{
 
 use super::{
     nodes::{Nodes, PATIENCE},
-    options::ClusterOptions,
+    scenario::{Figures, Scenario},
 };
 use crate::{
-    BenchError, Progress,
+    BenchError,
     latency::Latencies,
     report::{Check, Table, cells, duration},
     server::Client,
@@ -38,6 +38,8 @@ const WRITES_BETWEEN: u64 = 100;
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 
+/// Kills between two probes of the machine.
+const PROBE_EVERY: u32 = 10;
 /// Acknowledged writes of each client before a kill that are read after it.
 const REMEMBERED: usize = 100;
 
@@ -51,12 +53,10 @@ struct Shared {
     waiting: Mutex<Option<(Instant, Sender<Instant>)>>,
 }
 
-/// Kills the leader as often as the options say. Returns the table and the checks.
-pub(super) fn run(
-    nodes: &mut Nodes,
-    options: &ClusterOptions,
-    progress: &mut dyn Progress,
-) -> Result<(Table, Vec<Check>), BenchError> {
+/// Kills the leader as often as the options say.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let options = scenario.options;
+    let nodes = &mut Nodes::start(scenario.setup("failover"), scenario.progress)?;
     let shared = Shared {
         is_over: AtomicBool::new(false),
         acknowledged: AtomicU64::new(0),
@@ -72,9 +72,14 @@ pub(super) fn run(
         }
         let mut rounds = || -> Result<(), BenchError> {
             for round in 1..=options.failovers {
+                if round % PROBE_EVERY == 1 {
+                    scenario.probe()?;
+                }
                 let took = once(nodes, &shared)?;
                 times.record(took);
-                progress.step(&format!("failover {round} of {}: {}", options.failovers, duration(took)));
+                let (all, median) = (options.failovers, times.percentile(50.0));
+                let line = format!("failover {round} of {all}: {}, p50 {}", duration(took), duration(median));
+                scenario.step(&line);
             }
             Ok(())
         };
@@ -93,7 +98,7 @@ pub(super) fn run(
         Check::below("failover p50", seconds(50.0), 1.0, " s"),
         Check::below("failover p99", seconds(99.0), 2.0, " s"),
     ];
-    Ok((table, checks))
+    Ok(Figures { tables: vec![table], checks, notes: Vec::new() })
 }
 
 fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {

@@ -15,9 +15,10 @@ use std::{
 
 use serde_json::Value;
 
+use super::{options::ClusterOptions, relay::Relay};
 use crate::{
     BenchError, Progress,
-    server::{Client, ServerProcess, Target, tail},
+    server::{Client, NativePort, ServerProcess, Target, tail},
     usage::{MeasuredProcess, Usage},
 };
 
@@ -28,10 +29,44 @@ const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Foundings that are tried, because another program may take a free port before the node listens there.
 const FOUNDINGS: u32 = 3;
+/// Nodes that found a cluster together, at most.
+const MAX_FOUNDERS: usize = 7;
 /// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above), so
 /// that no connection takes the port of a node while it is down.
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
+
+/// Nodes of the benchmark's own that are to be started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup<'a> {
+    /// Name of their directory.
+    pub name: &'a str,
+    pub count: usize,
+    /// Command to start; by default this program.
+    pub binary: Option<&'a Path>,
+    /// Directory below which they keep their data.
+    pub dir: &'a Path,
+    /// Additional arguments of `serve`.
+    pub args: &'a [String],
+    pub native: NativePort,
+    /// Delay of all bytes between two nodes in each direction; zero for none.
+    pub delay: Duration,
+}
+
+impl<'a> Setup<'a> {
+    /// Returns the nodes that the options of the suite ask for, with the native protocol off and without a delay.
+    pub(super) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
+        Self {
+            name,
+            count: options.count,
+            binary: options.server_binary.as_deref(),
+            dir,
+            args: &options.server_arg,
+            native: NativePort::Off,
+            delay: Duration::ZERO,
+        }
+    }
+}
 
 /// The nodes of a cluster.
 #[derive(Debug)]
@@ -45,8 +80,12 @@ pub(super) struct Nodes {
 pub(super) struct Node {
     /// Address of the node's HTTP port.
     pub http: SocketAddr,
+    /// Address of the node's native port, if it has one.
+    pub native: Option<SocketAddr>,
     /// Address for the other nodes; of no use for a node that the benchmark did not start.
     peer: SocketAddr,
+    /// Relay through which the other nodes reach this one, if their network has a delay.
+    relay: Option<Relay>,
     /// Process of the node; `None` if it is down, or if the benchmark did not start it.
     process: Option<ServerProcess>,
 }
@@ -72,33 +111,28 @@ impl Nodes {
     pub(super) fn running(addresses: &[String]) -> Result<Self, BenchError> {
         let node = |url: &String| {
             let http = Target::running(url)?.address;
-            Ok(Node { http, peer: http, process: None })
+            Ok(Node { http, native: None, peer: http, relay: None, process: None })
         };
         let nodes = Self { all: addresses.iter().map(node).collect::<Result<_, _>>()?, own: None };
         nodes.leader()?;
         Ok(nodes)
     }
 
-    /// Starts this many nodes, which found one cluster together, and waits until all of them vote and know the leader.
-    pub(super) fn start(
-        count: usize,
-        binary: Option<&Path>,
-        dir: &Path,
-        args: &[String],
-        progress: &mut dyn Progress,
-    ) -> Result<Self, BenchError> {
-        let binary = match binary {
+    /// Starts nodes, which found one cluster together, and waits until all of them vote and know the leader.
+    pub(super) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
+        let Setup { name, count, dir, args, native, delay, .. } = setup;
+        let binary = match setup.binary {
             Some(binary) => binary.to_owned(),
             None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
         };
         let token = join_token(&binary)?;
         let mut founding = 1;
         loop {
-            let dir = dir.join(format!("cluster{founding}"));
+            let dir = dir.join(format!("{name}{founding}"));
             std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?;
             let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
-            match Self::found(count, own) {
+            match Self::found(count, own, native, delay) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
                 result => return result,
             }
@@ -106,8 +140,17 @@ impl Nodes {
         }
     }
 
-    fn found(count: usize, own: Own) -> Result<Self, BenchError> {
-        let node = |_| Ok(Node { http: server_address()?, peer: server_address()?, process: None });
+    fn found(count: usize, own: Own, native: NativePort, delay: Duration) -> Result<Self, BenchError> {
+        let node = |_| {
+            let peer = server_address()?;
+            let relay = (!delay.is_zero()).then(|| {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                Relay::start(listener, peer, delay)
+            });
+            let relay = relay.transpose().map_err(BenchError::files("a relay"))?;
+            let native = if native == NativePort::Off { None } else { Some(server_address()?) };
+            Ok(Node { http: server_address()?, native, peer, relay, process: None })
+        };
         let all = (0..count).map(node).collect::<Result<Vec<_>, BenchError>>()?;
         let mut nodes = Self { all, own: Some(own) };
         for number in 0..count {
@@ -127,17 +170,24 @@ impl Nodes {
 
     fn spawn(&mut self, number: usize) -> Result<(), BenchError> {
         let Some(own) = &self.own else { return Ok(()) };
-        let peers: Vec<_> = self.all.iter().map(|node| node.peer.to_string()).collect();
+        // More nodes than can found a cluster together join the first ones.
+        let founders = self.all.len().min(MAX_FOUNDERS);
+        let peers: Vec<_> = self.all[..founders].iter().map(|node| node.reached_at().to_string()).collect();
         let node = &mut self.all[number];
         let log_path = own.log_path(number);
         let log = File::options().create(true).append(true).open(&log_path).map_err(BenchError::files(&log_path))?;
         let mut command = Command::new(&own.binary);
-        command.args(["serve", "--native=off", "--http", &node.http.to_string(), "--cluster", &node.peer.to_string()]);
+        command.args(["serve", "--http", &node.http.to_string(), "--cluster", &node.peer.to_string()]);
+        command.args(["--native", &node.native.map_or("off".to_owned(), |native| native.to_string())]);
+        command.args(["--native-quic-sockets", "0", "--advertise", &node.reached_at().to_string()]);
         command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
         if peers.len() == 1 {
             command.arg("--cluster-init");
         } else {
-            command.args(["--join", &peers.join(","), "--expect", &peers.len().to_string()]);
+            command.args(["--join", &peers.join(",")]);
+        }
+        if number < founders && founders > 1 {
+            command.args(["--expect", &founders.to_string()]);
         }
         command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.token).stderr(log);
         let process = ServerProcess::spawn(&mut command, "name the command with --server-binary");
@@ -165,7 +215,13 @@ impl Nodes {
         killed
     }
 
-    /// Starts a node again that was killed, and waits until it and the others agree that it lacks nothing.
+    /// Ends a node with SIGTERM, as an operator does. Returns when its process has ended.
+    pub(super) fn stop(&mut self, number: usize) {
+        // Dropping the process signals it, and waits.
+        drop(self.all[number].process.take());
+    }
+
+    /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks nothing.
     pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
@@ -176,6 +232,11 @@ impl Nodes {
                 // Under load the node never has all: a few hundred entries are a moment's work.
                 if applied + 500 >= committed)
         })
+    }
+
+    /// Starts a node again, and returns at once.
+    pub(super) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
+        self.spawn(number)
     }
 
     /// Returns the number of the node that leads, once there is one that all nodes know.
@@ -200,9 +261,9 @@ impl Nodes {
         self.all.iter().map(|node| node.http).collect()
     }
 
-    /// Returns true if the benchmark started the nodes.
-    pub(super) fn are_own(&self) -> bool {
-        self.own.is_some()
+    /// Returns the addresses of the native ports.
+    pub(super) fn native_addresses(&self) -> Vec<SocketAddr> {
+        self.all.iter().filter_map(|node| node.native).collect()
     }
 
     /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
@@ -213,12 +274,24 @@ impl Nodes {
     }
 
     /// Returns the cluster's status as a node shows it.
-    fn status(&self, number: usize) -> Option<Value> {
-        let (status, body) = get(self.all[number].http, "/v1/cluster/status")?;
+    pub(super) fn status(&self, number: usize) -> Option<Value> {
+        self.json(number, "/v1/cluster/status")
+    }
+
+    /// Returns the JSON that a node answers to a GET.
+    pub(super) fn json(&self, number: usize, path: &str) -> Option<Value> {
+        let (status, body) = get(self.all[number].http, path)?;
         (status == 200).then(|| serde_json::from_slice(&body).ok()).flatten()
     }
 
-    fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
+    /// Returns the metrics of a node.
+    pub(super) fn metrics(&self, number: usize) -> Option<String> {
+        let (status, body) = get(self.all[number].http, "/metrics")?;
+        (status == 200).then(|| String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Waits until a condition holds.
+    pub(super) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !holds(self) {
             if begun.elapsed() >= PATIENCE {
@@ -238,13 +311,21 @@ impl Drop for Nodes {
     }
 }
 
+impl Node {
+    /// Returns the address at which the other nodes reach this one.
+    fn reached_at(&self) -> SocketAddr {
+        self.relay.as_ref().map_or(self.peer, Relay::address)
+    }
+}
+
 impl Own {
     fn log_path(&self, number: usize) -> PathBuf {
         self.dir.join(format!("{}.log", name(number)))
     }
 }
 
-fn name(number: usize) -> String {
+/// Returns the name of a node.
+pub(super) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }
 

@@ -16,6 +16,34 @@ pub enum Part {
     Gets,
     /// SIGKILL of the leader under load: time until the next acknowledgement.
     Failover,
+    /// SIGTERM of each node in turn under load: failed requests, and the longest one of each restart.
+    Rolling,
+    /// Records that a follower lacks, at row S's rates and delays of the network between the nodes.
+    Lag,
+    /// A follower was down while the cluster wrote: rate at which it gets the entries, and what that costs the clients.
+    CatchUp,
+    /// Bytes that an idle node sends a minute, at the default times and at row S's.
+    Heartbeats,
+    /// SIGKILL of a node: time until the others report it as suspect and as down.
+    Detection,
+    /// The puts with and without TLS between the nodes.
+    Tls,
+}
+
+impl Part {
+    /// Returns true if the part runs with nodes of the benchmark's own only.
+    fn needs_own_nodes(self) -> bool {
+        !matches!(self, Self::Puts | Self::Gets)
+    }
+}
+
+/// Times of heartbeats and of failure detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Timing {
+    /// The defaults of `serve`.
+    Default,
+    /// Those of row S: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Founding takes half a minute then.
+    RowS,
 }
 
 /// Another system whose cluster does the same work in turns.
@@ -69,11 +97,30 @@ pub struct ClusterOptions {
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
     /// Number of times that the leader is killed.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, visible_alias = "kills", default_value_t = 20)]
     pub failovers: u32,
-    /// Clients that write while leaders are killed.
+    /// Clients that write while nodes are killed or restarted.
     #[arg(long, default_value_t = 8)]
     pub failover_clients: usize,
+    /// Rounds of rolling restarts, each of which restarts all nodes.
+    #[arg(long, default_value_t = 20)]
+    pub restarts: u32,
+    /// Bytes of records that the cluster writes while a follower is down. The log must keep them: see --history-bytes of
+    /// `serve`.
+    #[arg(long, default_value_t = 256 << 20)]
+    pub missed_bytes: u64,
+    /// Numbers of nodes of the parts heartbeats and detection.
+    #[arg(long, value_delimiter = ',', default_value = "3,10")]
+    pub sizes: Vec<usize>,
+    /// Times of heartbeats and detection at which the heartbeats are counted.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "default,row-s")]
+    pub timings: Vec<Timing>,
+    /// Time for which the bytes of an idle cluster are counted.
+    #[arg(long, default_value = "60s", value_parser = parse_duration)]
+    pub idle: Duration,
+    /// Number of nodes that are killed to measure detection, for each number of nodes.
+    #[arg(long, default_value_t = 20)]
+    pub detections: u32,
     /// Another system that does the same puts and gets in turns.
     #[arg(long, value_enum, requires = "peer_binary")]
     pub peer: Option<PeerKind>,
@@ -84,6 +131,11 @@ pub struct ClusterOptions {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
+
+/// Shortest time for which an idle cluster is counted: many heartbeats at the default times.
+const MIN_IDLE: Duration = Duration::from_secs(1);
+/// Largest number of nodes that the benchmark starts for heartbeats and detection.
+const MAX_SIZE: usize = 16;
 
 impl ClusterOptions {
     pub(super) fn check(&self) -> Result<(), BenchError> {
@@ -96,10 +148,19 @@ impl ClusterOptions {
         let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
         require(fits, "--value-size", "is above the largest value")?;
         require(!self.duration.is_zero(), "--duration", "must be above 0")?;
-        if self.runs(Part::Failover) {
-            require(self.nodes.is_empty(), "--parts failover", "kills nodes, so it runs with nodes of its own only")?;
-            require(self.count >= 3, "--count", "must be at least 3 for failover")?;
+        if self.parts.iter().any(|part| part.needs_own_nodes()) {
+            let message = "only puts and gets run on nodes that run already: leave out --nodes";
+            require(self.nodes.is_empty(), "--parts", message)?;
         }
+        if self.runs(Part::Failover) || self.runs(Part::Rolling) {
+            require(self.count >= 3, "--count", "must be at least 3 for failover and rolling")?;
+        }
+        for size in &self.sizes {
+            within("--sizes", *size, MAX_SIZE)?;
+            require(*size > 1, "--sizes", "must be at least 2")?;
+        }
+        require(self.idle >= MIN_IDLE, "--idle", "must be at least 1s")?;
+        require(self.missed_bytes > 0, "--missed-bytes", "must be at least 1")?;
         Ok(())
     }
 

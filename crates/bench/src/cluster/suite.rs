@@ -1,11 +1,18 @@
 //! `thalweg bench cluster`: goes from the command's options to its report.
 
+use std::path::Path;
+
+use clap::ValueEnum as _;
+
 use super::{
-    failover,
-    nodes::Nodes,
+    catch_up, detection, failover, heartbeats, lag,
+    nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
     peer::Peer,
     probes::{Probed, Probes},
+    rolling,
+    scenario::{Figures, Scenario},
+    tls,
     work::{self, Kind, Level, Place, Turn, Work},
 };
 use crate::{
@@ -20,30 +27,26 @@ use crate::{
 pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("cluster", options.dir.as_deref())?;
-    let mut nodes = if options.nodes.is_empty() {
-        let (binary, args) = (options.server_binary.as_deref(), &options.server_arg);
-        Nodes::start(options.count, binary, scratch.path(), args, progress)?
+    let shown = if options.nodes.is_empty() {
+        "the benchmark's own, in processes on this machine, over the loopback, on one disk".to_owned()
     } else {
-        Nodes::running(&options.nodes)?
-    };
-    let count = nodes.addresses().len();
-    let shown = if nodes.are_own() {
-        format!("{count} of the benchmark's own, in processes on this machine, over the loopback, on one disk")
-    } else {
-        format!("{count} that ran already: {}", options.nodes.join(", "))
+        format!("those that ran already: {}", options.nodes.join(", "))
     };
     report.condition("nodes", shown);
-    report.condition("durability", "quorum for all puts: on disk on a majority before the acknowledgement");
+    report.condition("durability", "quorum for all writes: on disk on a majority before the acknowledgement");
     report.condition(
         "load",
-        format!(
-            "HTTP, one connection and one request in flight for each client, on this machine; seed {}",
-            options.seed
-        ),
+        format!("one connection and one request in flight for each client, on this machine; seed {}", options.seed),
     );
     report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
     let works = Work::all(options);
     if !works.is_empty() {
+        let nodes = if options.nodes.is_empty() {
+            Nodes::start(Setup::new("cluster", scratch.path(), options), progress)?
+        } else {
+            Nodes::running(&options.nodes)?
+        };
+        let count = nodes.addresses().len();
         let peer_dir = scratch.path().join("peer");
         let mut peer = match (&options.peer, &options.peer_binary) {
             (Some(_), Some(binary)) => Some(Peer::start(binary, &peer_dir, count)?),
@@ -55,12 +58,48 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
         let probes = Probes::create(scratch.path(), options.value_size)?;
         Suite { options, nodes: &nodes, peer: peer.as_mut(), probes, progress }.rows(&works, &mut report)?;
     }
-    if options.runs(Part::Failover) {
-        let (table, checks) = failover::run(&mut nodes, options, progress)?;
-        report.tables.push(table);
-        report.checks.extend(checks);
-    }
+    scenarios(options, scratch.path(), progress, &mut report)?;
     Ok(report.finish())
+}
+
+/// Measures one scenario.
+type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
+
+/// Scenarios with nodes of their own, in the order of the report.
+const SCENARIOS: [(Part, Run); 7] = [
+    (Part::Failover, failover::run),
+    (Part::Rolling, rolling::run),
+    (Part::Lag, lag::run),
+    (Part::CatchUp, catch_up::run),
+    (Part::Heartbeats, heartbeats::run),
+    (Part::Detection, detection::run),
+    (Part::Tls, tls::run),
+];
+
+/// Runs the scenarios that the options name. The run is void if the probes before the measurements of one disagree.
+fn scenarios(
+    options: &ClusterOptions,
+    dir: &Path,
+    progress: &mut dyn Progress,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    for (part, run) in SCENARIOS.into_iter().filter(|(part, _)| options.runs(*part)) {
+        let mut scenario = Scenario::new(options, dir, progress)?;
+        let Figures { tables, checks, notes } = run(&mut scenario)?;
+        let name = part.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let mut probes = probe_table(&scenario.probed);
+        probes.title = format!("{name}: {}", probes.title);
+        report.tables.extend(tables);
+        report.tables.push(probes);
+        let values = |of: fn(&Probed) -> f64| scenario.probed.iter().map(of).collect::<Vec<_>>();
+        let round_trip =
+            steadiness(format!("{name}: round trip over the loopback"), &values(|one| one.round_trip_us), " µs");
+        report.checks.extend(round_trip);
+        report.checks.extend(steadiness(format!("{name}: fsync"), &values(|one| one.fsync_us), " µs"));
+        report.checks.extend(checks);
+        report.notes.extend(notes);
+    }
+    Ok(())
 }
 
 struct Suite<'a> {
@@ -145,7 +184,7 @@ impl Suite<'_> {
 }
 
 fn probe_table(probed: &[Probed]) -> Table {
-    let mut table = Table::new("probes: the bare machine, before each row of each round; medians");
+    let mut table = Table::new("probes: the bare machine, before each measurement; medians");
     let mut add = |name: &str, figure: fn(&Probed) -> f64| {
         let Summary { median, mad, min, max, .. } = Summary::of(&probed.iter().map(figure).collect::<Vec<_>>());
         table.row(cells! { "probe" => name, "µs" => median, "± MAD" => mad, "min" => min, "max" => max });

@@ -18,7 +18,7 @@ use crate::{
     BenchError,
     data::Values,
     http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
-    load::{self, Pace, Plan, Validity},
+    load::{self, Arrivals, Pace, Plan, Validity},
     random::KeyChooser,
 };
 
@@ -182,6 +182,13 @@ pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
             _ => {}
         }
     }
+}
+
+/// Returns puts to one node at a fixed rate.
+pub(super) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
+    let work = Work { kind: Kind::Put, place: Place::Leader, clients };
+    let pace = Pace::Open { rate, arrivals: Arrivals::Constant };
+    Plan { pace, ..plan(address, work, clients, options) }
 }
 
 fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOptions) -> Plan<Http> {

@@ -129,14 +129,8 @@ impl Push {
         mut sleep: impl FnMut(Duration) -> S,
     ) -> Result<Option<Delivery>, GroupError> {
         loop {
-            if let Some(fetching) = &mut self.fetching {
-                let fetched = fetching.as_mut().await;
-                self.fetching = None;
-                let delivery = fetched?;
-                if !delivery.is_empty() {
-                    self.ledger.add_delivery(&delivery)?;
-                    return Ok(Some(delivery));
-                }
+            if let Some(delivery) = self.finish_delivery().await? {
+                return Ok(Some(delivery));
             }
             match self.next_step()? {
                 PushStep::Closed => return Ok(None),
@@ -152,6 +146,25 @@ impl Push {
                 }
             }
         }
+    }
+
+    /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for a
+    /// reason of its own calls this first, or the records of that delivery wait for their ack deadline.
+    ///
+    /// The caller may drop the future before it is ready: no delivery is lost.
+    ///
+    /// # Errors
+    /// The fetch failed.
+    pub async fn finish_delivery(&mut self) -> Result<Option<Delivery>, GroupError> {
+        let Some(fetching) = &mut self.fetching else { return Ok(None) };
+        let fetched = fetching.as_mut().await;
+        self.fetching = None;
+        let delivery = fetched?;
+        if delivery.is_empty() {
+            return Ok(None);
+        }
+        self.ledger.add_delivery(&delivery)?;
+        Ok(Some(delivery))
     }
 
     /// Limits the number of records in later deliveries; a delivery in progress is not affected.

@@ -222,6 +222,8 @@ async fn the_members_and_their_lag_are_shown() {
         "thalweg_cluster_leads 1",
         "thalweg_cluster_members{role=\"voter\",health=\"down\"} 1",
         "thalweg_cluster_lag_entries{node=\"n2\"} 11",
+        "thalweg_cluster_link_sent_bytes_total{node=\"n2\",channel=\"control\"} 60",
+        "thalweg_cluster_link_received_bytes_total{node=\"n2\",channel=\"control\"} 70",
         "thalweg_cluster_behind_millis{node=\"n2\"} 6000",
         "thalweg_cluster_subject_filters{node=\"n2\"} 3",
         "thalweg_cluster_subject_queue_bytes{node=\"n2\"} 4",

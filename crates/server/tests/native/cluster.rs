@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use thalweg_server::cluster::ClusterError;
+use thalweg_server::cluster::{ClusterError, Event};
 use thalweg_types::{
-    Durability, KeyspaceId, NodeId, ReadLevel, Revision,
+    Action, Durability, GroupId, KeyspaceId, NodeId, ReadLevel, Revision, Term,
     command::{TransactionBuilder, encode_put},
 };
 use thalweg_wire::{
-    Fetch, Fields, Get, Level, MemberHealth, MemberRole, ReadMembers, RemainingBytes, Route, ServerFrame, Values,
-    Write,
+    Cancel, CancelMode, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Push, ReadMembers, Release,
+    RemainingBytes, Route, ServerFrame, Values, Write,
     handshake::{FEATURE_CLUSTER, hello},
 };
 
 use crate::{
     expect,
+    groups::{ack, group, offsets},
     support::{
-        Node,
+        Node, PATIENCE,
         cluster::{Barriers, FakeCluster},
-        native::Raw,
+        native::{Raw, UNLIMITED},
     },
 };
 
@@ -238,5 +239,78 @@ async fn a_transaction_that_only_reads_waits_for_its_barrier() {
     tested.raw.put_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write);
     tested.raw.flush().await;
     expect!(tested.raw, 2, ServerFrame::Transacted(_) => ());
+    tested.node.stop().await;
+}
+
+fn push(group: GroupId, member: &str) -> Push<'_> {
+    let (level, release) = (Level(None), Release::AtOnce);
+    Push { group, held_records: 1, held_bytes: 0, level, release, permit: UNLIMITED, member }
+}
+
+/// Makes node 2 the leader, as an election does.
+fn elect_2(cluster: &FakeCluster) {
+    cluster.change(|report| (report.leader, report.term) = (Some(NodeId(2)), Term(6)));
+    cluster.push(1, Event::Leader { leader: Some(NodeId(2)), term: Term(6) });
+}
+
+#[tokio::test]
+async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
+    let mut tested = Tested::start().await;
+    let stream = tested.raw.stream("s").await;
+    let group = group(&mut tested.raw, stream, "g").await;
+    tested.raw.append(stream, &[b"a", b"b"]).await;
+    tested.raw.send(1, &push(group, "m")).await;
+    expect!(tested.raw, 1, ServerFrame::Pushing(_) => ());
+    let (attempt, found) = expect!(tested.raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
+    assert_eq!(found, (vec![0], 1));
+    // The same leader in a later term, and a time without a leader, end nothing.
+    tested.cluster.push(1, Event::Leader { leader: None, term: Term(6) });
+    tested.cluster.push(1, Event::Leader { leader: Some(NodeId(1)), term: Term(6) });
+    elect_2(&tested.cluster);
+    let ended = expect!(tested.raw, 1, ServerFrame::Ended(ended) => (ended.code.to_owned(), ended.class));
+    assert_eq!(ended, ("moved".to_owned(), Action::Retry));
+    // The member pushes again under the new leader. Its record is not delivered again, and its ack counts.
+    tested.raw.send(2, &push(group, "m")).await;
+    expect!(tested.raw, 2, ServerFrame::Pushing(_) => ());
+    let second = expect!(tested.raw, 2, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
+    assert_eq!(second.1, (vec![1], 1));
+    assert_eq!(ack(&mut tested.raw, group, attempt).await, 1);
+    assert_eq!(ack(&mut tested.raw, group, second.0).await, 1);
+    tested.node.stop().await;
+}
+
+#[tokio::test]
+async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() {
+    let mut tested = Tested::start().await;
+    let stream = tested.raw.stream("s").await;
+    let group = group(&mut tested.raw, stream, "g").await;
+    tested.raw.append(stream, &[b"a", b"b"]).await;
+    let in_flight = || tested.node.db.group_by_id(group).unwrap().unwrap().info().unwrap().in_flight;
+    let mut receivers = Vec::new();
+    for member in ["leaves", "follows"] {
+        let mut raw = tested.node.raw().await;
+        raw.send(1, &push(group, member)).await;
+        expect!(raw, 1, ServerFrame::Pushing(_) => ());
+        expect!(raw, 1, ServerFrame::Pushed(_) => ());
+        receivers.push(raw);
+    }
+    assert_eq!(in_flight(), 2);
+    drop(receivers.remove(0));
+    let returned = async {
+        while in_flight() != 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, returned).await.expect("the record of the first receiver returns");
+    // The node has lost the leadership, and no event says so yet.
+    tested.cluster.change(|report| report.leader = Some(NodeId(2)));
+    let mut follows = receivers.remove(0);
+    follows.send(1, &Cancel { mode: CancelMode::Now }).await;
+    assert_eq!(expect!(follows, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
+    follows.send(2, &push(group, "other")).await;
+    expect!(follows, 2, ServerFrame::Pushing(_) => ());
+    let (found, deliveries) = expect!(follows, 2, ServerFrame::Pushed(d) => offsets(&d.parts));
+    assert_eq!((found, deliveries), (vec![0], 2), "only the record of the receiver that left returned");
+    assert_eq!(in_flight(), 2);
     tested.node.stop().await;
 }

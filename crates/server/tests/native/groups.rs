@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-async fn group(raw: &mut Raw, stream: StreamId, name: &str) -> GroupId {
+pub(crate) async fn group(raw: &mut Raw, stream: StreamId, name: &str) -> GroupId {
     raw.put_command(u32::MAX, Durability::Os, |out| {
         encode_create_group(out, stream, name, Some(Offset(0)), &Default::default()).unwrap();
     });
@@ -38,7 +38,7 @@ fn fetch(group: GroupId, max_records: u32, wait: Duration) -> Fetch<'static> {
 }
 
 /// Returns the delivered offsets, and the highest delivery count.
-fn offsets(parts: &List<'_, DeliveryPart<'_>>) -> (Vec<u64>, u32) {
+pub(crate) fn offsets(parts: &List<'_, DeliveryPart<'_>>) -> (Vec<u64>, u32) {
     let mut found = Vec::new();
     for part in parts.iter() {
         for run in part.runs.iter() {
@@ -49,7 +49,7 @@ fn offsets(parts: &List<'_, DeliveryPart<'_>>) -> (Vec<u64>, u32) {
     (found, parts.iter().map(|part| part.deliveries).max().unwrap_or(0))
 }
 
-async fn ack(raw: &mut Raw, group: GroupId, attempt: Attempt) -> u32 {
+pub(crate) async fn ack(raw: &mut Raw, group: GroupId, attempt: Attempt) -> u32 {
     raw.put_command(u32::MAX, Durability::Os, |out| encode_ack(out, group, &[Settlement::all(attempt)]).unwrap());
     raw.flush().await;
     expect!(raw, u32::MAX, ServerFrame::Settled(settled) => settled.settled)

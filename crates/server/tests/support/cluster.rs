@@ -9,8 +9,8 @@ use std::{
 use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
-    Event, EventLog, JoinRequest, Lag, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal, Role, Since,
-    Triggers,
+    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal,
+    Role, Since, Triggers,
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;
@@ -201,6 +201,10 @@ impl ClusterHandle for FakeCluster {
 
     fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
         vec![(NodeId(2), NodeStats { filters: 3, queued_bytes: 4, sent: 5, lost: 6, received: 7 })]
+    }
+
+    fn link_traffic(&self) -> Vec<LinkTraffic> {
+        vec![LinkTraffic { node: NodeId(2), channel: "control", sent_bytes: 60, received_bytes: 70 }]
     }
 
     fn report(&self) -> ClusterReport {

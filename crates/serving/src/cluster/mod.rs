@@ -13,6 +13,7 @@ mod barrier;
 mod credentials;
 mod error;
 mod events;
+mod leader_watch;
 mod report;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Instant};
@@ -24,9 +25,10 @@ pub use barrier::{ConnectionBarrier, Gate};
 pub use credentials::{AdminToken, CREDENTIALS_FILE, Credentials, CredentialsError};
 pub use error::ClusterError;
 pub use events::{ClusterEvent, Event, EventLog, Missed};
+pub use leader_watch::LeaderWatch;
 pub use report::{
-    ClusterReport, DigestComparison, JoinRequest, Lag, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal,
-    Role, Since, Triggers,
+    ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses,
+    NodeHealth, Removal, Role, Since, Triggers,
 };
 
 /// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.
@@ -57,6 +59,11 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 
     /// Returns the figures of the messages exchanged with each other node.
     fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
+        Vec::new()
+    }
+
+    /// Returns the bytes exchanged with each other node over their links.
+    fn link_traffic(&self) -> Vec<LinkTraffic> {
         Vec::new()
     }
 

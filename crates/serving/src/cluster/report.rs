@@ -190,6 +190,20 @@ impl ClusterReport {
     }
 }
 
+/// Bytes that a node has exchanged with another one over one channel of their links since it started: frames with their
+/// headers, compressed, before encryption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// The other node.
+    pub node: NodeId,
+    /// Name of the channel: `appends`, `control`, `snapshots` or `proposals`. Heartbeats and pings use `control`.
+    pub channel: &'static str,
+    /// Bytes that this node has sent.
+    pub sent_bytes: u64,
+    /// Bytes that this node has received.
+    pub received_bytes: u64,
+}
+
 /// Request to add a node to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinRequest {

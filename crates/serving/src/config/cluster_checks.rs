@@ -1,11 +1,15 @@
 //! Checks of the settings of a node's membership in a cluster.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use super::{Advertise, Config, ConfigError, PeerPem};
 
 /// Largest number of nodes that can found a cluster together.
 const MAX_FOUNDERS: u32 = 7;
+/// Bounds of the time between two heartbeats. The node looks at the others every 100 ms, and a shorter time than the lower
+/// bound leaves an idle node no rest.
+const MIN_HEARTBEAT: Duration = Duration::from_millis(10);
+const MAX_HEARTBEAT: Duration = Duration::from_secs(60);
 
 impl Config {
     /// Returns an address at which clients reach this node, from the address at which a protocol listens. If it listens
@@ -46,6 +50,22 @@ impl Config {
         }
     }
 
+    /// Checks the times of heartbeats and of failure detection.
+    fn check_timing(&self) -> Result<(), ConfigError> {
+        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        let heartbeat = self.cluster_heartbeat.0;
+        if !(MIN_HEARTBEAT..=MAX_HEARTBEAT).contains(&heartbeat) {
+            return wrong("cluster_heartbeat", "from 10ms to 1m");
+        }
+        if self.cluster_suspect_after.0 < 2 * heartbeat {
+            return wrong("cluster_suspect_after", "at least twice cluster_heartbeat");
+        }
+        if self.cluster_down_after < self.cluster_suspect_after {
+            return wrong("cluster_down_after", "at least cluster_suspect_after");
+        }
+        Ok(())
+    }
+
     /// Checks the settings of a cluster.
     pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
@@ -76,6 +96,7 @@ impl Config {
             return wrong("expect", "at most 7");
         }
         self.check_link_files()?;
+        self.check_timing()?;
         if address.ip().is_unspecified() && self.advertise == Advertise::Listening {
             return wrong("advertise", "HOST:PORT, because cluster listens on all addresses of the machine");
         }

@@ -22,7 +22,7 @@ mod subjects;
 mod units;
 mod warnings;
 
-use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
+use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
 use thalweg_broker::Batching;
 use thalweg_engine::{BackendKind, Options};
@@ -224,6 +224,16 @@ knobs! {
     zone: Label = |_| Label::default();
     /// Address and port at which the other nodes reach this one; `listening` is the address of `cluster`. Cost: none.
     advertise: Advertise = |_| Advertise::Listening;
+    /// Time between two heartbeats of the leader, and between two pings of each node to each other node. Elections begin
+    /// after 3 to 5 heartbeats without one. All nodes need the same value. Cost: shorter times use more CPU and network,
+    /// and a pause of a node ends its leadership sooner; longer ones delay the election of a new leader.
+    cluster_heartbeat: Span = |_| Span(Duration::from_millis(80));
+    /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably long
+    /// for its usual pings. Cost: short times suspect nodes that only pause.
+    cluster_suspect_after: Span = |_| Span::seconds(1);
+    /// Silence after which another node is down. Elections do not wait for it. Cost: short times report nodes as down that
+    /// only pause; the log for a node that is down is not kept.
+    cluster_down_after: Span = |_| Span(Duration::from_millis(1500));
     /// Use TLS between the nodes of the cluster also if `cluster` is a loopback address. At any other address the links
     /// always use it. All nodes need the same choice. Cost: the consensus
     /// thread encrypts what it sends and receives.

@@ -11,7 +11,7 @@ use prometheus_client::{
 use thalweg_broker::NodeStats;
 
 use super::encode::gauge;
-use crate::cluster::{ClusterHandle, MemberReport, NodeHealth, Role, Since};
+use crate::cluster::{ClusterHandle, LinkTraffic, MemberReport, NodeHealth, Role, Since};
 
 /// Figure of one member.
 type OfMember = fn(&MemberReport) -> Option<i64>;
@@ -34,6 +34,15 @@ const SUBJECT_COUNTERS: [(&str, &str, OfNode); 3] = [
 const SUBJECT_GAUGES: [(&str, &str, OfNode); 2] = [
     ("cluster_subject_filters", "Patterns and queue groups that a node has announced", |stats| stats.filters as u64),
     ("cluster_subject_queue_bytes", "Bytes of messages to subjects that wait for a node", |stats| stats.queued_bytes),
+];
+
+/// Figure of the links to one other node.
+type OfLink = fn(&LinkTraffic) -> u64;
+
+/// Counters of the links to other nodes.
+const LINK_COUNTERS: [(&str, &str, OfLink); 2] = [
+    ("cluster_link_sent_bytes", "Bytes sent to a node, by channel; heartbeats use control", |link| link.sent_bytes),
+    ("cluster_link_received_bytes", "Bytes received from a node, by channel", |link| link.received_bytes),
 ];
 
 /// Collector of the metrics of the cluster.
@@ -95,14 +104,22 @@ impl Collector for ClusterCollector {
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
-        let stats = self.0.subject_stats();
-        if stats.is_empty() {
-            return Ok(());
-        }
         let name = |node| {
             let member = report.members.iter().find(|member| member.node == node);
             member.map_or_else(|| node.to_string(), |member| member.name.clone())
         };
+        let traffic: Vec<_> = self.0.link_traffic().into_iter().map(|traffic| (name(traffic.node), traffic)).collect();
+        for (metric, help, figure) in LINK_COUNTERS.into_iter().filter(|_| !traffic.is_empty()) {
+            let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;
+            for (name, traffic) in &traffic {
+                let labels = vec![("node", name.as_str()), ("channel", traffic.channel)];
+                ConstCounter::new(figure(traffic)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let stats = self.0.subject_stats();
+        if stats.is_empty() {
+            return Ok(());
+        }
         let named: Vec<_> = stats.into_iter().map(|(node, stats)| (name(node), stats)).collect();
         for (metric, help, figure) in SUBJECT_COUNTERS {
             let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;

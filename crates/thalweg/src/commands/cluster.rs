@@ -18,7 +18,7 @@ use crate::{
     failure::{Exit, Failure},
     render::{self, Lines, count},
     retry::while_failing,
-    session::Session,
+    session::{EventsFrom, Session},
     span::{show_span, show_time},
 };
 
@@ -136,8 +136,17 @@ pub enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
-    /// Print events of the cluster as they happen
+    /// Print events of the cluster as they happen, as one node sees them
+    #[command(
+        visible_alias = "events",
+        after_help = "Events: leader, joined, promoted, removed, alive, suspect, down, lagging, stale, caught_up. Only the leader reports\n\
+                            lagging and stale. A node keeps its last 1024 events until it stops.\n\n\
+                            Examples:\n  thalweg cluster watch\n  thalweg cluster events --past --json"
+    )]
     Watch {
+        /// Begin with the events that the node keeps
+        #[arg(long)]
+        past: bool,
         /// End after this number of events
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
@@ -275,7 +284,7 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
             done(&reply, place, || format!("{} leads", text(&reply["leader"])))
         }
         ClusterAction::Digest { place } => digest(place),
-        ClusterAction::Watch { limit, place } => watch(*limit, place),
+        ClusterAction::Watch { past, limit, place } => watch(*past, *limit, place),
         ClusterAction::Doctor { place } => doctor(place),
         ClusterAction::Repair { data, place } => repair(data, place),
         ClusterAction::CreateCa { to, name, days, json } => {
@@ -425,12 +434,13 @@ fn digest(place: &ServerArgs) -> Result<(), Failure> {
     Err(failure.then("`thalweg state digest` on each node shows the kind of rows that differ; keep the directories"))
 }
 
-fn watch(limit: Option<u64>, place: &ServerArgs) -> Result<(), Failure> {
+fn watch(past: bool, limit: Option<u64>, place: &ServerArgs) -> Result<(), Failure> {
     if limit == Some(0) {
         return Ok(());
     }
     let (mut lines, mut left) = (Lines::new(), limit);
-    Session::of_server(place)?.cluster_events(&mut |event| {
+    let begin = if past { EventsFrom::Kept } else { EventsFrom::Now };
+    Session::of_server(place)?.cluster_events(begin, &mut |event| {
         lines.line(&if place.json { Value::Object(event.clone()).to_string() } else { event_text(event) })?;
         lines.flush()?;
         left = left.map(|left| left - 1);

@@ -14,6 +14,15 @@ use crate::failure::Failure;
 /// Function that is called with each event of a cluster; `Break` ends the watch.
 type VisitEvents<'v> = &'v mut dyn FnMut(&Map<String, Value>) -> Step;
 
+/// First event of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventsFrom {
+    /// The watch begins with the next event.
+    Now,
+    /// The watch begins with all events that the node keeps.
+    Kept,
+}
+
 /// Time by which the command waits longer for a reply than the server waits for the cluster.
 const MARGIN: Duration = Duration::from_secs(1);
 
@@ -45,9 +54,9 @@ impl Session {
     }
 
     /// Passes the events of the cluster to `visit` as they happen. Continues after a restart of the server.
-    pub fn cluster_events(&self, visit: VisitEvents<'_>) -> Result<(), Failure> {
+    pub fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
         // The numbers of events begin again when a server restarts, so a later connection takes all that it keeps.
-        let was_there = Cell::new(false);
+        let was_there = Cell::new(from == EventsFrom::Kept);
         let endless = Endless {
             path: &|| format!("/v1/cluster/events{}", if was_there.get() { "?after=0" } else { "" }),
             next: &|| "retrying".to_owned(),

@@ -49,6 +49,7 @@ use crate::{
 
 pub use self::{
     caches::Entry,
+    cluster::EventsFrom,
     coordination::{Coordination, of_recipe},
     directory::Access,
     groups::{GroupCall, PushRequest},

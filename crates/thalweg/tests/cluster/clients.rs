@@ -3,10 +3,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use thalweg_client::{
-    Client, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions, Watched,
+    Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions,
+    Watched,
     types::{
         Offset, Revision,
         command::{CommitBuilder, Expect, groups::GroupConfig},
+        record::Record,
     },
 };
 use tokio::runtime::Runtime;
@@ -64,6 +66,18 @@ fn a_native_client_follows_the_leader_and_reads_at_each_level() {
             let found = client.read_level(level).keyspace("users").get(b"ada").await.unwrap();
             assert_eq!(found.map(|found| found.revision), Some(revision), "{level}");
         }
+        // A receiver holds a record while the leadership moves.
+        let orders = client.stream("orders");
+        orders.create_if_missing(&Default::default()).await.unwrap();
+        let group = orders.group("workers").await.unwrap();
+        group.create_if_missing(Some(Offset(0)), &GroupConfig::default()).await.unwrap();
+        let mut pushes = group.push(PushOptions::member("m")).await.unwrap();
+        let append = async |payload: &[u8]| {
+            let record = Record { payload, ..Record::default() };
+            orders.append(&record).await.unwrap();
+        };
+        append(b"first").await;
+        let held = in_time("the first record", pushes.next()).await.unwrap().expect("the push goes on");
         // The leadership moves, and the client with it.
         let next = cluster.follower();
         cluster.cli(next, &["transfer", &format!("n{next}")]).ok();
@@ -76,6 +90,15 @@ fn a_native_client_follows_the_leader_and_reads_at_each_level() {
         })
         .await;
         assert_eq!(users.get(b"ada").await.unwrap().unwrap().value, "1816");
+        // The push resumes with the next record. The held one is neither lost nor delivered again.
+        append(b"second").await;
+        let next = in_time("the second record", pushes.next()).await.unwrap().expect("the push goes on");
+        let payloads =
+            |delivery: &Delivery| delivery.records.iter().map(|at| at.record.payload.to_vec()).collect::<Vec<_>>();
+        assert_eq!((payloads(&held), payloads(&next)), (vec![b"first".to_vec()], vec![b"second".to_vec()]));
+        assert_eq!((held.ack().await.unwrap().settled, next.ack().await.unwrap().settled), (1, 1));
+        let info = group.describe().await.unwrap();
+        assert_eq!((info.delivered, info.redelivered, info.acked, info.pending), (2, 0, 2, 0));
         client.close().await;
     });
 }

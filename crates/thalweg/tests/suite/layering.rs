@@ -32,7 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
-    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "engine", "redis"]),
+    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "client", "engine", "redis"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "cluster", "server", "bench"]),
 ];
 

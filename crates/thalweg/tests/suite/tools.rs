@@ -329,6 +329,50 @@ fn the_cluster_suite_runs() {
     assert_eq!((rows(2)[0]["kills"].as_u64(), rows(2)[0]["lost"].as_u64()), (Some(1), Some(0)), "{report}");
 }
 
+/// Returns the rows of the table of a report whose title begins with `title`.
+#[cfg(feature = "bench")]
+fn rows_of<'r>(report: &'r Value, title: &str) -> &'r Vec<Value> {
+    let tables = report["tables"].as_array().unwrap();
+    let table = tables.iter().find(|table| table["title"].as_str().unwrap().starts_with(title));
+    table.unwrap_or_else(|| panic!("no {title:?} in {report}"))["rows"].as_array().unwrap()
+}
+
+#[cfg(feature = "bench")]
+#[test]
+fn no_request_fails_while_each_node_is_restarted_in_turn() {
+    let load = ["--duration", "200ms", "--parts", "rolling", "--restarts", "2", "--failover-clients", "4"];
+    let report = bench(&[&["cluster"][..], &load].concat());
+    let rows = rows_of(&report, "rolling restart");
+    let restarts: u64 = rows.iter().map(|row| row["restarts"].as_u64().unwrap()).sum();
+    assert_eq!(restarts, 6, "{report}");
+    // The bound catches clients that hang until a timeout, not a busy machine.
+    assert!(rows.iter().all(|row| row["pause max ms"].as_f64().unwrap() < 10_000.0), "{report}");
+    let failed = report["checks"].as_array().unwrap().iter().find(|check| check["what"] == FAILED_REQUESTS);
+    assert_eq!(failed.expect("a check")["verdict"], "met", "{report}");
+}
+
+#[cfg(feature = "bench")]
+const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
+
+#[cfg(feature = "bench")]
+#[test]
+#[ignore = "takes half a minute, because each scenario founds clusters of its own"]
+fn the_scenarios_of_the_cluster_suite_run() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
+    let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls", "--missed-bytes", "1048576"];
+    let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2"];
+    let report = bench(&[&["cluster"][..], &load, &parts, &sizes].concat());
+    let figure = |title: &str, row: usize, column: &str| rows_of(&report, title)[row][column].as_f64().unwrap();
+    assert_eq!(rows_of(&report, "replication lag").len(), 6);
+    // The acknowledgement of a majority waits for a round trip of the delayed network.
+    assert!(figure("replication lag", 3, "ack p50 ms") >= 50.0, "{report}");
+    assert!(figure("catch-up", 0, "MB/s") > 0.0);
+    assert!(figure("heartbeats", 0, "control B/min a node") > 1000.0);
+    assert_eq!(figure("detection", 0, "events"), 4.0, "two nodes saw each of two kills");
+    assert!(figure("detection", 0, "down p50 s") >= 1.0, "a node is down after 1.5 s without a sign");
+    assert_eq!(rows_of(&report, "links with").len(), 2);
+}
+
 #[cfg(all(feature = "redb", feature = "sqlite"))]
 #[test]
 fn a_directory_moves_from_backend_to_backend() {

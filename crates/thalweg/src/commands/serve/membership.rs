@@ -138,6 +138,8 @@ pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) ->
         Advertise::Listening => String::new(),
         Advertise::At(address) => address.to_string(),
     };
+    let (heartbeat, suspect_after) = (config.cluster_heartbeat.0, config.cluster_suspect_after.0);
+    let options = NodeOptions::new(listen, Secret::new(credentials.secret()));
     Ok(Some(NodeOptions {
         advertise,
         name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
@@ -145,12 +147,14 @@ pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) ->
         join: config.join.0.iter().map(ToString::to_string).collect(),
         expect: config.expect as usize,
         tls: link_tls::of(config)?,
-        ..NodeOptions::new(listen, Secret::new(credentials.secret()))
+        ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use thalweg_server::config::{ConfigLayer, Layers};
 
     use super::*;
@@ -186,6 +190,26 @@ mod tests {
         assert_eq!(member(&config(dir.path(), &[ADDRESS])).identity, MemberIdentity::Existing);
         let refused = decide(&config(dir.path(), &[])).unwrap_err();
         assert_eq!(refused.code, "is_member", "a member is not opened alone by a slip");
+    }
+
+    #[test]
+    fn the_default_times_are_those_of_the_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let (credentials, _) = Credentials::random().unwrap();
+        let options = |given: &[(&str, &str)]| {
+            node_options(&config(dir.path(), given), &credentials, NodeId(7)).unwrap().expect("it has an address")
+        };
+        let (set, default) =
+            (options(&[ADDRESS]), NodeOptions::new(([127, 0, 0, 1], 7072).into(), Secret::new(&[7; 32])));
+        assert_eq!((set.consensus, set.detector), (default.consensus, default.detector));
+        let slow = options(&[
+            ADDRESS,
+            ("cluster_heartbeat", "5s"),
+            ("cluster_suspect_after", "10s"),
+            ("cluster_down_after", "15s"),
+        ]);
+        assert_eq!(slow.consensus.heartbeat, Duration::from_secs(5));
+        assert_eq!(slow.detector.down_after, Duration::from_secs(15));
     }
 
     #[test]

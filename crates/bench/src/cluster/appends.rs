@@ -1,0 +1,155 @@
+//! Load of the scenarios that write much: batches of records, appended to one stream over the native protocol.
+//!
+//! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for level
+//! `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch.
+
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use thalweg_client::{
+    Client, Durability, Endpoint, Error, Options,
+    types::{command::ExpectedOffset, record::RecordBatch},
+};
+use tokio::task::{JoinError, JoinSet};
+
+use super::nodes::PATIENCE;
+use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread};
+
+/// Name of the stream.
+pub(super) const STREAM: &str = "bench";
+/// Number of different batches, which take turns.
+const BATCHES: u64 = 64;
+
+/// Batches to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appends {
+    pub records_per_batch: u64,
+    pub record_bytes: usize,
+    /// Time between two batches; zero for as soon as fewer than `in_flight` wait.
+    pub every: Duration,
+    pub batches: u64,
+    /// Maximum number of batches that wait for their acknowledgements.
+    pub in_flight: usize,
+    pub seed: u64,
+}
+
+/// Result of a load.
+#[derive(Clone, Debug)]
+pub(super) struct Appended {
+    pub records: u64,
+    /// Time from the first batch until the last acknowledgement.
+    pub took: Duration,
+    /// Time of each batch, from its schedule until its acknowledgement.
+    pub times: Latencies,
+}
+
+impl Appended {
+    /// Records per second.
+    pub(super) fn rate(&self) -> f64 {
+        self.records as f64 / self.took.as_secs_f64()
+    }
+}
+
+impl Appends {
+    /// Returns a load of this many records per second, as batches of a millisecond.
+    pub(super) fn at_rate(rate: u64, record_bytes: usize, time: Duration, seed: u64) -> Self {
+        let every = Duration::from_millis(1);
+        let records_per_batch = (rate / 1000).max(1);
+        let batches = (time.as_secs_f64() * 1000.0) as u64;
+        // An acknowledgement may take a second before the load waits: it then misses its rate, which the report shows.
+        Self { records_per_batch, record_bytes, every, batches, in_flight: 1000, seed }
+    }
+
+    /// Returns a load of this many bytes, as fast as the cluster takes them.
+    pub(super) fn of_bytes(bytes: u64, seed: u64) -> Self {
+        let (record_bytes, records_per_batch) = (1024, 256);
+        let batches = bytes.div_ceil(record_bytes as u64 * records_per_batch);
+        Self { records_per_batch, record_bytes, every: Duration::ZERO, batches, in_flight: 16, seed }
+    }
+
+    fn encoded(&self) -> Result<Vec<Rc<RecordBatch>>, BenchError> {
+        let values = Values::new(self.record_bytes, self.seed);
+        let batch = |number: u64| {
+            let mut batch = RecordBatch::new();
+            for record in 0..self.records_per_batch {
+                let payload = values.of(number * self.records_per_batch + record);
+                batch.push_payload(payload).map_err(BenchError::subject("the load", "encoding"))?;
+            }
+            Ok(Rc::new(batch))
+        };
+        (0..BATCHES.min(self.batches)).map(batch).collect()
+    }
+
+    /// Appends all batches, through any of the nodes at these native addresses.
+    pub(super) fn run(&self, nodes: &[SocketAddr]) -> Result<Appended, BenchError> {
+        let batches = self.encoded()?;
+        block_on_thread(async {
+            let client = connect(nodes).await?;
+            let stream = client.stream(STREAM);
+            stream.create_if_missing(&Default::default()).await.map_err(failed("creating a stream"))?;
+            stream.id().await.map_err(failed("creating a stream"))?;
+            let (begun, mut times, mut running) = (Instant::now(), Latencies::default(), JoinSet::new());
+            let mut take = |done: Result<Result<Duration, Error>, JoinError>| {
+                let took = done.map_err(failed("appending"))?.map_err(failed("appending"))?;
+                times.record(took);
+                Ok::<_, BenchError>(())
+            };
+            for number in 0..self.batches {
+                let due = begun + self.every * u32::try_from(number).unwrap_or(u32::MAX);
+                if due > Instant::now() {
+                    tokio::time::sleep_until(due.into()).await;
+                }
+                while let Some(done) = running.try_join_next() {
+                    take(done)?;
+                }
+                while running.len() >= self.in_flight {
+                    running.join_next().await.map_or(Ok(()), &mut take)?;
+                }
+                let (stream, batch) = (stream.clone(), Rc::clone(&batches[(number % BATCHES) as usize]));
+                let scheduled = if self.every.is_zero() { Instant::now() } else { due };
+                running.spawn_local(async move {
+                    let appended = stream.append_batch(&batch, ExpectedOffset::Any).await;
+                    appended.map(|_| scheduled.elapsed())
+                });
+            }
+            while let Some(done) = running.join_next().await {
+                take(done)?;
+            }
+            let took = begun.elapsed();
+            client.close().await;
+            Ok(Appended { records: self.batches * self.records_per_batch, took, times })
+        })
+    }
+}
+
+/// Makes the error of a request that failed.
+fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
+    BenchError::subject("the cluster", doing)
+}
+
+/// Connects to a cluster whose nodes serve the native protocol at these addresses.
+pub(super) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> {
+    let seeds: Vec<_> = nodes.iter().map(|node| Endpoint::tcp(node.to_string())).collect();
+    let options = Options { name: "thalweg-bench".to_owned(), timeout: Some(PATIENCE), ..Options::default() };
+    let client = Client::connect(seeds, options).await.map_err(BenchError::target("the cluster"))?;
+    Ok(client.durability(Durability::Quorum))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_have_the_rate_and_the_bytes_that_they_say() {
+        let slow = Appends::at_rate(1000, 256, Duration::from_secs(3), 1);
+        assert_eq!((slow.records_per_batch, slow.batches), (1, 3000));
+        let fast = Appends::at_rate(100_000, 256, Duration::from_millis(500), 1);
+        assert_eq!((fast.records_per_batch * fast.batches, fast.every * 1000), (50_000, Duration::from_secs(1)));
+        let bytes = Appends::of_bytes(1 << 20, 1);
+        assert_eq!(bytes.batches * bytes.records_per_batch * bytes.record_bytes as u64, 1 << 20);
+        assert_eq!(bytes.encoded().unwrap()[0].count(), 256);
+    }
+}

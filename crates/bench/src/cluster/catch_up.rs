@@ -1,0 +1,150 @@
+//! Catch-up: a follower is down while the cluster writes a number of bytes, and gets them when it is back.
+//!
+//! Clients put small values at a fixed rate before and during the catch-up, so the report shows what it costs them. The time
+//! counts from the moment at which the started process answers, because the replay of its own log comes before; the time from
+//! the start of the process is printed too.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use super::{
+    appends::Appends,
+    nodes::{Nodes, PATIENCE, Setup},
+    scenario::{Figures, Scenario},
+    work,
+};
+use crate::{
+    BenchError,
+    http::Http,
+    latency::Latencies,
+    load::{self, Plan, Validity},
+    probe::{Probe, Sync},
+    report::{Check, Table, cells},
+    server::NativePort,
+};
+
+/// Puts per second of the clients.
+const RATE: f64 = 1000.0;
+const CLIENTS: usize = 8;
+/// Longest run of the clients at a time during the catch-up; the next run begins at once.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Interval at which the node is asked how far it is.
+const LOOK: Duration = Duration::from_millis(5);
+/// Goal in bytes per second.
+const GOAL: f64 = 200e6;
+/// Size of a write of the probe of the disk, and of its file.
+const PROBE_WRITE: usize = 1 << 20;
+const PROBE_FILE: u64 = 256 << 20;
+
+/// Course of one catch-up.
+struct Course {
+    missed_bytes: u64,
+    /// Time from the start of the process until it answered.
+    start: Duration,
+    /// Time from the answer until the node had all entries that were missing at the start.
+    caught_up: Duration,
+    before: Latencies,
+    meanwhile: Latencies,
+    /// Bytes per second of large writes with an fsync each, before the measurement.
+    disk: f64,
+    validity: Validity,
+}
+
+/// Measures the rounds of the options.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let mut figures = Figures::default();
+    let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");
+    let setup = Setup { count: 3, native: NativePort::Free, ..scenario.setup("catch-up") };
+    let mut nodes = Nodes::start(setup, scenario.progress)?;
+    for round in 1..=scenario.options.rounds {
+        scenario.probe()?;
+        let course = once(&mut nodes, scenario)?;
+        let rate = course.missed_bytes as f64 / course.caught_up.as_secs_f64();
+        let micros = |times: &Latencies, at| times.percentile(at).as_secs_f64() * 1e6;
+        let (before, meanwhile) = (micros(&course.before, 99.0), micros(&course.meanwhile, 99.0));
+        scenario.step(&format!("catch-up {round}: {:.0} MB/s, p99 {before:.0} then {meanwhile:.0} µs", rate / 1e6));
+        table.row(cells! {
+            "missed MB" => course.missed_bytes as f64 / 1e6, "start s" => course.start.as_secs_f64(),
+            "catch-up s" => course.caught_up.as_secs_f64(), "MB/s" => rate / 1e6, "disk MB/s" => course.disk / 1e6,
+            "puts/s" => RATE, "p50 µs before" => micros(&course.before, 50.0), "p99 µs before" => before,
+            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0), "p99 µs meanwhile" => meanwhile,
+        });
+        let wanted = GOAL.min(course.disk) / 1e6;
+        figures.checks.push(Check::at_least(format!("catch-up {round}: rate"), rate / 1e6, wanted, " MB/s"));
+        figures.checks.push(Check::below(format!("catch-up {round}: p99 of puts"), meanwhile / before, 2.0, " ×"));
+        figures.checks.push(course.validity.check(format!("catch-up {round}: puts"), "all answered, rightly"));
+    }
+    figures.tables.push(table);
+    Ok(figures)
+}
+
+fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<Course, BenchError> {
+    let options = scenario.options;
+    let mut probe = Probe::create(scenario.dir, PROBE_FILE)?;
+    let disk = probe.run(&vec![7; PROBE_WRITE], Sync::Each, options.duration / 10)?.rate * PROBE_WRITE as f64;
+    drop(probe);
+    let leader = nodes.leader()?;
+    let address = nodes.addresses()[leader];
+    let plan = |time| Plan { duration: time, ..work::paced_puts(address, CLIENTS, RATE, options) };
+    let before = load::run(&plan(options.duration))?;
+    let victim = (leader + 1) % nodes.addresses().len();
+    nodes.stop(victim);
+    let missed = Appends::of_bytes(options.missed_bytes, options.seed);
+    scenario.step(&format!("node {} is down, writing {} bytes", victim + 1, options.missed_bytes));
+    let living: Vec<_> = nodes.native_addresses();
+    missed.run(&living)?;
+    let wanted = index(nodes, leader, "commit_index").ok_or_else(|| BenchError::target("the leader")("no status"))?;
+    let begun = Instant::now();
+    nodes.restart_only(victim)?;
+    let (is_over, nodes) = (AtomicBool::new(false), &*nodes);
+    let (times, (meanwhile, validity)) = std::thread::scope(|scope| {
+        let putting = scope.spawn(|| put_until(&is_over, plan));
+        let times = until_caught_up(nodes, victim, wanted, begun);
+        is_over.store(true, Ordering::Release);
+        let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok::<_, BenchError>((times?, put?))
+    })?;
+    let (start, caught_up) = times;
+    let validity = Validity::worst([&before.validity, &validity]);
+    let missed_bytes = options.missed_bytes;
+    Ok(Course { missed_bytes, start, caught_up, before: before.times, meanwhile, disk, validity })
+}
+
+fn index(nodes: &Nodes, number: usize, field: &str) -> Option<u64> {
+    nodes.status(number)?[field].as_u64()
+}
+
+/// Waits until a started node answers, and until it has applied `wanted`. Returns the times of both.
+fn until_caught_up(
+    nodes: &Nodes,
+    victim: usize,
+    wanted: u64,
+    begun: Instant,
+) -> Result<(Duration, Duration), BenchError> {
+    let mut answered = None;
+    loop {
+        if let Some(applied) = index(nodes, victim, "applied_index") {
+            let answered = *answered.get_or_insert_with(Instant::now);
+            if applied >= wanted {
+                return Ok((answered - begun, answered.elapsed()));
+            }
+        }
+        if begun.elapsed() > 10 * PATIENCE {
+            return Err(BenchError::target("the started node")("it does not catch up"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Puts values until the catch-up is over. Returns the times, and the validity of the runs.
+fn put_until(is_over: &AtomicBool, plan: impl Fn(Duration) -> Plan<Http>) -> Result<(Latencies, Validity), BenchError> {
+    let (mut times, mut validity) = (Latencies::default(), Validity::Good);
+    while !is_over.load(Ordering::Acquire) {
+        let outcome = load::run(&Plan { warmup: Duration::ZERO, ..plan(WINDOW) })?;
+        times.merge(&outcome.times);
+        validity = Validity::worst([&validity, &outcome.validity]);
+    }
+    Ok((times, validity))
+}

@@ -1,0 +1,130 @@
+//! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node.
+//!
+//! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is that
+//! of the node's wall clock, which all processes of the machine share, so the request adds nothing.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+
+use super::{
+    nodes::{Nodes, PATIENCE, Setup, name},
+    scenario::{Figures, Scenario},
+};
+use crate::{
+    BenchError,
+    latency::Latencies,
+    report::{Check, Table, cells},
+    server::Client,
+};
+
+/// Goals of the whole suite: time until `down`, median and 99th percentile.
+const GOALS: (f64, f64) = (1.0, 2.0);
+
+/// Times of one number of nodes.
+#[derive(Debug, Default)]
+struct Times {
+    suspect: Latencies,
+    down: Latencies,
+}
+
+/// Measures all sizes of the options.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let mut figures = Figures::default();
+    let title = "detection: SIGKILL of a node until the events of each other node, default times, durability quorum";
+    let mut table = Table::new(title);
+    for count in scenario.options.sizes.clone() {
+        let mut nodes = Nodes::start(Setup { count, ..scenario.setup("detection") }, scenario.progress)?;
+        let mut times = Times::default();
+        for round in 0..scenario.options.detections {
+            scenario.probe()?;
+            // All nodes take turns, so leaders and followers are among the killed ones.
+            let victim = round as usize % count;
+            let took = once(&mut nodes, victim, &mut times)?;
+            let of = scenario.options.detections;
+            scenario.step(&format!("detection {} of {of}, {count} nodes: down after at most {took:.2} s", round + 1));
+        }
+        let seconds = |times: &Latencies, at| times.percentile(at).as_secs_f64();
+        let (p50, p99) = (seconds(&times.down, 50.0), seconds(&times.down, 99.0));
+        table.row(cells! {
+            "nodes" => count, "kills" => u64::from(scenario.options.detections), "events" => times.down.count(),
+            "suspect p50 s" => seconds(&times.suspect, 50.0), "suspect p99 s" => seconds(&times.suspect, 99.0),
+            "down p50 s" => p50, "down p99 s" => p99, "down max s" => seconds(&times.down, 100.0),
+        });
+        figures.checks.push(Check::below(format!("detection with {count} nodes: p50"), p50, GOALS.0, " s"));
+        figures.checks.push(Check::below(format!("detection with {count} nodes: p99"), p99, GOALS.1, " s"));
+    }
+    figures.tables.push(table);
+    Ok(figures)
+}
+
+/// Kills a node, waits for the events of all others, and starts it again. Returns the longest time in seconds.
+fn once(nodes: &mut Nodes, victim: usize, times: &mut Times) -> Result<f64, BenchError> {
+    let others: Vec<_> = (0..nodes.addresses().len()).filter(|number| *number != victim).collect();
+    let watched =
+        others.iter().map(|number| Events::open(nodes.addresses()[*number])).collect::<Result<Vec<_>, _>>()?;
+    let killed = unix_micros();
+    nodes.kill(victim);
+    let victim_name = name(victim);
+    let mut longest = Duration::ZERO;
+    for mut events in watched {
+        loop {
+            let event = events.next()?;
+            let is_of_victim = event["name"] == victim_name.as_str();
+            let Some(micros) = event["unix_micros"].as_u64().and_then(|at| at.checked_sub(killed)) else { continue };
+            let after = Duration::from_micros(micros);
+            match event["event"].as_str() {
+                Some("suspect") if is_of_victim => times.suspect.record(after),
+                Some("down") if is_of_victim => {
+                    times.down.record(after);
+                    longest = longest.max(after);
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    nodes.restart(victim)?;
+    nodes.wait("all nodes hear the restarted one", |nodes| {
+        others.iter().all(|number| {
+            let members = nodes.json(*number, "/v1/cluster/members").unwrap_or_default();
+            let mut members = members["members"].as_array().into_iter().flatten();
+            members.any(|member| member["name"] == victim_name.as_str() && member["health"] == "alive")
+        })
+    })?;
+    Ok(longest.as_secs_f64())
+}
+
+fn unix_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+}
+
+/// Events of one node, from those that it had when they were opened.
+struct Events {
+    client: Client,
+    after: u64,
+}
+
+impl Events {
+    fn open(address: SocketAddr) -> Result<Self, BenchError> {
+        let client = Client::connect(address, PATIENCE).map_err(BenchError::target(address))?;
+        Ok(Self { client, after: 0 })
+    }
+
+    /// Waits for the next event. The first ones are older than the caller's question.
+    fn next(&mut self) -> Result<Value, BenchError> {
+        let fail = BenchError::target("the cluster's events");
+        let path = format!("/v1/cluster/events?after={}&limit=1", self.after);
+        let reply = self.client.request("GET", &path, "Accept: application/x-ndjson\r\n", b"");
+        let (status, body) = reply.map_err(|error| fail(error.to_string()))?;
+        let text = String::from_utf8_lossy(&body);
+        let event = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let event = event.into_iter().find(|line| line["sequence"].is_u64());
+        let event = event.ok_or_else(|| fail(format!("no event in the reply: status {status}, {text:?}")))?;
+        self.after = event["sequence"].as_u64().unwrap_or(self.after);
+        Ok(event)
+    }
+}

@@ -1,0 +1,106 @@
+//! Heartbeats: bytes that each node of an idle cluster sends, by the counters of its own links.
+//!
+//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. The counters have
+//! all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes, comparisons of states. TCP
+//! and IP add 52 to 66 bytes a packet, which row S does not count either.
+
+use std::time::Instant;
+
+use super::{
+    nodes::{Nodes, Setup},
+    options::Timing,
+    scenario::{Figures, Scenario},
+};
+use crate::{
+    BenchError,
+    report::{Check, Table, cells},
+};
+
+/// Row S's times, as arguments of `serve`.
+const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
+/// Row S: heartbeat bytes of the whole cluster a minute, by its number of nodes.
+const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
+
+/// Bytes that all nodes have sent since they started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sent {
+    /// On the channel of pings and heartbeats.
+    control: f64,
+    /// On all channels.
+    all: f64,
+}
+
+/// Measures all sizes of the options at both timings.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let mut figures = Figures::default();
+    let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");
+    for timing in scenario.options.timings.clone() {
+        let (name, times) = match timing {
+            Timing::Default => ("default", &[][..]),
+            Timing::RowS => ("row S", &ROW_S[..]),
+        };
+        let mut args: Vec<_> = scenario.options.server_arg.clone();
+        args.extend(times.iter().map(|text| (*text).to_owned()));
+        for count in scenario.options.sizes.clone() {
+            let nodes = Nodes::start(Setup { count, args: &args, ..scenario.setup("heartbeats") }, scenario.progress)?;
+            scenario.probe()?;
+            scenario.step(&format!("counting for {:?}: {count} nodes, {name} times", scenario.options.idle));
+            let (before, begun) = (sent(&nodes)?, Instant::now());
+            std::thread::sleep(scenario.options.idle);
+            let (after, minutes) = (sent(&nodes)?, begun.elapsed().as_secs_f64() / 60.0);
+            let control = (after.control - before.control) / minutes;
+            let all = (after.all - before.all) / minutes;
+            let bound = ROW_S_BYTES.iter().find(|(nodes, _)| *nodes == count).map(|(_, bytes)| *bytes);
+            table.row(cells! {
+                "nodes" => count, "times" => name, "control B/min a node" => control / count as f64,
+                "all B/min a node" => all / count as f64, "control B/min of the cluster" => control,
+                "row S B/min of the cluster" => bound.map(|bytes| bytes as u64),
+            });
+            if let Some(bound) = bound.filter(|_| timing == Timing::RowS) {
+                let what = format!("heartbeats of {count} nodes at row S's times");
+                figures.checks.push(Check::below(what, control, bound, " B/min"));
+            }
+        }
+    }
+    figures.tables.push(table);
+    Ok(figures)
+}
+
+fn sent(nodes: &Nodes) -> Result<Sent, BenchError> {
+    let mut sum = Sent::default();
+    for number in 0..nodes.addresses().len() {
+        let metrics =
+            nodes.metrics(number).ok_or_else(|| BenchError::target("the cluster")("a node has no metrics"))?;
+        let Sent { control, all } = sent_by(&metrics);
+        sum = Sent { control: sum.control + control, all: sum.all + all };
+    }
+    Ok(sum)
+}
+
+/// Returns the bytes that one node has sent, from the text of its metrics.
+fn sent_by(metrics: &str) -> Sent {
+    let mut sent = Sent::default();
+    for line in metrics.lines().filter(|line| line.starts_with("thalweg_cluster_link_sent_bytes_total{")) {
+        let bytes: f64 = line.rsplit(' ').next().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN);
+        sent.all += bytes;
+        if line.contains("channel=\"control\"") {
+            sent.control += bytes;
+        }
+    }
+    sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_summed_over_nodes_and_channels() {
+        let metrics = "# TYPE thalweg_cluster_link_sent_bytes counter\n\
+                       thalweg_cluster_link_sent_bytes_total{node=\"n2\",channel=\"control\"} 60\n\
+                       thalweg_cluster_link_sent_bytes_total{node=\"n3\",channel=\"control\"} 5\n\
+                       thalweg_cluster_link_sent_bytes_total{node=\"n3\",channel=\"appends\"} 100\n\
+                       thalweg_cluster_link_received_bytes_total{node=\"n3\",channel=\"control\"} 7\n";
+        assert_eq!(sent_by(metrics), Sent { control: 65.0, all: 165.0 });
+    }
+}

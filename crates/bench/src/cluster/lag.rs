@@ -1,0 +1,163 @@
+//! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the network.
+//!
+//! Row S's table. The delay is that of relays on the loopback between the nodes ([`super::relay`]); clients are not delayed.
+//! A sampler asks a follower for the end of the stream, as it has it, and then the leader. In between the stream grows, so the
+//! figure errs on the high side, by the rate times the time of a request.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{
+    appends::{Appended, Appends, STREAM},
+    nodes::{Nodes, Setup},
+    scenario::{Figures, Scenario},
+};
+use crate::{
+    BenchError,
+    report::{Check, Table, Verdict, cells},
+    server::{Client, NativePort},
+    stats::median,
+};
+
+/// Row S: round trip between two nodes, and for each rate of entries per second the largest lag.
+const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
+    (Duration::from_millis(1), [(10_000, 50.0), (50_000, 200.0), (100_000, 1000.0)]),
+    (Duration::from_millis(50), [(1000, 100.0), (5000, 500.0), (10_000, 2000.0)]),
+];
+/// Pause between two samples.
+const PAUSE: Duration = Duration::from_millis(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Least part of the rate that a valid measurement reaches.
+const REACHED: f64 = 0.97;
+
+/// Lag of all followers over one measurement, in records, and in entries of the replicated log.
+#[derive(Debug, Default)]
+struct Lags {
+    records: Vec<f64>,
+    entries: Vec<f64>,
+}
+
+/// Measures all rows.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let mut figures = Figures::default();
+    let bytes = scenario.options.value_size;
+    let title = format!("replication lag: records of {bytes} B that a follower lacks, durability quorum, 3 nodes");
+    let mut table = Table::new(title);
+    for (round_trip, rates) in ROW_S {
+        let setup = Setup { count: 3, native: NativePort::Free, delay: round_trip / 2, ..scenario.setup("lag") };
+        let nodes = Nodes::start(setup, scenario.progress)?;
+        for (rate, bound) in rates {
+            scenario.probe()?;
+            let (appended, lags) = measure(&nodes, scenario, rate)?;
+            let of = |at| percentile(&lags.records, at);
+            let millis = round_trip.as_millis() as u64;
+            let name = format!("lag at {millis} ms and {rate}/s: p99");
+            scenario.step(&format!("{name} {:.0}, reached {:.0}/s", of(99.0), appended.rate()));
+            table.row(cells! {
+                "round trip ms" => millis, "asked records/s" => rate, "records/s" => appended.rate(),
+                "lag p50" => of(50.0), "lag p99" => of(99.0), "lag max" => of(100.0),
+                "row S below" => bound, "lag p50 log entries" => median(&lags.entries),
+                "samples" => lags.records.len(), "ack p50 ms" => millis_of(&appended, 50.0),
+                "ack p99 ms" => millis_of(&appended, 99.0),
+            });
+            figures.checks.push(kept_up(rate, &appended, millis));
+            figures.checks.push(Check::below(name, of(99.0), bound, " records"));
+        }
+    }
+    figures.tables.push(table);
+    Ok(figures)
+}
+
+fn millis_of(appended: &Appended, percentile: f64) -> f64 {
+    appended.times.percentile(percentile).as_secs_f64() * 1e3
+}
+
+/// Creates the check that the load kept its rate: otherwise the lag says nothing about it.
+fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
+    let is_good = appended.rate() >= REACHED * rate as f64;
+    Check {
+        what: format!("lag at {millis} ms and {rate}/s: the cluster took the load"),
+        required: format!("{:.0} % of the rate", 100.0 * REACHED),
+        measured: format!("{:.0}/s", appended.rate()),
+        verdict: if is_good { Verdict::Met } else { Verdict::Missed },
+        is_goal: false,
+    }
+}
+
+fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appended, Lags), BenchError> {
+    let options = scenario.options;
+    let load = |time| Appends::at_rate(rate, options.value_size, time, options.seed);
+    load(options.warmup).run(&nodes.native_addresses())?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sampling = scope.spawn(|| sample(nodes, &is_over));
+        let appended = load(options.duration).run(&nodes.native_addresses());
+        is_over.store(true, Ordering::Release);
+        let lags = sampling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((appended?, lags?))
+    })
+}
+
+/// Samples the lag of all followers until the load is over.
+fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
+    let leader = nodes.leader()?;
+    let connect = |address| Client::connect(address, REPLY_TIMEOUT).map_err(BenchError::target(address));
+    let addresses = nodes.addresses();
+    let mut of_leader = connect(addresses[leader])?;
+    let others = addresses.iter().enumerate().filter(|(number, _)| *number != leader);
+    let mut followers = others.map(|(_, address)| connect(*address)).collect::<Result<Vec<_>, _>>()?;
+    let mut lags = Lags::default();
+    while !is_over.load(Ordering::Acquire) {
+        for follower in &mut followers {
+            let behind = end(follower)?;
+            let ahead = end(&mut of_leader)?;
+            lags.records.push(ahead.saturating_sub(behind) as f64);
+        }
+        let replicas = json(&mut of_leader, "/v1/cluster/replicas")?;
+        let entries = replicas["replicas"].as_array().into_iter().flatten().filter(|one| one["leads"] == false);
+        lags.entries.extend(entries.filter_map(|one| one["lag_entries"].as_f64()));
+        std::thread::sleep(PAUSE);
+    }
+    Ok(lags)
+}
+
+/// Returns the end of the stream as a node has it.
+fn end(client: &mut Client) -> Result<u64, BenchError> {
+    let info = json(client, &format!("/v1/streams/{STREAM}"))?;
+    info["next"].as_u64().ok_or_else(|| BenchError::target("the cluster")("the stream has no end"))
+}
+
+fn json(client: &mut Client, path: &str) -> Result<Value, BenchError> {
+    let fail = BenchError::target(format!("the cluster's {path}"));
+    let reply = client.request("GET", path, "Thalweg-Read: stale\r\n", b"");
+    let (status, body) = reply.map_err(|error| fail(error.to_string()))?;
+    if status != 200 {
+        return Err(fail(format!("status {status}")));
+    }
+    serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))
+}
+
+/// Returns the smallest value that `percentile` percent of the values do not exceed; NaN without values.
+pub(super) fn percentile(values: &[f64], percentile: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (percentile / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!([0.0, 50.0, 99.0, 100.0].map(|at| percentile(&values, at)), [1.0, 100.0, 198.0, 200.0]);
+        assert_eq!(percentile(&[7.0], 99.0), 7.0);
+        assert!(percentile(&[], 50.0).is_nan());
+    }
+}

@@ -1,0 +1,146 @@
+//! A network of the benchmark's own between nodes: a relay on the loopback in front of each node, which delays all bytes by a
+//! fixed time in each direction. It needs no rights on the machine, unlike `netem`.
+//!
+//! Owns: the listener, and two threads for each direction of a connection. The reader stamps what arrives, and the writer
+//! passes it on once its time has come, so the delay does not limit the rate. Bound: [`MAX_WAITING`] blocks of at most
+//! [`BLOCK_BYTES`] wait in each direction; beyond it the sender's socket fills, as on a network with full queues.
+//! Does not own: loss, reordering and limits of bandwidth, which it does not have. A thread that sleeps wakes up to 0.1 ms
+//! late, more on a busy machine: this adds to the delay and is part of the printed condition.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Blocks that wait in one direction of a connection.
+const MAX_WAITING: usize = 4096;
+/// Bytes that are read at a time.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Bytes, and the time at which they arrive at the other end.
+type Block = (Instant, Vec<u8>);
+
+/// A relay in front of one node. Dropping it accepts no further connections; the open ones end with their ends.
+#[derive(Debug)]
+pub(super) struct Relay {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Starts a relay at `listener`, which passes connections on to `to` with this delay in each direction.
+    pub(super) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let is_over = Arc::<AtomicBool>::default();
+        let over = Arc::clone(&is_over);
+        let accepting = std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                // A node that is down refuses: its peer sees the end of the connection, as it would without a relay.
+                std::thread::spawn(move || pass_on(&near, to, delay));
+            }
+        });
+        Ok(Self { address, is_over, accepting: Some(accepting) })
+    }
+
+    /// Returns the address at which the node is reached through the relay.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+/// Connects to the node, and passes on both directions until they end.
+fn pass_on(near: &TcpStream, to: SocketAddr, delay: Duration) {
+    let Ok(far) = TcpStream::connect(to) else { return };
+    let both = || -> io::Result<[(TcpStream, TcpStream); 2]> {
+        near.set_nodelay(true)?;
+        far.set_nodelay(true)?;
+        Ok([(near.try_clone()?, far.try_clone()?), (far.try_clone()?, near.try_clone()?)])
+    };
+    let Ok(directions) = both() else { return };
+    for (from, to) in directions {
+        let (send, receive) = sync_channel(MAX_WAITING);
+        std::thread::spawn(move || read(from, &send, delay));
+        std::thread::spawn(move || write(to, &receive));
+    }
+}
+
+fn read(mut from: TcpStream, blocks: &SyncSender<Block>, delay: Duration) {
+    let mut buffer = vec![0; BLOCK_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if blocks.send((Instant::now() + delay, buffer[..count].to_vec())).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Read);
+}
+
+fn write(mut to: TcpStream, blocks: &Receiver<Block>) {
+    for (due, bytes) in blocks {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    // Ends the other end's read, and the reader of the other direction once that end closes.
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_takes_both_delays_and_the_order_stays() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = server.local_addr().unwrap();
+        let echo = std::thread::spawn(move || {
+            let (mut stream, _) = server.accept().unwrap();
+            let mut bytes = [0; 4];
+            while stream.read_exact(&mut bytes).is_ok() {
+                stream.write_all(&bytes).unwrap();
+            }
+        });
+        let delay = Duration::from_millis(10);
+        let relay = Relay::start(TcpListener::bind("127.0.0.1:0").unwrap(), to, delay).unwrap();
+        let mut client = TcpStream::connect(relay.address()).unwrap();
+        let begun = Instant::now();
+        // All are on their way together, so the delay counts once.
+        for number in 0..100_u32 {
+            client.write_all(&number.to_le_bytes()).unwrap();
+        }
+        for number in 0..100_u32 {
+            let mut bytes = [0; 4];
+            client.read_exact(&mut bytes).unwrap();
+            assert_eq!(u32::from_le_bytes(bytes), number);
+        }
+        let took = begun.elapsed();
+        assert!(took >= 2 * delay, "{took:?}");
+        assert!(took < Duration::from_secs(5), "the delays add up: {took:?}");
+        drop(client);
+        echo.join().unwrap();
+        drop(relay);
+        assert!(TcpStream::connect(to).is_err(), "the listener of the server is gone");
+    }
+}

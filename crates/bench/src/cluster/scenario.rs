@@ -1,0 +1,61 @@
+//! The parts that all scenarios with nodes of their own share: the options, the directory, and the probes of the machine.
+//!
+//! Owns: probing the machine before each measurement. The suite makes the run void if the probes disagree, because the
+//! machine was then busy with something else. Does not own: what a scenario measures.
+
+use std::path::Path;
+
+use super::{
+    nodes::Setup,
+    options::ClusterOptions,
+    probes::{Probed, Probes},
+};
+use crate::{
+    BenchError, Progress,
+    report::{Check, Table},
+};
+
+/// Figures of a scenario.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub tables: Vec<Table>,
+    pub checks: Vec<Check>,
+    pub notes: Vec<String>,
+}
+
+/// Surroundings of a scenario.
+pub(super) struct Scenario<'a> {
+    pub options: &'a ClusterOptions,
+    pub dir: &'a Path,
+    pub progress: &'a mut dyn Progress,
+    probes: Probes,
+    /// Speed of the machine before each measurement so far.
+    pub probed: Vec<Probed>,
+}
+
+impl<'a> Scenario<'a> {
+    pub(super) fn new(
+        options: &'a ClusterOptions,
+        dir: &'a Path,
+        progress: &'a mut dyn Progress,
+    ) -> Result<Self, BenchError> {
+        let probes = Probes::create(dir, options.value_size)?;
+        Ok(Self { options, dir, progress, probes, probed: Vec::new() })
+    }
+
+    /// Returns the setup of nodes for a scenario of this name.
+    pub(super) fn setup(&self, name: &'a str) -> Setup<'a> {
+        Setup::new(name, self.dir, self.options)
+    }
+
+    /// Probes the machine. The caller calls this right before each measurement.
+    pub(super) fn probe(&mut self) -> Result<Probed, BenchError> {
+        let probed = self.probes.run(self.options.duration / 10)?;
+        self.probed.push(probed);
+        Ok(probed)
+    }
+
+    pub(super) fn step(&mut self, line: &str) {
+        self.progress.step(line);
+    }
+}

@@ -1,0 +1,57 @@
+//! The cost of TLS between the nodes: the same puts on two clusters in turns, of which one has links with TLS.
+//!
+//! The links use the certificates that each node makes for itself (`cluster_tls`); an authority changes the handshake only.
+//! Both clusters run all the time, so both have the heartbeats of the other beside them.
+
+use super::{
+    nodes::{Nodes, Setup},
+    scenario::{Figures, Scenario},
+    work::{self, Kind, Place, Turn, Work},
+};
+use crate::{
+    BenchError,
+    load::{Validity, turns},
+    report::{Table, cells},
+    stats::{Summary, median_of, ratio},
+};
+
+/// Measures the puts of the options on both clusters.
+pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let options = scenario.options;
+    let mut encrypted = options.server_arg.clone();
+    encrypted.push("--cluster-tls".to_owned());
+    let plain = Nodes::start(scenario.setup("plain"), scenario.progress)?;
+    let secured = Setup { args: &encrypted, ..scenario.setup("tls") };
+    let secured = Nodes::start(secured, scenario.progress)?;
+    let clusters = [("plain", &plain), ("tls", &secured)];
+    let mut figures = Figures::default();
+    let mut table =
+        Table::new("links with and without TLS: puts, medians of the rounds, closed loop, durability quorum");
+    for clients in options.clients.clone() {
+        let work = Work { kind: Kind::Put, place: Place::Leader, clients };
+        let mut rounds: [Vec<Turn>; 2] = Default::default();
+        for round in 0..options.rounds {
+            scenario.probe()?;
+            for turn in turns(u64::from(round), 2) {
+                let (name, nodes) = clusters[turn];
+                let figures = work::run(nodes, work, options)?;
+                scenario.step(&format!("round {}, {name}, {}: {:.0}/s", round + 1, work.name(), figures.rate));
+                rounds[turn].push(figures);
+            }
+        }
+        let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.rate).collect::<Vec<_>>();
+        for ((name, _), turns) in clusters.iter().zip(&rounds) {
+            let summary = Summary::of(&rates(turns));
+            table.row(cells! {
+                "links" => *name, "clients" => clients, "puts/s" => summary.median, "± MAD" => summary.mad,
+                "of plain" => ratio(&rates(turns), &rates(&rounds[0])),
+                "p50 µs" => median_of(turns, |turn| turn.p50_us), "p99 µs" => median_of(turns, |turn| turn.p99_us),
+                "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
+            });
+            let validity = Validity::worst(turns.iter().map(|turn| &turn.validity));
+            figures.checks.push(validity.check(format!("{name}: {}", work.name()), "all answered, rightly"));
+        }
+    }
+    figures.tables.push(table);
+    Ok(figures)
+}

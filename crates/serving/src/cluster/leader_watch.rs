@@ -1,0 +1,63 @@
+//! Notices that another node leads than when the watch began.
+//!
+//! Owns: the leader at the beginning, and the position in the log of events. Does not own: elections.
+//! Invariant: a node that leads again in a later term, without another leader in between, is the same leader.
+
+use std::{fmt, sync::Arc};
+
+use thalweg_types::NodeId;
+
+use super::{ClusterHandle, Event};
+
+/// Watch on the leader of a cluster.
+pub struct LeaderWatch {
+    handle: Arc<dyn ClusterHandle>,
+    /// Leader at the beginning; `None` until one is known.
+    leader: Option<NodeId>,
+    /// True if this node led at the beginning.
+    led: bool,
+    /// Sequence number of the last event that was examined.
+    seen: u64,
+    changed: bool,
+}
+
+impl fmt::Debug for LeaderWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderWatch")
+            .field("leader", &self.leader)
+            .field("changed", &self.changed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeaderWatch {
+    /// Begins to watch.
+    #[must_use]
+    pub fn new(handle: Arc<dyn ClusterHandle>) -> Self {
+        // Events before the report are taken first: a change between the two is then noticed, or is in the report.
+        let (seen, led) = (handle.events().last(), handle.leads());
+        let leader = handle.report().leader;
+        Self { handle, leader, led, seen, changed: false }
+    }
+
+    /// Returns true if another node has taken over since the beginning. A node that has just lost the leadership knows it
+    /// at once, and any other change with its event.
+    pub fn has_changed(&mut self) -> bool {
+        let (_, events) = self.handle.events().after(self.seen);
+        for event in events {
+            self.seen = event.sequence;
+            if let Event::Leader { leader: Some(leader), .. } = event.event {
+                self.changed |= *self.leader.get_or_insert(leader) != leader;
+            }
+        }
+        self.changed |= self.led && !self.handle.leads();
+        self.changed
+    }
+
+    /// Waits until another node has taken over.
+    pub async fn change(&mut self) {
+        while !self.has_changed() {
+            self.handle.events().wait_after(self.seen).await;
+        }
+    }
+}
