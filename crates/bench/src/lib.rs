@@ -1,7 +1,8 @@
 //! Workloads and open-loop load generators: the suites of `thalweg bench`.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), and the load generators (`load`, `native`). Does not own: histograms, statistics
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), comparisons of two servers ([`compare`]) and with a
+//! stored measurement ([`baseline`]), and the load generators (`load`, `native`). Does not own: histograms, statistics
 //! and reports, which are the crate `lab`; the command line around the suites; and nothing inside the server: the suites
 //! reach a server only over its socket.
 //!
@@ -10,8 +11,10 @@
 //! alternately in one process, and the reported ratio of two stores is the median of the ratios of the rounds.
 
 pub mod backends;
+pub mod baseline;
 pub mod cache;
 pub mod cluster;
+pub mod compare;
 mod data;
 pub mod engine;
 pub mod groups;
