@@ -1,45 +1,35 @@
 //! `thalweg bench http`: goes from the command's options to its report.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
-
-use thalweg_types::Durability;
+use std::collections::HashSet;
 
 use super::{
-    request::{Api, Operation, Requests},
-    run::{Counts, Http, MissingKeyPolicy, Outcome},
-    scenario::{ApiChoice, HttpOptions, Mix, Scenario},
+    figures::samples,
+    options::{ApiChoice, HttpLoad, HttpOptions},
+    request::{Api, Operation},
+    run::{Counts, Http, Outcome},
+    running::{self, api, level, store_keys},
+    scenario::Scenario,
 };
 use crate::{
     BenchError, Progress, Report,
-    data::Values,
     latency::micros,
     load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
-    random::KeyChooser,
     report::{Check, Row, Table, cells, table},
-    server::{NativePort, Target},
+    server::Target,
     stats::ratio,
 };
-
-/// Longest wait for a reply, after which a run ends as overloaded.
-const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let (mut report, scratch) = Report::begin_below("http", options.dir.as_deref())?;
-    let target = match &options.target {
-        Some(url) => Target::running(url)?,
-        None => {
-            let data = scratch.path().join("data");
-            Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &options.server_arg, progress)?
-        }
-    };
+    let (mut report, scratch) = Report::begin_below("http", options.server.dir.as_deref())?;
+    let target = running::target(&options.server, &scratch, progress)?;
     report.condition("target", target_name(options, &target));
     report.condition(
         "load",
         format!(
             "{} threads in this process, same machine as the server if that is local; seed {}",
-            options.workers, options.seed
+            options.load.workers, options.load.seed
         ),
     );
     let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
@@ -51,7 +41,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
 }
 
 fn target_name(options: &HttpOptions, target: &Target) -> String {
-    match (&options.target, target.process()) {
+    match (&options.server.target, target.process()) {
         (Some(url), _) => url.clone(),
         (None, id) => format!("own server at {}, process {}", target.address, id.unwrap_or(0)),
     }
@@ -78,19 +68,23 @@ impl Suite<'_> {
         let echo = self.has_echo();
         report.condition("rounds", self.options.rounds.to_string());
         report.tables.push(conditions_table(&scenarios));
+        let is_alone = scenarios.len() == 1;
         let mut figures = Table::new("figures: medians of the rounds; response times from the scheduled moment");
         let mut last = None;
         for scenario in &scenarios {
-            self.load_keys(scenario)?;
+            self.load_keys(&scenario.load)?;
+            let level = level(self.target, &scenario.load)?;
             let fsyncs = self.fsyncs();
             let rounds = self.rounds(scenario, echo)?;
             let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
             figures.row(figure_row(scenario, &rounds, fsyncs));
             report.checks.extend(checks(scenario, &rounds));
+            let name = if is_alone { scenario.load.describe() } else { scenario.name.clone() };
+            report.samples.extend(samples(&name, &level, scenario.load.pace(), &rounds.subject.outcomes));
             last = rounds.subject.outcomes.into_iter().next_back();
         }
         report.tables.push(figures);
-        if let (Some(outcome), 1) = (last, scenarios.len()) {
+        if let (Some(outcome), true) = (last, is_alone) {
             report.tables.push(spectrum_table(&outcome));
             report.tables.push(status_table(&outcome));
         }
@@ -98,14 +92,14 @@ impl Suite<'_> {
     }
 
     fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<Rounds, BenchError> {
-        let (mut rounds, pace) = (Rounds::default(), scenario.options.pace());
+        let (mut rounds, pace) = (Rounds::default(), scenario.load.pace());
         for round in 1..=self.options.rounds {
             if echo {
-                let outcome = load::run(&self.plan(&scenario.options, Kind::Echo, pace))?;
+                let outcome = load::run(&self.plan(&scenario.load, Kind::Echo, pace))?;
                 self.print_round(scenario, pace, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = load::run(&self.plan(&scenario.options, Kind::Subject, pace))?;
+            let outcome = load::run(&self.plan(&scenario.load, Kind::Subject, pace))?;
             self.print_round(scenario, pace, "", round, &outcome);
             rounds.subject.push(outcome);
         }
@@ -113,7 +107,7 @@ impl Suite<'_> {
     }
 
     fn print_round(&mut self, scenario: &Scenario, pace: Pace, what: &str, round: u32, outcome: &Outcome) {
-        let (name, pace, durability) = (&scenario.name, pace.name("/s"), scenario.durability_name());
+        let (name, pace, durability) = (&scenario.name, pace.name("/s"), scenario.load.durability_name());
         let figures = outcome.summary("/s");
         self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
@@ -121,15 +115,16 @@ impl Suite<'_> {
     fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         let scenarios = Scenario::all(options);
-        self.load_keys(&scenarios[0])?;
-        let bounds = Bounds { start: options.rate, max: options.max_rate, precision: 0.03, repeats: options.rounds };
+        self.load_keys(&scenarios[0].load)?;
+        let bounds =
+            Bounds { start: options.load.rate, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         report.condition("objective", objective.to_string());
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, repeat");
         let mut last_good = None;
         let knee = find_knee(&bounds, |rate| {
-            let pace = Pace::Open { rate, arrivals: options.arrivals };
-            let plan = self.plan(options, Kind::Subject, pace);
+            let pace = Pace::Open { rate, arrivals: options.load.arrivals };
+            let plan = self.plan(&options.load, Kind::Subject, pace);
             let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
@@ -146,49 +141,20 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Puts every key of a scenario with gets into the server once, at durability level `os`, as setup.
-    fn load_keys(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
-        let HttpOptions { api, keys, value_size, mix, no_load, .. } = scenario.options;
-        if mix == Mix::Put || no_load || !self.loaded.insert((api, keys, value_size)) {
+    /// Stores the keys of a load with gets, unless the server already holds them.
+    fn load_keys(&mut self, load: &HttpLoad) -> Result<(), BenchError> {
+        if !load.reads_stored_keys() || !self.loaded.insert((load.api, load.keys, load.value_size)) {
             return Ok(());
         }
-        self.progress.step(&format!("loading {keys} keys of {value_size} B"));
-        let durability = Some(Durability::Os);
-        let setup = HttpOptions { mix: Mix::Put, durability, pipeline: 16, ..scenario.options.clone() };
-        match load::run(&self.plan(&setup, Kind::Subject, Pace::Each { keys }))?.validity {
-            Validity::Good => Ok(()),
-            bad => Err(BenchError::subject(&self.target.host, "loading the keys")(bad.verdict().0)),
-        }
+        store_keys(self.target, load, self.progress)
     }
 
-    fn plan(&self, options: &HttpOptions, kind: Kind, pace: Pace) -> Plan<Http> {
-        let api = match (kind, options.api) {
-            (Kind::Echo, _) => Api::Echo { path: options.echo_path.clone() },
-            (Kind::Subject, ApiChoice::Kv) => Api::Kv { keyspace: options.keyspace.clone() },
-            (Kind::Subject, ApiChoice::Entity) => Api::Entity,
+    fn plan(&self, load: &HttpLoad, kind: Kind, pace: Pace) -> Plan<Http> {
+        let api = match kind {
+            Kind::Echo => Api::Echo { path: self.options.echo_path.clone() },
+            Kind::Subject => api(load),
         };
-        let values = Values::new(options.value_size, options.seed);
-        let durability = options.durability.filter(|_| kind == Kind::Subject);
-        let is_stored = options.mix != Mix::Put && !options.no_load;
-        Plan {
-            protocol: Http {
-                address: self.target.address,
-                requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
-                get_percent: options.mix.get_percent(),
-                missing: if is_stored { MissingKeyPolicy::Lost } else { MissingKeyPolicy::Allowed },
-            },
-            connections: options.connections,
-            workers: options.workers,
-            pipeline: options.pipeline,
-            pace,
-            keys: KeyChooser::new(options.distribution, options.keys),
-            warmup: options.warmup,
-            duration: options.duration,
-            give_up: GIVE_UP,
-            max_lag: options.max_lag,
-            seed: options.seed,
-            server: self.target.process(),
-        }
+        running::plan(self.target, load, api, pace)
     }
 
     fn has_echo(&self) -> bool {
@@ -220,12 +186,12 @@ fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError
 fn conditions_table(scenarios: &[Scenario]) -> Table {
     table! {
         "conditions"; scenario in scenarios;
-        let options = &scenario.options;
-        "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", options.mix).to_lowercase(),
-        "API" => format!("{:?}", options.api).to_lowercase(), "pace" => options.pace().name("/s"),
-        "connections" => options.connections, "pipeline" => options.pipeline,
-        "durability" => scenario.durability_name(), "value B" => options.value_size, "keys" => options.keys,
-        "spread" => format!("{:?}", options.distribution).to_lowercase(),
+        let load = &scenario.load;
+        "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", load.mix).to_lowercase(),
+        "API" => format!("{:?}", load.api).to_lowercase(), "pace" => load.pace().name("/s"),
+        "connections" => load.connections, "pipeline" => load.pipeline,
+        "durability" => load.durability_name(), "value B" => load.value_size, "keys" => load.keys,
+        "spread" => format!("{:?}", load.distribution).to_lowercase(),
     }
 }
 
@@ -234,7 +200,7 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
     let written = |outcome: &Outcome| {
         let puts = outcome.tally.times[Operation::Put as usize].count();
         let bytes = outcome.spent.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64);
-        bytes / (puts as f64 * scenario.options.value_size as f64)
+        bytes / (puts as f64 * scenario.load.value_size as f64)
     };
     cells! {
         "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
@@ -250,8 +216,8 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
 }
 
 fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> {
-    let pace = scenario.options.pace().name("/s");
-    let what = format!("{} ({pace}, {})", scenario.name, scenario.durability_name());
+    let pace = scenario.load.pace().name("/s");
+    let what = format!("{} ({pace}, {})", scenario.name, scenario.load.durability_name());
     let mut checks = vec![subject.validity().check(&what, "all answered, rightly, in step")];
     checks.extend(scenario.echo_share.map(|share| {
         let measured = ratio(&subject.rates(), &echo.rates());

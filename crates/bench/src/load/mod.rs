@@ -1,8 +1,8 @@
 //! The parts that all suites share which put load on a server, for any protocol.
 //!
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which HTTP and RESP
-//! implement; connections, and when requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]), its
-//! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
+//! implement; connections, and when requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and
+//! of its windows ([`Timeline`]), its figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
 //! that meets an objective ([`find_knee`]); the threads ([`run_threads`]); and the reasons for which a run's figures
 //! are void ([`Validity`]). Does not own: requests and the checking of replies, which are the protocols'; the server
 //! ([`crate::server`]); the loop of the native protocol's channels ([`crate::native::drive`]), which may be TLS or QUIC
@@ -19,6 +19,7 @@ pub mod run_threads;
 mod schedule;
 mod search;
 mod tally;
+mod timeline;
 mod validity;
 mod worker;
 
@@ -34,5 +35,6 @@ pub use self::{
     schedule::{Arrivals, Schedule},
     search::{Bounds, Knee, Objective, Trial, find_knee},
     tally::{Merge, Tally},
+    timeline::{Timeline, Window},
     validity::{BACKLOG, MAX_BUSY, Validity, saturated},
 };

@@ -1,5 +1,6 @@
 //! Counts of one run, which each worker thread keeps separately.
 
+use super::timeline::Timeline;
 use crate::latency::Latencies;
 
 /// Counts that each thread keeps separately and that are added up at the end of a run.
@@ -36,6 +37,8 @@ pub struct Tally<C> {
     pub received_bytes: u64,
     /// Time at which the last right reply arrived, in nanoseconds since the start of the run.
     pub last_reply: u64,
+    /// Counts of the windows of the run, if the run counts them.
+    pub timeline: Option<Timeline>,
     /// Description of the first problem of the run.
     pub first_problem: Option<String>,
     /// Additional counts of the protocol.
@@ -70,6 +73,11 @@ impl<C: Merge> Merge for Tally<C> {
         self.unanswered += other.unanswered;
         self.received_bytes += other.received_bytes;
         self.last_reply = self.last_reply.max(other.last_reply);
+        match (&mut self.timeline, other.timeline) {
+            (Some(own), Some(other)) => own.merge(other),
+            (own @ None, other) => *own = other,
+            (Some(_), None) => {}
+        }
         self.first_problem = self.first_problem.take().or(other.first_problem);
         self.own.merge(other.own);
     }
@@ -89,13 +97,20 @@ impl<C> Tally<C> {
             self.replies += together.count;
             self.right += together.count;
             self.last_reply = now;
+            if let Some(timeline) = &mut self.timeline {
+                timeline.replies(together.due, now, together.count);
+            }
         }
     }
 
-    /// Counts a request that never got a reply, and the nanoseconds that it has waited.
-    pub(super) fn unanswered(&mut self, kind: usize, waited: u64) {
+    /// Counts a request that was due at `due` and has no reply `now`, with the time that it has waited.
+    pub(super) fn unanswered(&mut self, kind: usize, due: u64, now: u64) {
+        let waited = now.saturating_sub(due);
         self.unanswered += 1;
         self.times[kind].record_nanos(waited);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.times(due, waited, 1);
+        }
     }
 
     /// Returns the response times of all kinds of requests in one histogram.

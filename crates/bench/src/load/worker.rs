@@ -17,6 +17,7 @@ use super::{
     protocol::{BadReply, Batching, OnLoss, Plan, Protocol},
     run_threads::Clock,
     tally::{CoalescedReplies, Tally},
+    timeline::Timeline,
 };
 use crate::{
     BenchError,
@@ -69,6 +70,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let poller = Poller::new().map_err(BenchError::subject("epoll", "starting"))?;
         let connections = plan.connections / workers + usize::from(number < plan.connections % workers);
         let counted = plan.pace.counted(plan.warmup, plan.duration);
+        let tally = Tally { timeline: Timeline::over(&counted), ..Tally::new(plan.protocol.kinds()) };
         let mut worker = Self {
             plan,
             poller,
@@ -77,7 +79,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
             unsent: Vec::new(),
             pacer: Pacer::new(plan.pace, counted, number, workers, plan.seed),
             rng: generator(plan.seed.wrapping_mul(31).wrapping_add(number as u64)),
-            tally: Tally::new(plan.protocol.kinds()),
+            tally,
             under_way: 0,
             clock: Clock::start(),
             is_over: false,
@@ -300,7 +302,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let inflight = std::mem::take(&mut self.lanes[number].inflight);
         self.under_way -= inflight.len();
         for asked in inflight.iter().filter(|asked| self.pacer.counts(asked.due)) {
-            self.tally.unanswered(P::kind(asked.request), now.saturating_sub(asked.due));
+            self.tally.unanswered(P::kind(asked.request), asked.due, now);
         }
         self.free.retain(|other| *other != number);
         match self.connect(number) {
@@ -329,13 +331,13 @@ impl<'a, P: Protocol> Worker<'a, P> {
     fn count_unanswered(&mut self) {
         let now = self.clock.now();
         for asked in self.lanes.iter().flat_map(|lane| &lane.inflight).filter(|asked| self.pacer.counts(asked.due)) {
-            self.tally.unanswered(P::kind(asked.request), now.saturating_sub(asked.due));
+            self.tally.unanswered(P::kind(asked.request), asked.due, now);
         }
         while let Some(due) = self.pacer.scheduled().filter(|due| *due <= now) {
             self.pacer.take();
             if self.pacer.counts(due) {
                 let request = self.plan.protocol.choose(0, &mut self.rng);
-                self.tally.unanswered(P::kind(request), now - due);
+                self.tally.unanswered(P::kind(request), due, now);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::reply::{self, Body, Incomplete};
+use super::reply::{self, Body, Incomplete, Reply};
 
 const BLOCK_BYTES: usize = 64 << 10;
 
@@ -39,7 +39,13 @@ impl Client {
     pub fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n{headers}{length}\r\n", self.address);
-        self.stream.write_all(&[head.as_bytes(), body].concat())?;
+        let reply = self.exchange(&[head.as_bytes(), body].concat())?;
+        Ok((reply.status, reply.body_bytes(&self.input).into_owned()))
+    }
+
+    /// Sends the bytes of one request, other than a HEAD request, and returns the reply.
+    pub fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
+        self.stream.write_all(request)?;
         self.input.clear();
         let mut block = vec![0; BLOCK_BYTES];
         loop {
@@ -48,10 +54,18 @@ impl Client {
                 count => self.input.extend_from_slice(&block[..count]),
             }
             match reply::parse(&self.input, Body::Expected) {
-                Ok(reply) => return Ok((reply.status, reply.body_bytes(&self.input).into_owned())),
+                Ok(reply) => return Ok(reply),
                 Err(Incomplete::Malformed(what)) => return Err(io::Error::new(ErrorKind::InvalidData, what)),
                 Err(Incomplete::NeedMore) => {}
             }
         }
+    }
+
+    /// Returns a header of the last reply; `None` if the reply has no such header or the header is not text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let head = self.input.windows(4).position(|bytes| bytes == b"\r\n\r\n").map(|end| &self.input[..end])?;
+        let lines = head.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+        let mut fields = lines.filter_map(|line| line.split_once(':'));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 }

@@ -6,8 +6,10 @@ use clap::{Args, Subcommand};
 use thalweg_bench::{
     BenchError, Report, Stderr,
     backends::{self, BackendsOptions},
+    baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
     cluster::{self, ClusterOptions},
+    compare::{self, CompareOptions},
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
     http::{self, HttpOptions},
@@ -77,6 +79,41 @@ pub enum Bench {
     Cluster(Suite<ClusterOptions>),
     /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
+    /// Two servers, programs or stored reports under one load: the change from A to B, its interval, and a verdict
+    #[command(
+        after_help = "The runs are made in turns, A B, B A, A B ..., so that a drift of the machine affects both alike. In a closed loop\n\
+                      (--closed) the rate decides, else the 99th percentile of the response time. Each interval covers the true\n\
+                      change with a probability of 95 %.\n\n\
+                      Stored reports are compared by the windows of their runs. Their interval does not cover what changed on the\n\
+                      machine between them.\n\n\
+                      Examples:\n  thalweg bench compare ./thalweg-old ./thalweg-new --durability disk\n  \
+                      thalweg bench compare ./thalweg ./thalweg --arg-a=--backend=lsm --arg-b=--backend=redb --closed\n  \
+                      thalweg bench compare http://10.0.0.1:7070 http://10.0.0.2:7070 --mix get --pairs 20\n  \
+                      thalweg bench http --output before.json; thalweg bench http --output after.json\n  \
+                      thalweg bench compare before.json after.json --fail-if-worse"
+    )]
+    Compare(Suite<CompareOptions>),
+    /// A stored measurement, and the check that a later one is not worse
+    #[command(subcommand)]
+    Baseline(Baseline),
+}
+
+/// The commands of a baseline.
+#[derive(Subcommand, Debug)]
+pub enum Baseline {
+    /// Measure a load and store the measurement with the load
+    #[command(
+        after_help = "Example:\n  thalweg bench baseline save puts.json --durability disk --rate 2000 --duration 2s"
+    )]
+    Save(Suite<SaveOptions>),
+    /// Repeat the load of a stored measurement, and exit with code 4 if the figure that decides is worse
+    #[command(
+        after_help = "The figure that decides is the rate in a closed loop, else the 99th percentile of the response time. The check\n\
+                      fails if the whole interval of the change lies beyond the tolerance. Differences below the tolerance need\n\
+                      thalweg bench compare with both programs.\n\n\
+                      Example:\n  thalweg bench baseline check puts.json --tolerance 15"
+    )]
+    Check(Suite<CheckOptions>),
 }
 
 /// Options of a suite, and the destination of its report.
@@ -112,6 +149,9 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
         Bench::Cluster(suite) => suite.finish(cluster::run(&suite.options, &mut progress)),
         Bench::Resp(suite) => suite.finish(resp::run(&suite.options, &mut progress)),
+        Bench::Compare(suite) => suite.finish(compare::run(&suite.options, &mut progress)),
+        Bench::Baseline(Baseline::Save(suite)) => suite.finish(baseline::save(&suite.options, &mut progress)),
+        Bench::Baseline(Baseline::Check(suite)) => suite.finish(baseline::check(&suite.options, &mut progress)),
     }
 }
 

@@ -32,7 +32,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
-    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "client", "engine", "redis"]),
+    ("lab", &["types"]),
+    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "cluster", "server", "bench"]),
 ];
 

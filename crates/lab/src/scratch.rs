@@ -54,7 +54,7 @@ impl Drop for Scratch {
 }
 
 /// Returns the bytes that the files below `dir` occupy on disk (allocated blocks, so holes in files are not counted).
-pub(crate) fn allocated_bytes(dir: &Path) -> u64 {
+pub fn allocated_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     entries

@@ -1,7 +1,7 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
 mod html;
-pub(crate) mod plots;
+pub mod plots;
 
 use std::{
     fmt::Write as _,
@@ -14,7 +14,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    BenchError, Scratch,
+    BenchError, Samples, Scratch,
     machine::{Build, Machine},
     usage::{Cost, MeasuredProcess, Usage},
 };
@@ -28,10 +28,19 @@ pub struct Report {
     pub machine: Machine,
     /// The build of Thalweg that was measured.
     pub build: Build,
+    /// Findings in sentences, which a reader sees first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub summary: Vec<String>,
     /// Conditions that hold for the whole report, such as durability, backend, rounds and payload.
     pub conditions: Vec<Condition>,
     /// Tables of the measured figures.
     pub tables: Vec<Table>,
+    /// Figures of the single runs and of their parts, from which two reports are compared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<Samples>,
+    /// Command-line arguments that repeat the measurement, if the report is a baseline.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
     /// Plots of the figures. JSON reports omit them, since they contain the figures.
     #[serde(skip)]
     pub plots: Vec<Plot>,
@@ -195,15 +204,16 @@ pub type Row = Vec<(&'static str, Cell)>;
 
 /// Makes a [`Row`] of column names and values, each of which becomes a [`Cell`]:
 /// `cells! { "rate/s" => 5.0, "verdict" => "good" }`.
+#[macro_export]
 macro_rules! cells {
     ($($name:expr => $value:expr),* $(,)?) => {
         vec![$(($name, $crate::report::Cell::from($value))),*]
     };
 }
-pub(crate) use cells;
 
 /// Creates a [`Table`] with a row for each item of a collection. The caller declares each column once: its title, and
 /// the expression that computes an item's value. Expressions may use variables that are declared before the columns.
+#[macro_export]
 macro_rules! table {
     ($title:expr; $item:pat in $items:expr; $(let $variable:pat = $of:expr;)* $($name:literal => $value:expr),* $(,)?) => {{
         let mut table = $crate::report::Table::new($title);
@@ -215,7 +225,7 @@ macro_rules! table {
     }};
 }
 
-pub(crate) use table;
+pub use crate::{cells, table};
 
 /// Converts a number of bytes to a table cell in MiB; without a number the cell is empty.
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
@@ -301,8 +311,11 @@ impl Report {
             suite,
             machine,
             build: Build::detect(),
+            summary: Vec::new(),
             conditions: Vec::new(),
             tables: Vec::new(),
+            samples: Vec::new(),
+            arguments: Vec::new(),
             plots: Vec::new(),
             checks: Vec::new(),
             notes,
@@ -370,6 +383,9 @@ impl Report {
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         self.write_head(&mut out);
+        if !self.summary.is_empty() {
+            let _ = write!(out, "\n{}\n", self.summary.join("\n"));
+        }
         for table in &self.tables {
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }

@@ -23,6 +23,12 @@ impl Default for Latencies {
 }
 
 impl Latencies {
+    /// Creates an empty histogram with two significant digits, which takes an eighth of the memory. Adding it to another
+    /// histogram, or another one to it, is possible.
+    pub fn coarse() -> Self {
+        Self { histogram: Histogram::new_with_bounds(1, LONGEST_NANOS, 2).expect("bounds are in order") }
+    }
+
     /// Counts one duration.
     #[inline]
     pub fn record(&mut self, time: Duration) {

@@ -27,6 +27,9 @@ impl Report {
         let mut head = String::new();
         self.write_head(&mut head);
         let _ = writeln!(out, "<pre>{}</pre>", escaped(&head));
+        for sentence in &self.summary {
+            let _ = writeln!(out, "<p>{}</p>", escaped(sentence));
+        }
         if !self.checks.is_empty() {
             write_checks(&mut out, self);
         }

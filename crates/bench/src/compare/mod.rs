@@ -1,0 +1,25 @@
+//! `thalweg bench compare A B`: a difference between two servers, with an interval and a verdict.
+//!
+//! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own the statistics,
+//! which are in the crate `lab`, and the load, which is that of the HTTP suite.
+//!
+//! The runs are made in turns, A B, B A, A B …: a drift of the machine affects both alike. Both servers run all the time;
+//! the one whose turn it is not has no load. Stored reports cannot be in turns, and the report says what that means.
+
+mod live;
+mod options;
+mod stored;
+mod verdict;
+
+pub use options::{CompareOptions, Side};
+pub(crate) use verdict::{Row, agree, describe_method, table};
+
+use crate::{BenchError, Progress, Report};
+
+/// Runs the comparison.
+pub fn run(options: &CompareOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    match options.sides()? {
+        [Side::Stored(a), Side::Stored(b)] => stored::run(options, [&a, &b]),
+        sides => live::run(options, &sides, progress),
+    }
+}

@@ -1,0 +1,144 @@
+//! Comparison of two stored reports, from the windows of their runs.
+
+use std::path::Path;
+
+use thalweg_lab::{
+    comparison::{Incomparable, compare_samples},
+    samples::{Role, Samples, StoredReport},
+};
+
+use super::{
+    options::CompareOptions,
+    verdict::{Row, agree, describe_method, table},
+};
+use crate::{
+    BenchError, Report,
+    report::{Check, Verdict},
+};
+
+/// Reads both reports and compares the figures that both have.
+pub fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report, BenchError> {
+    let [a, b] = [StoredReport::read(paths[0])?, StoredReport::read(paths[1])?];
+    let (of_a, of_b) = (a.samples(paths[0])?, b.samples(paths[1])?);
+    let levels = levels(of_a, of_b, options.across_durabilities)?;
+    let mut report = Report::begin("compare", paths[0].parent().unwrap_or(Path::new(".")));
+    for (name, path, stored) in [("A", paths[0], &a), ("B", paths[1], &b)] {
+        report.condition(name, format!("{}: {}", path.display(), stored.build_name()));
+        report.checks.extend(stored.first_invalid().map(|what| Check {
+            what: format!("{name}: {what}"),
+            required: "valid".to_owned(),
+            measured: "void in the stored report".to_owned(),
+            verdict: Verdict::Void,
+            is_goal: false,
+        }));
+    }
+    report.condition("levels", levels.clone());
+    let rows = rows(of_a, of_b);
+    if rows.is_empty() {
+        let message = "A and B have no figure of the same scenario with enough windows in common".to_owned();
+        return Err(BenchError::Option { option: "A, B", message });
+    }
+    for row in rows.iter().filter(|row| row.decides) {
+        report.summary.push(format!("{}: {}", row.scenario, row.sentence(&levels)));
+        report.checks.extend(options.fail_if_worse.then(|| row.check()));
+    }
+    report.tables.push(table(format!("B against A, {levels}, mean of the windows"), &rows));
+    report.notes.push(describe_method());
+    report.notes.push(
+        "the interval covers what changed within each measurement, but not what changed on the machine between them; \
+         only runs in turns can tell the two apart: thalweg bench compare with two programs or addresses"
+            .to_owned(),
+    );
+    if a.machine != b.machine {
+        report
+            .notes
+            .push("A and B were measured on different machines: the figures compare the machines too".to_owned());
+    }
+    Ok(report.finish())
+}
+
+/// Returns the levels of the scenarios that both reports have, in words. All of them must agree.
+fn levels(a: &[Samples], b: &[Samples], across: bool) -> Result<String, BenchError> {
+    let mut found: Vec<String> = Vec::new();
+    for (a, b) in pairs(a, b) {
+        let level = agree(&a.durability, &b.durability, across)?;
+        if !found.contains(&level) {
+            found.push(level);
+        }
+    }
+    Ok(found.join("; "))
+}
+
+fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Samples, &'a Samples)> {
+    a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
+}
+
+fn rows(a: &[Samples], b: &[Samples]) -> Vec<Row> {
+    let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
+    let row = |(a, b): (&Samples, &Samples)| match compare_samples(a, b) {
+        Ok(effect) => Some(Row {
+            scenario: a.scenario.clone(),
+            figure: a.figure.clone(),
+            decides: a.role == Role::Deciding,
+            effect,
+        }),
+        Err(Incomparable::TooFew { .. } | Incomparable::NotPositive) => None,
+    };
+    compared.filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+    use thalweg_lab::samples::{Better, Run};
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: CompareOptions,
+    }
+
+    fn store(scratch: &Scratch, name: &str, durability: &str, value: f64) -> String {
+        let mut report = Report::begin("http", scratch.path());
+        let windows = (0..20).map(|at| Some(value * (1.0 + 0.01 * f64::from(at % 3)))).collect();
+        report.samples.push(Samples {
+            scenario: "put".to_owned(),
+            durability: durability.to_owned(),
+            figure: "p99 µs".to_owned(),
+            better: Better::Lower,
+            role: Role::Deciding,
+            window_seconds: 0.25,
+            runs: vec![Run { whole: Some(value), windows }],
+        });
+        let path = scratch.path().join(name);
+        std::fs::write(&path, report.to_json()).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn compared(arguments: &[&str]) -> Result<Report, BenchError> {
+        let cli = <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments));
+        super::super::run(&cli.options, &mut crate::Quiet)
+    }
+
+    #[test]
+    fn stored_reports_are_compared_only_at_one_level() {
+        let scratch = Scratch::below(None).unwrap();
+        let slow = store(&scratch, "slow.json", "disk", 200.0);
+        let fast = store(&scratch, "fast.json", "disk", 100.0);
+        let unsafe_ = store(&scratch, "unsafe.json", "interval", 50.0);
+        let report = compared(&[&slow, &fast, "--fail-if-worse"]).unwrap();
+        assert!(report.summary[0].contains("B is better") && report.tables[0].title.contains("durability disk"));
+        assert_eq!(report.verdict(), Verdict::Met);
+        assert_eq!(compared(&[&fast, &slow, "--fail-if-worse"]).unwrap().verdict(), Verdict::Missed);
+        assert!(compared(&[&fast, &fast]).unwrap().summary[0].contains("No difference seen"));
+        let refused = compared(&[&slow, &unsafe_]).unwrap_err().to_string();
+        assert!(refused.contains("not comparable"), "{refused}");
+        let told = compared(&[&slow, &unsafe_, "--across-durabilities"]).unwrap();
+        assert!(
+            told.tables[0].title.contains("DIFFERENT DURABILITIES: A disk, B interval"),
+            "{}",
+            told.tables[0].title
+        );
+    }
+}

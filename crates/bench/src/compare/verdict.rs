@@ -1,0 +1,143 @@
+//! The result of a comparison in words and as a table, and the refusal of different durability levels.
+
+use thalweg_lab::comparison::{CONFIDENCE, Difference, Effect};
+
+use crate::{
+    BenchError,
+    report::{Cell, Check, Table, Verdict, cells, number},
+};
+
+/// A compared figure.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Scenario of the figure.
+    pub scenario: String,
+    /// Name of the figure with its unit.
+    pub figure: String,
+    /// True if the figure decides the comparison of its scenario.
+    pub decides: bool,
+    /// Change from A to B.
+    pub effect: Effect,
+}
+
+/// Returns the durability levels of a comparison in words, for titles. Returns an error if the levels of A and B differ
+/// and `across` is false, because a figure at one level says nothing about a figure at another.
+pub fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
+    match (a == b, across) {
+        (true, _) if a == "-" => Ok("without writes".to_owned()),
+        (true, _) => Ok(format!("durability {a}")),
+        (false, true) => Ok(format!("DIFFERENT DURABILITIES: A {a}, B {b}")),
+        (false, false) => Err(BenchError::Option {
+            option: "A, B",
+            message: format!(
+                "the writes of A have durability {a}, those of B {b}: their figures are not comparable. Give both the \
+                 same level with --durability, or compare them all the same with --across-durabilities"
+            ),
+        }),
+    }
+}
+
+/// Returns the table of the compared figures.
+pub fn table(title: String, rows: &[Row]) -> Table {
+    let mut table = Table::new(title);
+    let has_scenarios = rows.iter().any(|row| row.scenario != rows[0].scenario);
+    for Row { scenario, figure, effect, .. } in rows {
+        let percent = |change: f64| Cell::from(signed(change));
+        let mut row = if has_scenarios {
+            cells! { "scenario" => scenario.as_str() }
+        } else {
+            Vec::new()
+        };
+        row.extend(cells! {
+            "figure" => figure.as_str(), "A" => effect.a, "B" => effect.b, "change" => percent(effect.change),
+            "interval from" => percent(effect.interval.0), "to" => percent(effect.interval.1),
+            "B is" => effect.difference.name(),
+        });
+        table.row(row);
+    }
+    table
+}
+
+fn signed(change: f64) -> String {
+    format!("{}{} %", if change > 0.0 { "+" } else { "" }, number(100.0 * change))
+}
+
+impl Row {
+    /// Describes the result in a sentence.
+    pub fn sentence(&self, levels: &str) -> String {
+        let Self { figure, effect: Effect { a, b, change, interval, difference }, .. } = self;
+        let values = format!("{figure} {} with A and {} with B ({levels})", number(*a), number(*b));
+        let interval = format!("{:.0} % interval {} to {}", 100.0 * CONFIDENCE, signed(interval.0), signed(interval.1));
+        match difference {
+            Difference::NoneSeen => format!("No difference seen: {values}; change {}, {interval}.", signed(*change)),
+            _ => format!("B is {}: {values}; change {}, {interval}.", difference.name(), signed(*change)),
+        }
+    }
+
+    /// Creates the check that B is not worse than A.
+    pub fn check(&self) -> Check {
+        let is_worse = self.effect.difference == Difference::Worse;
+        Check {
+            what: format!("{}, {}", self.scenario, self.figure),
+            required: "B is not worse than A".to_owned(),
+            measured: format!("{}, {}", signed(self.effect.change), self.effect.difference.name()),
+            verdict: if is_worse { Verdict::Missed } else { Verdict::Met },
+            is_goal: false,
+        }
+    }
+}
+
+/// Describes the method of the intervals, for a note of the report.
+pub fn describe_method() -> String {
+    format!(
+        "each interval covers the true change with a probability of {:.0} %, also if one value is much like the one before \
+         it (equally weighted cosines, Lazarus, Lewis, Stock and Watson 2018). One of twenty figures shows a difference \
+         although there is none, so the figure that decides is fixed before the run: the rate in a closed loop, else the \
+         99th percentile",
+        100.0 * CONFIDENCE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_lab::{comparison::compare_pairs, samples::Better};
+
+    fn row(b: f64) -> Row {
+        let a = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2];
+        let effect = compare_pairs(&a, &a.map(|value| value * b), Better::Higher).unwrap();
+        Row { scenario: "put".to_owned(), figure: "requests/s".to_owned(), decides: true, effect }
+    }
+
+    #[test]
+    fn different_levels_are_refused_unless_told_and_then_named() {
+        assert_eq!(agree("disk", "disk", false).unwrap(), "durability disk");
+        assert_eq!(agree("-", "-", false).unwrap(), "without writes");
+        let error = agree("disk", "interval", false).unwrap_err().to_string();
+        assert!(
+            error.contains("disk") && error.contains("interval") && error.contains("--across-durabilities"),
+            "{error}"
+        );
+        let title = agree("disk", "interval", true).unwrap();
+        assert_eq!(title, "DIFFERENT DURABILITIES: A disk, B interval");
+    }
+
+    #[test]
+    fn results_are_sentences_and_checks() {
+        let sentence = row(1.5).sentence("durability disk");
+        for part in ["B is better", "durability disk", "+50.0 %", "95 % interval"] {
+            assert!(sentence.contains(part), "{part} in {sentence}");
+        }
+        assert_eq!(row(1.5).check().verdict, Verdict::Met);
+        assert_eq!(row(0.5).check().verdict, Verdict::Missed);
+        assert!(row(1.0).sentence("").starts_with("No difference seen"));
+        assert_eq!(row(1.0).check().verdict, Verdict::Met);
+    }
+
+    #[test]
+    fn a_table_names_scenarios_only_if_there_are_several() {
+        assert_eq!(table("t".to_owned(), &[row(1.0), row(2.0)]).columns[0], "figure");
+        let other = Row { scenario: "get".to_owned(), ..row(1.0) };
+        assert_eq!(table("t".to_owned(), &[row(1.0), other]).columns[0], "scenario");
+    }
+}

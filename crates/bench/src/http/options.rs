@@ -1,0 +1,281 @@
+//! Options of the load over HTTP and of `thalweg bench http`.
+
+use std::{path::PathBuf, time::Duration};
+
+use thalweg_types::Durability;
+
+use crate::{
+    BenchError,
+    load::{Arrivals, Objective, Pace},
+    options::{parse_duration, rate_within, require, within},
+    random::Distribution,
+};
+
+/// Number of keys unless the options say otherwise.
+pub(super) const DEFAULT_KEYS: u64 = 100_000;
+
+/// Kind of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Mix {
+    /// Only puts.
+    #[default]
+    Put,
+    /// Only gets, of keys that the benchmark stored before the run.
+    Get,
+    /// Gets and puts in equal number, of keys that the benchmark stored before the run.
+    Mixed,
+}
+
+impl Mix {
+    /// Share of gets in per cent.
+    pub fn get_percent(self) -> u8 {
+        match self {
+            Self::Put => 0,
+            Self::Mixed => 50,
+            Self::Get => 100,
+        }
+    }
+}
+
+/// API that carries the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
+pub enum ApiChoice {
+    /// Key-value API: `/v1/kv/{keyspace}/{key}`.
+    #[default]
+    Kv,
+    /// Entity API: `/v0/entity?id={key}`.
+    Entity,
+}
+
+/// Sets of scenarios with fixed parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Preset {
+    /// Row H, a published benchmark: one connection at fixed rates, then 1 and 64 connections in a closed loop.
+    RowH,
+    /// 64 connections in a closed loop with values of 100 B, compared with the route that stores nothing.
+    Ratios,
+}
+
+/// Server under load: one that runs already, or one that the benchmark starts.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServerOptions {
+    /// Address of a running server, as http://host:port. Without it the benchmark starts a server of its own.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// Additional arguments for the started server.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// Load of one scenario over HTTP.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct HttpLoad {
+    /// Requests per second by a schedule, independent of the server's replies.
+    #[arg(long, default_value_t = 1000.0)]
+    pub rate: f64,
+    /// Distribution of the scheduled requests over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Number of connections to the server.
+    #[arg(long, default_value_t = 64)]
+    pub connections: usize,
+    /// Number of load threads. Each uses up to a core that a server on the same machine then lacks.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// Number of unanswered requests per connection; 1 waits for each reply.
+    #[arg(long, default_value_t = 1)]
+    pub pipeline: usize,
+    /// Duration of each run, without its warm-up.
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Warm-up before each run; its requests are not counted.
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Length of a value in bytes.
+    #[arg(long, default_value_t = 100)]
+    pub value_size: usize,
+    /// Number of different keys.
+    #[arg(long, default_value_t = DEFAULT_KEYS)]
+    pub keys: u64,
+    /// Kind of the requests: puts, gets or both.
+    #[arg(long, value_enum, default_value_t)]
+    pub mix: Mix,
+    /// Distribution of the requests over the keys.
+    #[arg(long, value_enum, default_value_t)]
+    pub distribution: Distribution,
+    /// Durability level that each put requests; without it the server's default.
+    #[arg(long)]
+    pub durability: Option<Durability>,
+    /// API of the server that the requests use.
+    #[arg(long, value_enum, default_value_t)]
+    pub api: ApiChoice,
+    /// Keyspace for requests to the key-value API.
+    #[arg(long, default_value = "bench")]
+    pub keyspace: String,
+    /// Closed loop: send the next request after a reply. This hides stalls; use it to measure throughput, never
+    /// latency.
+    #[arg(long)]
+    pub closed: bool,
+    /// Do not store the keys before runs with gets; a get may then find no value.
+    #[arg(long)]
+    pub no_load: bool,
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a run is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Seed of the random keys, values and arrival times.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Options of the HTTP suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HttpOptions {
+    /// Server under load.
+    #[command(flatten)]
+    pub server: ServerOptions,
+    /// Load of the scenario.
+    #[command(flatten)]
+    pub load: HttpLoad,
+    /// Runs of each scenario; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
+    #[arg(long, conflicts_with_all = ["closed", "preset"])]
+    pub search: Option<Objective>,
+    /// Highest rate that the search tries, in requests per second.
+    #[arg(long, default_value_t = 1e6)]
+    pub max_rate: f64,
+    /// A fixed set of scenarios to run, instead of the one scenario of the options.
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Route that stores nothing, measured in the same run for comparison; empty for no comparison.
+    #[arg(long, default_value = "/v1/echo")]
+    pub echo_path: String,
+}
+
+impl HttpOptions {
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        require(self.rounds > 0, "--rounds, --keys", "must be at least 1")?;
+        self.load.check()
+    }
+}
+
+impl HttpLoad {
+    /// Returns an error that names an option whose value is out of its range.
+    pub fn check(&self) -> Result<(), BenchError> {
+        rate_within(Some(self.rate), 10_000_000)?;
+        within("--connections", self.connections, 50_000)?;
+        within("--workers, --pipeline", self.workers, 1024)?;
+        within("--workers, --pipeline", self.pipeline, 1024)?;
+        require(self.keys > 0, "--rounds, --keys", "must be at least 1")?;
+        let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
+        require(fits, "--value-size", "is above the largest value")?;
+        require(!self.duration.is_zero(), "--duration", "must be above 0")
+    }
+
+    /// Returns true if the load has gets of keys that the benchmark must have stored before.
+    pub fn reads_stored_keys(&self) -> bool {
+        self.mix != Mix::Put && !self.no_load
+    }
+
+    /// Returns the pace of the requests: the schedule, or a closed loop.
+    pub fn pace(&self) -> Pace {
+        Pace::of_rate(Some(self.rate).filter(|_| !self.closed), self.arrivals)
+    }
+
+    /// Returns the durability level that the puts request, as a name for reports; `-` without puts.
+    pub fn durability_name(&self) -> &'static str {
+        match self.mix {
+            Mix::Get => "-",
+            Mix::Put | Mix::Mixed => self.durability.map_or("server default", Durability::name),
+        }
+    }
+
+    /// Describes the load in one line without its durability. Loads with equal descriptions can be compared.
+    pub fn describe(&self) -> String {
+        let Self { connections, pipeline, value_size, keys, .. } = self;
+        let pace = self.pace().name("/s");
+        let [mix, spread, api] = [name(self.mix), name(self.distribution), name(self.api)];
+        format!(
+            "{mix}, {pace}, {connections} connections, pipeline {pipeline}, {value_size} B values, {keys} keys {spread}, \
+             {api} API, runs of {} s",
+            self.duration.as_secs_f64()
+        )
+    }
+
+    /// Returns the command-line arguments that give this load.
+    pub fn arguments(&self) -> Vec<String> {
+        let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
+        let mut all = vec![
+            ("--rate", self.rate.to_string()),
+            ("--arrivals", name(self.arrivals)),
+            ("--connections", self.connections.to_string()),
+            ("--workers", self.workers.to_string()),
+            ("--pipeline", self.pipeline.to_string()),
+            ("--duration", seconds(self.duration)),
+            ("--warmup", seconds(self.warmup)),
+            ("--value-size", self.value_size.to_string()),
+            ("--keys", self.keys.to_string()),
+            ("--mix", name(self.mix)),
+            ("--distribution", name(self.distribution)),
+            ("--api", name(self.api)),
+            ("--keyspace", self.keyspace.clone()),
+            ("--max-lag", seconds(self.max_lag)),
+            ("--seed", self.seed.to_string()),
+        ];
+        all.extend(self.durability.map(|level| ("--durability", level.to_string())));
+        let flags = [("--closed", self.closed), ("--no-load", self.no_load)];
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned());
+        all.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).chain(flags).collect()
+    }
+
+    /// Parses arguments that [`arguments`](Self::arguments) returned, or any others of a load.
+    pub fn of_arguments(arguments: &[String]) -> Result<Self, String> {
+        #[derive(clap::Parser)]
+        #[command(no_binary_name = true)]
+        struct Arguments {
+            #[command(flatten)]
+            load: HttpLoad,
+        }
+        let parsed = <Arguments as clap::Parser>::try_parse_from(arguments);
+        parsed.map(|arguments| arguments.load).map_err(|error| error.to_string())
+    }
+}
+
+/// Returns the name of a choice as it is typed on the command line.
+fn name(choice: impl clap::ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_repeated_from_its_arguments() {
+        let usual = HttpLoad::of_arguments(&[]).unwrap();
+        let other = HttpLoad {
+            rate: 1234.5,
+            arrivals: Arrivals::Poisson,
+            mix: Mix::Mixed,
+            distribution: Distribution::Zipf,
+            durability: Some(Durability::Interval),
+            warmup: Duration::from_micros(1500),
+            max_lag: Duration::from_nanos(333),
+            closed: true,
+            no_load: true,
+            seed: u64::MAX,
+            ..usual.clone()
+        };
+        for load in [usual, other] {
+            assert_eq!(HttpLoad::of_arguments(&load.arguments()), Ok(load));
+        }
+        assert!(HttpLoad::of_arguments(&["--mix".to_owned(), "nothing".to_owned()]).is_err());
+    }
+}

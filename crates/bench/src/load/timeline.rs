@@ -1,0 +1,134 @@
+//! Windows of a run: what happened in each part of it.
+//!
+//! Owns: the counts of each window. Does not own the figures of the whole run ([`super::Tally`]), which are more precise.
+//!
+//! A reply counts in the window in which it arrived, for the rate, and its response time in the window in which the
+//! request was due. A stall therefore shows as a window without replies, and as long times in the windows before its end.
+
+use std::ops::Range;
+
+use crate::latency::Latencies;
+
+/// Shortest window, in nanoseconds. Shorter ones hold too few requests for a percentile.
+const MIN_WINDOW: u64 = 250_000_000;
+/// Maximum number of windows of a run, each of which takes about 35 KB per worker.
+const MAX_WINDOWS: u64 = 120;
+
+/// Counts of the windows of a run.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// Start of the first window, in nanoseconds since the start of the run.
+    begin: u64,
+    /// Length of a window in nanoseconds, above 0.
+    window: u64,
+    windows: Vec<Window>,
+}
+
+/// Counts of one window.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Number of right items that arrived in the window.
+    pub right: u64,
+    /// Response times of the requests that were due in the window, with two significant digits; `None` if none was due.
+    pub times: Option<Box<Latencies>>,
+}
+
+impl Timeline {
+    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run.
+    /// Returns `None` for a run without an end.
+    pub fn over(counted: &Range<u64>) -> Option<Self> {
+        let length = counted.end.checked_sub(counted.start).filter(|length| *length > 0 && counted.end < u64::MAX)?;
+        let count = (length / MIN_WINDOW).clamp(1, MAX_WINDOWS);
+        let windows = vec![Window::default(); count as usize];
+        Some(Self { begin: counted.start, window: length.div_ceil(count), windows })
+    }
+
+    /// Returns the windows in order.
+    pub fn windows(&self) -> &[Window] {
+        &self.windows
+    }
+
+    /// Length of a window in seconds.
+    pub fn window_seconds(&self) -> f64 {
+        self.window as f64 / 1e9
+    }
+
+    /// Counts `count` right replies that arrived at `now` to requests that were due at `due`.
+    #[inline]
+    pub(super) fn replies(&mut self, due: u64, now: u64, count: u64) {
+        self.times(due, now.saturating_sub(due), count);
+        if let Some(window) = self.at(now) {
+            window.right += count;
+        }
+    }
+
+    /// Counts `count` requests that were due at `due` and waited for `waited` nanoseconds, with a reply or without.
+    #[inline]
+    pub(super) fn times(&mut self, due: u64, waited: u64, count: u64) {
+        if let Some(window) = self.at(due) {
+            window.times.get_or_insert_with(|| Box::new(Latencies::coarse())).record_nanos_times(waited, count);
+        }
+    }
+
+    #[inline]
+    fn at(&mut self, time: u64) -> Option<&mut Window> {
+        let number = time.checked_sub(self.begin)? / self.window;
+        self.windows.get_mut(number as usize)
+    }
+
+    /// Adds the counts of another worker of the same run.
+    pub(super) fn merge(&mut self, other: Self) {
+        debug_assert_eq!(
+            (self.begin, self.window),
+            (other.begin, other.window),
+            "workers of one run share its windows"
+        );
+        for (own, other) in self.windows.iter_mut().zip(other.windows) {
+            own.right += other.right;
+            match (&mut own.times, other.times) {
+                (Some(own), Some(other)) => own.merge(&other),
+                (own @ None, other) => *own = other,
+                (Some(_), None) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_run_is_cut_into_equal_windows() {
+        let count = |seconds: u64| Timeline::over(&(SECOND..SECOND + seconds * SECOND)).unwrap().windows.len();
+        assert_eq!([1, 5, 30, 3600].map(count), [4, 20, 120, 120]);
+        assert_eq!(Timeline::over(&(0..SECOND / 10)).unwrap().windows.len(), 1);
+        assert!(Timeline::over(&(0..u64::MAX)).is_none() && Timeline::over(&(5..5)).is_none());
+        assert!((Timeline::over(&(0..30 * SECOND)).unwrap().window_seconds() - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn replies_count_where_they_arrive_and_times_where_they_were_due() {
+        let mut timeline = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        timeline.replies(SECOND + 1, SECOND + 300_000_000, 3);
+        timeline.replies(2 * SECOND - 1, 2 * SECOND + 5, 1);
+        timeline.replies(0, 1, 1);
+        let mut other = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        other.times(SECOND, 7_000_000, 2);
+        timeline.merge(other);
+        let right: Vec<_> = timeline.windows.iter().map(|window| window.right).collect();
+        assert_eq!(
+            right,
+            [0, 3, 0, 0],
+            "the last reply came after the end, the first request was due before the start"
+        );
+        let counts: Vec<_> =
+            timeline.windows.iter().map(|window| window.times.as_ref().map_or(0, |times| times.count())).collect();
+        assert_eq!(counts, [5, 0, 0, 1]);
+        let first = timeline.windows[0].times.as_ref().unwrap();
+        assert!((Duration::from_millis(297)..Duration::from_millis(303)).contains(&first.max()), "{:?}", first.max());
+    }
+}

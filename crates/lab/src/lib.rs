@@ -1,0 +1,30 @@
+//! Measurements and their evaluation, without load and without servers.
+//!
+//! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]), seeded randomness ([`random`]),
+//! statistics over rounds ([`stats`]) and over series whose values depend on each other ([`estimate`]), the samples of a
+//! run ([`samples`]), the comparison of two measurements ([`comparison`]), and reports as text, JSON and HTML
+//! ([`report`]). Does not own: workloads, load generators and suites, which are in the crate `bench` above this one.
+//!
+//! Invariant: nothing here measures anything by itself except the resources of processes. The functions that evaluate
+//! take numbers and return numbers, so tests use synthetic data whose true answer is known.
+
+pub mod comparison;
+mod error;
+pub mod estimate;
+pub mod latency;
+mod machine;
+mod progress;
+pub mod random;
+pub mod report;
+pub mod samples;
+pub mod scratch;
+pub mod stats;
+mod student;
+pub mod usage;
+
+pub use error::BenchError;
+pub use machine::{Build, Machine};
+pub use progress::{Progress, Quiet, Stderr};
+pub use report::Report;
+pub use samples::Samples;
+pub use scratch::Scratch;

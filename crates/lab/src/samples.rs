@@ -1,0 +1,215 @@
+//! Samples of a figure: its value in each run of a scenario, and in short windows of each run.
+//!
+//! Owns: the form in which reports store samples as JSON, and reading them back. Does not own their evaluation
+//! ([`crate::comparison`]).
+
+use std::{fs, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+
+/// Largest report that is read, in bytes.
+const MAX_REPORT_BYTES: u64 = 256 << 20;
+
+/// Direction in which a figure improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// A higher value is better, as of a rate.
+    Higher,
+    /// A lower value is better, as of a response time.
+    Lower,
+}
+
+/// Importance of a figure in a comparison of its scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The figure decides the comparison. Each scenario has one such figure.
+    Deciding,
+    /// The figure is compared, but does not decide.
+    Compared,
+    /// The load gives the figure, so that a comparison says nothing.
+    Shown,
+}
+
+/// Values of one figure in the runs of one scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of equal scenarios are
+    /// compared.
+    pub scenario: String,
+    /// Durability level of the scenario's writes; `-` if the scenario does not write.
+    pub durability: String,
+    /// Name of the figure with its unit, such as `p99 µs`.
+    pub figure: String,
+    /// Direction in which the figure improves.
+    pub better: Better,
+    /// Importance of the figure in a comparison.
+    pub role: Role,
+    /// Length of a window in seconds.
+    pub window_seconds: f64,
+    /// Runs in the order in which they were made.
+    pub runs: Vec<Run>,
+}
+
+/// Values of a figure in one run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Value in the whole run; `None` if the run has none, for example without a reply.
+    pub whole: Option<f64>,
+    /// Values in the windows of the run, in order; `None` for a window without a value.
+    pub windows: Vec<Option<f64>>,
+}
+
+impl Samples {
+    /// Returns the value of each run that has one.
+    pub fn wholes(&self) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| run.whole).collect()
+    }
+
+    /// Returns the values of each run's windows, without windows that have none.
+    pub fn windows(&self) -> Vec<Vec<f64>> {
+        self.runs.iter().map(|run| run.windows.iter().copied().flatten().collect()).collect()
+    }
+
+    /// Returns true if `other` is the same figure of the same scenario, at whatever durability.
+    pub fn is_same_figure(&self, other: &Self) -> bool {
+        (&self.scenario, &self.figure, self.better) == (&other.scenario, &other.figure, other.better)
+    }
+}
+
+/// The parts of a stored report that a comparison needs. Other parts of the file are ignored.
+#[derive(Clone, Debug, Deserialize)]
+pub struct StoredReport {
+    /// Name of the benchmark suite.
+    pub suite: String,
+    /// Machine that the suite ran on.
+    pub machine: StoredMachine,
+    /// Build that was measured.
+    pub build: StoredBuild,
+    /// Samples of the report's figures.
+    #[serde(default)]
+    pub samples: Vec<Samples>,
+    /// Arguments that repeat the measurement, if the report is a baseline.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// Checks of the report.
+    #[serde(default)]
+    pub checks: Vec<StoredCheck>,
+}
+
+/// Description of the machine in a stored report.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct StoredMachine {
+    /// CPU model.
+    pub cpu: String,
+    /// Number of CPU cores.
+    pub cores: usize,
+    /// Filesystem of the measured directory.
+    pub filesystem: String,
+}
+
+/// Description of the build in a stored report.
+#[derive(Clone, Debug, Deserialize)]
+pub struct StoredBuild {
+    /// Version of the workspace.
+    pub version: String,
+    /// `release` or `debug`.
+    pub profile: String,
+    /// Commit of the build, if it is known.
+    pub commit: Option<String>,
+}
+
+/// Check of a stored report.
+#[derive(Clone, Debug, Deserialize)]
+pub struct StoredCheck {
+    /// Name of the compared figure.
+    pub what: String,
+    /// Result of the comparison: `met`, `missed` or `void`.
+    pub verdict: String,
+}
+
+impl StoredReport {
+    /// Reads a report from a JSON file, of at most 256 MiB.
+    pub fn read(path: &Path) -> Result<Self, BenchError> {
+        let size = fs::metadata(path).map_err(BenchError::files(path))?.len();
+        let fail = BenchError::target(path.display());
+        if size > MAX_REPORT_BYTES {
+            return Err(fail(format!("{size} bytes are more than a report has")));
+        }
+        let text = fs::read_to_string(path).map_err(BenchError::files(path))?;
+        serde_json::from_str(&text).map_err(|error| {
+            fail(format!("is not a report: {error}; write reports with thalweg bench http --output FILE"))
+        })
+    }
+
+    /// Returns the samples; an error that names `path` if the report has none.
+    pub fn samples(&self, path: &Path) -> Result<&[Samples], BenchError> {
+        if self.samples.is_empty() {
+            let message = format!("is a report of the suite {} without samples of single runs", self.suite);
+            return Err(BenchError::target(path.display())(message));
+        }
+        Ok(&self.samples)
+    }
+
+    /// Describes the measured build in a few words.
+    pub fn build_name(&self) -> String {
+        let StoredBuild { version, profile, commit } = &self.build;
+        format!("version {version}, {profile}, commit {}", commit.as_deref().unwrap_or("unknown"))
+    }
+
+    /// Returns the name of the first check of a run's validity that is not met, if there is one.
+    pub fn first_invalid(&self) -> Option<&str> {
+        self.checks.iter().find(|check| check.verdict == "void").map(|check| &*check.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Report, Scratch};
+
+    fn samples() -> Samples {
+        Samples {
+            scenario: "put".to_owned(),
+            durability: "disk".to_owned(),
+            figure: "p99 µs".to_owned(),
+            better: Better::Lower,
+            role: Role::Deciding,
+            window_seconds: 0.5,
+            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }, Run::default()],
+        }
+    }
+
+    #[test]
+    fn samples_of_a_report_are_read_back() {
+        let scratch = Scratch::below(None).unwrap();
+        let path = scratch.path().join("report.json");
+        let mut report = Report::begin("http", scratch.path());
+        report.samples.push(samples());
+        fs::write(&path, report.to_json()).unwrap();
+        let stored = StoredReport::read(&path).unwrap();
+        assert_eq!(stored.samples(&path).unwrap(), [samples()]);
+        assert_eq!(
+            (stored.samples[0].wholes(), stored.samples[0].windows()),
+            (vec![3.0], vec![vec![2.0, 4.0], vec![]])
+        );
+        assert_eq!(stored.machine.cpu, report.machine.cpu);
+    }
+
+    #[test]
+    fn other_files_are_refused_with_a_reason() {
+        let scratch = Scratch::below(None).unwrap();
+        let path = scratch.path().join("x.json");
+        assert!(StoredReport::read(&path).is_err());
+        for text in ["", "[]", "{\"suite\": 1}", "{\"suite\":\"log\",\"machine\":null}"] {
+            fs::write(&path, text).unwrap();
+            assert!(StoredReport::read(&path).unwrap_err().to_string().contains("is not a report"), "{text}");
+        }
+        fs::write(&path, Report::begin("log", scratch.path()).to_json()).unwrap();
+        let stored = StoredReport::read(&path).unwrap();
+        assert!(stored.samples(&path).unwrap_err().to_string().contains("without samples"));
+    }
+}
