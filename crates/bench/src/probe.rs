@@ -1,15 +1,17 @@
 //! Measures the raw write speed of the disk, with which the log's speed is compared.
 //!
 //! A probe writes one file from front to back, again and again: one `pwrite` at a time, followed by an `fdatasync` if
-//! the caller requests syncs. The file is filled with zeroes and synced beforehand. The probe appends nothing, so the
-//! file's metadata does not change.
+//! the caller requests syncs. The file ([`ProbeFile`]) is filled with zeroes and synced beforehand. The probe appends
+//! nothing, so the file's metadata does not change.
 
 use std::{
-    fs::File,
-    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use thalweg_disk::{Disk, RealDisk};
+use thalweg_doctor::ProbeFile;
 
 use crate::{
     BenchError,
@@ -31,13 +33,11 @@ pub enum Sync {
     Never,
 }
 
-/// A zero-filled file that the probe writes to.
+/// A zero-filled file that the probe writes to. Dropping the probe removes it.
 #[derive(Debug)]
 pub struct Probe {
-    file: File,
+    file: ProbeFile,
     path: PathBuf,
-    len: u64,
-    at: u64,
 }
 
 /// Result of one probe round.
@@ -49,28 +49,20 @@ pub struct Probed {
     pub times: Latencies,
 }
 
-/// Size in bytes of the writes that fill the probe's file with zeroes. Larger writes make the kernel allocate large
-/// folios (page-cache units), which slow down later small writes to the same pages.
-const FILL_BYTES: usize = 64 << 10;
-
 impl Probe {
     /// Creates a probe with a file of `len` bytes in `dir`.
     pub fn create(dir: &Path, len: u64) -> Result<Self, BenchError> {
         let path = dir.join("probe");
-        let fill = || {
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-            let zeroes = vec![0; FILL_BYTES];
-            let mut at = 0;
-            while at < len {
-                let count = FILL_BYTES.min(usize::try_from(len - at).unwrap_or(FILL_BYTES));
-                file.write_all_at(&zeroes[..count], at)?;
-                at += count as u64;
+        let create = || {
+            let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
+            match disk.remove("probe") {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
-            file.sync_all()?;
-            Ok(file)
+            ProbeFile::create(&disk, "probe", len)
         };
-        let file = fill().map_err(BenchError::files(&path))?;
-        Ok(Self { file, path, len, at: 0 })
+        let file = create().map_err(BenchError::files(&path))?;
+        Ok(Self { file, path })
     }
 
     /// Writes `data` to the probe's file repeatedly for `time`, at least once.
@@ -93,17 +85,13 @@ impl Probe {
     /// Syncs the writes that `Sync::Never` left unsynced, so that the kernel does not write them during the next
     /// measurement.
     pub fn settle(&self) -> Result<(), BenchError> {
-        self.file.sync_data().map_err(BenchError::files(&self.path))
+        self.file.sync().map_err(BenchError::files(&self.path))
     }
 
     fn write(&mut self, data: &[u8], sync: Sync) -> std::io::Result<()> {
-        if self.at + data.len() as u64 > self.len {
-            self.at = 0;
-        }
-        self.file.write_all_at(data, self.at)?;
-        self.at += data.len() as u64;
+        self.file.write(data)?;
         match sync {
-            Sync::Each => self.file.sync_data(),
+            Sync::Each => self.file.sync(),
             Sync::Never => Ok(()),
         }
     }

@@ -1,12 +1,10 @@
 //! Description of the machine and of the measured build. Reports print it, since figures mean nothing without their
 //! machine.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::Path, process::Command};
 
 use serde::Serialize;
+use thalweg_doctor::System;
 
 /// Description of the machine, and of the disk that was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -77,21 +75,10 @@ fn line_of(path: &str, label: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Returns filesystem type and device of the longest mount point that contains `dir`.
+/// Returns filesystem type and device of the mount that contains `dir`.
 fn filesystem_of(dir: &Path) -> Option<String> {
-    let dir = dir.canonicalize().ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts
-        .lines()
-        .filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let mount = PathBuf::from(left.split(' ').nth(4)?);
-            let mut right = right.split(' ');
-            let (kind, device) = (right.next()?, right.next()?);
-            dir.starts_with(&mount).then(|| (mount.as_os_str().len(), format!("{kind} on {device}")))
-        })
-        .max_by_key(|(len, _)| *len)
-        .map(|(_, text)| text)
+    let mount = thalweg_doctor::mount_of(&System::of_this_machine(), &dir.canonicalize().ok()?)?;
+    Some(format!("{} on {}", mount.kind, mount.source))
 }
 
 /// Runs git and returns the commit of the checkout that contains the running program.

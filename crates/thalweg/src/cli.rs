@@ -8,8 +8,8 @@ use crate::commands::bench;
 use crate::{
     args::Plain,
     commands::{
-        backup, cache, cluster, commit, consume, coordinate, export, groups, history, import, keyspaces, kv, log,
-        migrate, serve, state, status, stream, streams, subjects, time, watch,
+        backup, cache, cluster, commit, consume, coordinate, doctor, export, groups, history, import, keyspaces, kv,
+        log, migrate, plan, serve, state, status, stream, streams, subjects, time, top, watch,
     },
     failure::Failure,
     help, man, render,
@@ -111,6 +111,10 @@ pub enum Command {
     Keyspaces(keyspaces::Keyspaces),
     /// Print the figures and the health of a node
     Status(Plain),
+    /// Show the rates, latencies, queues and lags of a running node, refreshed
+    Top(top::Top),
+    /// Check the disk, the file system, limits, clocks and the kernel for a node
+    Doctor(doctor::Doctor),
     /// Show and change the members of a cluster, and diagnose it
     Cluster(cluster::ClusterCommand),
     /// Load a file into a stream or a keyspace
@@ -133,6 +137,8 @@ pub enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Compute the nodes, processors, memory, disk and network that a load needs
+    Plan(plan::Plan),
     /// Print a completion script
     #[command(after_help = "Example:\n  thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg")]
     Completions {
@@ -201,6 +207,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Commit(args) => commit::commit(&args),
         Command::Txn(args) => commit::txn(&args),
         Command::Status(args) => status::run(&args.place),
+        Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Cluster(args) => cluster::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
@@ -211,6 +219,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Restore(args) => backup::run_restore(&args),
         #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);

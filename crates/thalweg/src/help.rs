@@ -11,7 +11,7 @@ use clap::{
 
 /// Groups of commands, in the order of the help.
 pub const GROUPS: &[(&str, &[&str])] = &[
-    ("Node and cluster", &["serve", "status", "cluster"]),
+    ("Node and cluster", &["serve", "status", "top", "cluster", "doctor"]),
     (
         "Keys and values",
         &["put", "get", "del", "scan", "history", "watch", "incr", "ttl", "touch", "lease", "keyspaces"],
@@ -22,7 +22,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("Subjects and caches, which store nothing on disk", &["publish", "subscribe", "request", "reply", "cache"]),
     ("Files and backups", &["import", "export", "backup", "restore"]),
     ("Maintenance", &["state", "log", "migrate"]),
-    ("Tools", &["bench", "completions", "man", "help"]),
+    ("Tools", &["bench", "plan", "completions", "man", "help"]),
 ];
 
 /// Verbs of other programs, with the commands that do the same here. An error suggests those of them that exist at the
@@ -51,6 +51,9 @@ const SYNONYMS: &[(&[&str], &[&str])] = &[
     (&["keyspace", "tables", "buckets", "databases"], &["keyspaces"]),
     (&["group"], &["groups"]),
     (&["benchmark"], &["bench"]),
+    (&["check", "diagnose"], &["doctor"]),
+    (&["monitor", "htop"], &["top"]),
+    (&["capacity", "size"], &["plan"]),
     (&["completion"], &["completions"]),
 ];
 

@@ -93,7 +93,7 @@ fn of_directory(dir: Option<&Path>) -> Option<String> {
 }
 
 /// Returns warnings about an existing data directory. A new one is private.
-fn of_data(dir: &Path) -> Vec<String> {
+pub fn of_data(dir: &Path) -> Vec<String> {
     let Ok((mode, _)) = mode_of(dir) else { return Vec::new() };
     let shown = dir.display();
     let mut found: Vec<_> = of_directory(Some(dir)).into_iter().collect();

@@ -10,7 +10,7 @@ mod membership;
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -135,7 +135,14 @@ impl FromArgMatches for Serve {
 }
 
 impl Serve {
-    fn resolve(&self) -> Result<Resolved, ConfigError> {
+    /// Creates the arguments with which a node would be started on a directory, with a configuration file if there is one.
+    pub(super) fn on(data: Option<&Path>, config: Option<&Path>) -> Self {
+        let given = data.map(|data| ("data", data.to_string_lossy().into_owned()));
+        Self { config: config.map(Path::to_owned), given: given.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Merges the flags, the environment, the file and the defaults.
+    pub(super) fn resolve(&self) -> Result<Resolved, ConfigError> {
         let mut flags = ConfigLayer::default();
         for (name, text) in &self.given {
             flags.set(name, text)?;

@@ -13,6 +13,12 @@ impl Session {
         }
     }
 
+    /// Returns the metrics of a server as OpenMetrics text.
+    pub fn metrics(&self) -> Result<String, Failure> {
+        let reply = self.http.ask(RequestBuilder::get("/metrics"))?;
+        Ok(String::from_utf8_lossy(&reply.body).into_owned())
+    }
+
     /// Computes the digest of the state. Calls `progress` with the number of rows read so far, if this process
     /// computes the digest and not a server.
     pub fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {

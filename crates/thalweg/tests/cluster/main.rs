@@ -8,6 +8,7 @@ mod node;
 mod changes;
 mod clients;
 mod deployed;
+mod monitoring;
 mod operations;
 mod protection;
 mod serving;

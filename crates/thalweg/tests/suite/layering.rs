@@ -13,6 +13,8 @@ use std::{
 const MAY_USE: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("disk", &["types"]),
+    ("doctor", &["disk"]),
+    ("planner", &[]),
     ("log", &["types", "disk"]),
     ("redis", &["types"]),
     ("store", &["types", "disk"]),
@@ -33,8 +35,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
     ("lab", &["types"]),
-    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"]),
-    ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "cluster", "server", "bench"]),
+    ("bench", &["types", "disk", "doctor", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"]),
+    (
+        "thalweg",
+        &[
+            "types", "disk", "doctor", "planner", "log", "state", "replica", "recipes", "engine", "cluster", "server",
+            "bench",
+        ],
+    ),
 ];
 
 /// Additional crates allowed for a crate's tests.

@@ -71,6 +71,7 @@ fn nothing_that_was_stored_acts_on_a_terminal() {
         (&["export", "--stream", "s"], true),
         (&["export", "--keyspace", "k", "--format", "ndjson"], true),
         (&["status"], true),
+        (&["top", "--once", "--interval", "100ms"], true),
     ] {
         let what = format!("{} of {args:?}", if is_name { "a name" } else { "a value" });
         is_harmless(&on_terminal(&node, args), &what);

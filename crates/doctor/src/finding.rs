@@ -1,0 +1,97 @@
+//! Findings: the result of a rule, with its weight, its meaning and the next step.
+
+use serde::Serialize;
+
+/// Weight of a finding. The order is that of reports: the worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Acknowledged data may be lost, or a node cannot work here.
+    Problem,
+    /// A node works, and is slower or survives less than it could.
+    Weakness,
+    /// A property that a person should know, or that cannot be known from here.
+    Note,
+}
+
+impl Severity {
+    /// Name of the severity, for people and programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Weakness => "weakness",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// Result of one rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Weight of the finding.
+    pub severity: Severity,
+    /// Stable code for programs.
+    pub code: &'static str,
+    /// Description of what was found, with the measured value.
+    pub message: String,
+    /// Consequence for a node.
+    pub meaning: String,
+    /// Action to take.
+    pub next: String,
+}
+
+/// Findings of an examination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    /// Adds a problem.
+    pub fn problem(
+        &mut self,
+        code: &'static str,
+        message: String,
+        meaning: impl Into<String>,
+        next: impl Into<String>,
+    ) {
+        self.add(Severity::Problem, code, message, meaning.into(), next.into());
+    }
+
+    /// Adds a weakness.
+    pub fn weakness(
+        &mut self,
+        code: &'static str,
+        message: String,
+        meaning: impl Into<String>,
+        next: impl Into<String>,
+    ) {
+        self.add(Severity::Weakness, code, message, meaning.into(), next.into());
+    }
+
+    /// Adds a note.
+    pub fn note(&mut self, code: &'static str, message: String, meaning: impl Into<String>, next: impl Into<String>) {
+        self.add(Severity::Note, code, message, meaning.into(), next.into());
+    }
+
+    fn add(&mut self, severity: Severity, code: &'static str, message: String, meaning: String, next: String) {
+        self.0.push(Finding { severity, code, message, meaning, next });
+    }
+
+    /// Sorts the findings: the worst first, and otherwise in the order in which they were added.
+    pub fn sort(&mut self) {
+        self.0.sort_by_key(|finding| finding.severity);
+    }
+
+    /// Returns the number of findings of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> usize {
+        self.0.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// Returns the codes of all findings.
+    #[must_use]
+    pub fn codes(&self) -> Vec<&'static str> {
+        self.0.iter().map(|finding| finding.code).collect()
+    }
+}

@@ -1,0 +1,133 @@
+//! Checks of a machine and of a directory on it: `thalweg doctor`.
+//!
+//! Owns: reading the facts (disk, file system, free space, limits, clocks, kernel settings, owners of files), the probe that
+//! measures syncs, and the rules that turn facts into findings. Does not own: the command line and its output, the
+//! permissions of a data directory, and the memory that a server takes; the command has these already.
+//!
+//! Each subject is one module: a structure of facts, `read`, and `judge`, which is a pure function of the facts.
+//!
+//! Invariants: nothing outside of the given directory is written, and the probe's file is removed on every way out, also
+//! when the caller asks the probe to stop. A fact that the system does not report is `None`, never a guess, and a rule
+//! without its fact says nothing or says that it cannot know.
+//!
+//! ```text
+//! lib ── examine ─┬─ storage ── mounts, device
+//!                 ├─ probe ──── disk (the calls that the log makes)
+//!                 ├─ space, owners, limits, clocks, kernel
+//!                 └─ finding, system
+//! ```
+
+mod clocks;
+mod device;
+mod finding;
+mod kernel;
+mod limits;
+mod mounts;
+mod owners;
+mod probe;
+mod space;
+mod storage;
+mod system;
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use serde::Serialize;
+use thalweg_disk::{Disk, RealDisk};
+
+pub use self::{
+    clocks::{Clocks, Ntp},
+    device::{Device, DeviceClass},
+    finding::{Finding, Findings, Severity},
+    kernel::Kernel,
+    limits::{Limits, Needs},
+    mounts::{Mount, mount_of},
+    owners::Owners,
+    probe::{ProbeFile, Sample, SyncTimes, Walls, measure},
+    space::{Space, Wanted},
+    storage::Storage,
+    system::System,
+};
+
+/// Parameters of an examination.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    /// Time for which syncs are measured; zero measures none.
+    pub probe_time: Duration,
+    /// Disk space that a node wants.
+    pub wanted: Wanted,
+    /// Files and connections that a node wants.
+    pub needs: Needs,
+    /// Lowest memory limit of this process's control groups, in bytes, as a server reads it; `None` if there is none below
+    /// the machine's memory.
+    pub group_memory_bytes: Option<u64>,
+}
+
+/// Facts about a machine and a directory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Facts {
+    /// File system and device of the directory.
+    pub storage: Storage,
+    /// Times of syncs in the directory; `None` if they were not measured.
+    pub syncs: Option<SyncTimes>,
+    /// Free space of the file system.
+    pub space: Space,
+    /// Owners of the files in the directory.
+    pub owners: Owners,
+    /// Limits of this process and of its control groups.
+    pub limits: Limits,
+    /// Clocks of the machine.
+    pub clocks: Clocks,
+    /// Settings of the kernel.
+    pub kernel: Kernel,
+}
+
+/// Reads the facts about this machine and an existing directory, and measures syncs in it. `go_on` is asked between two
+/// syncs; the measuring ends early, without a result, when it returns false.
+///
+/// # Errors
+///
+/// Fails if the directory cannot be read, or if a write or sync of the probe fails. A failed write for want of
+/// permission or space is no error: then nothing is measured, and the facts about both are there.
+pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
+    let system = System::of_this_machine();
+    let space = Space::read(dir)?;
+    let owners = Owners::read(dir)?;
+    let (mut walls, mut unmeasured) = (Walls::default(), None);
+    let syncs = if given.probe_time.is_zero() || !owners.writable {
+        None
+    } else if space.available_bytes < probe::FILE_BYTES * 2 {
+        unmeasured = Some("the probe needs 32 MiB of free space");
+        None
+    } else {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
+        measure(&disk, given.probe_time, &mut walls, go_on)?
+    };
+    let limits = Limits::read(&system, given.group_memory_bytes);
+    let memory = limits.memory_bytes;
+    let facts = Facts {
+        storage: Storage::read(&system, dir)?,
+        clocks: Clocks::read(&system, &walls),
+        kernel: Kernel::read(&system, memory),
+        syncs,
+        space,
+        owners,
+        limits,
+    };
+    let mut found = Findings::default();
+    storage::judge(&facts.storage, facts.syncs.as_ref(), &mut found);
+    if let Some(reason) = unmeasured {
+        found.note(
+            "not_measured",
+            format!("syncs were not measured: {reason}"),
+            "nothing is known about the disk's speed",
+            "free some space and run this again",
+        );
+    }
+    space::judge(&facts.space, &given.wanted, &mut found);
+    owners::judge(&facts.owners, &mut found);
+    limits::judge(&facts.limits, &given.needs, &mut found);
+    clocks::judge(&facts.clocks, &mut found);
+    kernel::judge(&facts.kernel, facts.syncs.as_ref(), &mut found);
+    found.sort();
+    Ok((facts, found))
+}

@@ -1,0 +1,134 @@
+//! Free space of a file system, against what a node keeps free and prepares.
+
+use std::{io, path::Path};
+
+use serde::Serialize;
+
+use crate::Findings;
+
+/// Number of files below which a file system with a fixed number of them is reported. A node has a file for each segment and
+/// table, which are some hundreds for 100 GiB.
+const FEW_FILES: u64 = 4096;
+
+/// Space of the file system that contains a directory, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Space {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// Bytes that this process may still use; what only the superuser may use does not count.
+    pub available_bytes: u64,
+    /// Number of files that can still be created; `None` if the file system has no fixed number.
+    pub available_files: Option<u64>,
+}
+
+/// Disk space that a node wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Free bytes below which a node rejects new data (`reserve_bytes`).
+    pub reserve_bytes: u64,
+    /// Bytes that a new node allocates before its first write: the segment in use and the prepared ones.
+    pub segments_bytes: u64,
+    /// Bytes of log that a node keeps as history (`history_bytes`).
+    pub history_bytes: u64,
+}
+
+impl Space {
+    /// Reads the space of the file system that contains `dir`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the directory does not exist or cannot be reached.
+    pub fn read(dir: &Path) -> io::Result<Self> {
+        let stat = rustix::fs::statvfs(dir)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Self {
+            total_bytes: bytes(stat.f_blocks),
+            available_bytes: bytes(stat.f_bavail),
+            available_files: (stat.f_files > 0).then_some(stat.f_favail),
+        })
+    }
+}
+
+/// Judges the free space.
+pub fn judge(space: &Space, wanted: &Wanted, found: &mut Findings) {
+    let Wanted { reserve_bytes, segments_bytes, history_bytes } = *wanted;
+    let free = space.available_bytes;
+    let (with_segments, with_history) =
+        (reserve_bytes + segments_bytes, reserve_bytes + segments_bytes + history_bytes);
+    if free < with_segments {
+        found.problem(
+            "no_room",
+            format!(
+                "{} are free; a new node needs {} for its segments and keeps {} in reserve",
+                shown(free),
+                shown(segments_bytes),
+                shown(reserve_bytes)
+            ),
+            "below the reserve a node rejects new data, and accepts only deletes and trims",
+            "free some space, use another disk, or lower `segment_bytes` and `reserve_bytes` (`thalweg serve --help`)",
+        );
+    } else if free < with_history {
+        found.weakness(
+            "little_room",
+            format!(
+                "{} are free; with its history a node needs {} beside the data itself",
+                shown(free),
+                shown(with_history)
+            ),
+            "when the disk is full, the node gives up history, so that watches and backups cannot resume",
+            "free some space, or lower `history_bytes`",
+        );
+    }
+    if let Some(files) = space.available_files.filter(|files| *files < FEW_FILES) {
+        found.weakness(
+            "few_files",
+            format!("the file system has room for {files} more files"),
+            "a node that cannot create a file stops accepting writes, although bytes are free",
+            "remove files, or use a file system with more inodes",
+        );
+    }
+}
+
+/// Formats a number of bytes.
+pub(crate) fn shown(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_reserve_the_segments_and_the_history_are_bounds() {
+        let wanted = Wanted { reserve_bytes: 256 * MIB, segments_bytes: 192 * MIB, history_bytes: 1024 * MIB };
+        let codes = |available_bytes: u64, available_files: Option<u64>| {
+            let mut found = Findings::default();
+            judge(&Space { total_bytes: 1 << 40, available_bytes, available_files }, &wanted, &mut found);
+            found.codes()
+        };
+        assert_eq!(codes(447 * MIB, None), ["no_room"]);
+        assert_eq!(codes(448 * MIB, None), ["little_room"]);
+        assert_eq!(codes(1472 * MIB, Some(1 << 20)), Vec::<&str>::new());
+        assert_eq!(codes(1472 * MIB, Some(10)), ["few_files"]);
+    }
+
+    #[test]
+    fn this_file_system_has_a_size() {
+        let space = Space::read(Path::new(".")).unwrap();
+        assert!(space.total_bytes >= space.available_bytes && space.total_bytes > 0, "{space:?}");
+        assert!(Space::read(Path::new("/nonexistent/dir")).is_err());
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!([0, 1023, 1536, 5 << 30].map(shown), ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
+    }
+}

@@ -1,0 +1,24 @@
+//! Capacity plans: how many nodes of which size a load needs, computed from measured runs.
+//!
+//! Owns: the form of a profile ([`Profile`]), the fit ([`Line`]), and the plan with its formulas ([`plan`]). Does not own: the
+//! measuring of a profile, and the command line.
+//!
+//! Invariant: no figure of a plan is invented. Each comes from a run of the profile, from a setting of the node that the
+//! caller passes, or from the request. A figure that follows from measurements has an interval.
+//!
+//! ```text
+//! plan ── fit
+//!   └──── profile, request
+//! ```
+
+mod fit;
+mod plan;
+mod profile;
+mod request;
+
+pub use self::{
+    fit::{Interval, Line},
+    plan::{Figure, Plan, PlanError, plan},
+    profile::{Disk, FORMAT, Machine, Profile, ProfileError, Run},
+    request::{Objective, Quantile, Request, Settings, parse_rate, parse_size},
+};

@@ -1,0 +1,449 @@
+//! The plan: from a load and a profile to nodes, processors, memory, disk and network, each with its formula.
+//!
+//! The chain of reasoning:
+//!
+//! 1. Of the runs of each payload size, those count whose number of clients meets the objective in every round and has
+//!    the highest rate. Their rate is the capacity of one node at this size.
+//! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
+//! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
+//! 4. All resources follow from the writes of one cluster.
+
+use serde::Serialize;
+
+use crate::{Interval, Line, Profile, ProfileError, Quantile, Request, Run, Settings};
+
+/// A figure of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Stable name for programs.
+    pub name: &'static str,
+    /// Value with its bounds.
+    pub interval: Interval,
+    /// Unit: `writes/s`, `processors`, `bytes`, `bytes/s`, `fsyncs/s` or `seconds`.
+    pub unit: &'static str,
+    /// Formula with the numbers that went into it.
+    pub formula: String,
+}
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Clusters, each with its own leader.
+    pub clusters: u64,
+    /// Nodes of all clusters.
+    pub nodes: u64,
+    /// Figures of one cluster or of each of its nodes.
+    pub figures: Vec<Figure>,
+    /// Assumptions and limits of this plan.
+    pub notes: Vec<String>,
+}
+
+/// Reason why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A number of the request is out of its range.
+    #[error("{0}")]
+    Request(&'static str),
+    /// The round trip alone takes as long as the objective permits.
+    #[error("a round trip between the nodes takes as long as the objective permits")]
+    RoundTrip,
+    /// No run meets the objective.
+    #[error(
+        "no measured run with payloads of {payload_bytes} bytes meets the objective in every round: the best {quantile} is \
+         {best_micros:.0} µs, with {writers} clients"
+    )]
+    Missed {
+        /// Payload size of the runs.
+        payload_bytes: u64,
+        /// Name of the percentile.
+        quantile: &'static str,
+        /// Lowest value of the percentile.
+        best_micros: f64,
+        /// Number of clients of that run.
+        writers: u64,
+    },
+    /// The chosen runs do not determine a line.
+    #[error("too few runs meet the objective to fit a line: measure a profile with more rounds")]
+    TooFew,
+}
+
+/// Bytes of the header of a record in the log (docs/formats/log.md).
+const RECORD_HEADER_BYTES: u64 = 40;
+
+/// Computes the plan of a load.
+///
+/// # Errors
+///
+/// Fails if the profile or the request is invalid, or if no measured run meets the objective.
+pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result<Plan, PlanError> {
+    profile.check()?;
+    check(request)?;
+    let chosen = chosen_runs(profile, request)?;
+    let fitted = |amount: fn(&Run) -> f64| {
+        let points: Vec<_> = chosen.iter().map(|run| (run.payload_bytes as f64, amount(run))).collect();
+        Line::through(&points).ok_or(PlanError::TooFew)
+    };
+    let payload = request.payload_bytes as f64;
+    let time = fitted(|run| 1.0 / run.rate())?;
+    let cpu = fitted(|run| run.each(run.cpu_seconds))?;
+    let logged = fitted(|run| run.each(run.log_bytes as f64))?;
+    let stored = fitted(|run| run.each(run.state_bytes as f64))?;
+    let syncs = fitted(|run| run.each(run.syncs as f64))?;
+
+    let seconds = time.at(payload);
+    let capacity = Interval {
+        value: 1.0 / seconds.value,
+        low: 1.0 / seconds.high,
+        high: 1.0 / seconds.low.max(f64::MIN_POSITIVE),
+    };
+    let usable = capacity.low * (1.0 - request.headroom);
+    let clusters = (request.writes_per_second / usable).ceil().max(1.0);
+    let each = request.writes_per_second / clusters;
+    let free = 1.0 - request.headroom;
+    let (log_each, state_each, cpu_each) = (logged.at(payload), stored.at(payload), cpu.at(payload));
+    let retention = request.retention.as_secs_f64();
+    let fixed = (settings.reserve_bytes + settings.segments_bytes) as f64;
+    let others = f64::from(request.replicas - 1);
+    let peak = chosen.iter().map(|run| run.peak_memory_bytes).max().unwrap_or(0);
+    let percent = request.headroom * 100.0;
+    let both = Interval {
+        value: log_each.value + state_each.value,
+        low: log_each.low + state_each.low,
+        high: log_each.high + state_each.high,
+    };
+    let figure = |name, interval, unit, formula: String| Figure { name, interval, unit, formula };
+    let figures = vec![
+        figure("capacity", capacity, "writes/s", format!("1 / ({})", line(&time, 1e6, "µs"))),
+        figure(
+            "writes_per_cluster",
+            Interval::exact(each),
+            "writes/s",
+            format!(
+                "{} / {clusters} clusters; a cluster takes {usable:.0} at most: the lower bound of its capacity less {percent:.0} %",
+                request.writes_per_second
+            ),
+        ),
+        figure(
+            "processors_per_node",
+            cpu_each.map(|cpu| cpu * each / free),
+            "processors",
+            format!("{each:.0} × ({}) / {free:.2}", line(&cpu, 1e6, "µs of CPU")),
+        ),
+        figure(
+            "memory_per_node",
+            Interval::exact(2.0 * (peak + settings.cache_bytes) as f64),
+            "bytes",
+            format!(
+                "2 × ({peak} at the measured peak + {} of block cache); a node uses half of the memory (docs/guides/sizing.md)",
+                settings.cache_bytes
+            ),
+        ),
+        figure(
+            "disk_per_node",
+            both.map(|bytes| bytes * each * retention / free + fixed),
+            "bytes",
+            format!(
+                "{each:.0} × {retention:.0} s × ({} in the log + {} in the state) / {free:.2} + {fixed:.0} in reserve and \
+                 prepared segments",
+                line(&logged, 1.0, "B"),
+                line(&stored, 1.0, "B")
+            ),
+        ),
+        figure(
+            "log_writes_per_node",
+            log_each.map(|bytes| bytes * each),
+            "bytes/s",
+            format!(
+                "{each:.0} × ({}); a record has {RECORD_HEADER_BYTES} B of header (docs/formats/log.md)",
+                line(&logged, 1.0, "B")
+            ),
+        ),
+        figure(
+            "fsyncs_per_node",
+            syncs.at(payload).map(|syncs| syncs * each),
+            "fsyncs/s",
+            format!("{each:.0} × ({}); fewer writes at a time share fewer fsyncs", line(&syncs, 1.0, "fsyncs")),
+        ),
+        figure(
+            "network_into_leader",
+            Interval::exact(each * payload),
+            "bytes/s",
+            format!("{each:.0} × {payload:.0} B of payload, without the headers of the protocol"),
+        ),
+        figure(
+            "network_out_of_leader",
+            log_each.map(|bytes| bytes * each * others),
+            "bytes/s",
+            format!("{each:.0} × {others:.0} followers × the bytes of a write in the log"),
+        ),
+    ];
+    let notes = notes(profile, request, &time, log_each, each, clusters);
+    Ok(Plan { clusters: clusters as u64, nodes: clusters as u64 * u64::from(request.replicas), figures, notes })
+}
+
+fn check(request: &Request) -> Result<(), PlanError> {
+    if !(request.writes_per_second.is_finite() && request.writes_per_second > 0.0) {
+        return Err(PlanError::Request("the rate of writes must be above 0"));
+    }
+    if !(0.0..1.0).contains(&request.headroom) {
+        return Err(PlanError::Request("the headroom must be at least 0 and below 100 %"));
+    }
+    if request.replicas == 0 {
+        return Err(PlanError::Request("there must be at least one replica"));
+    }
+    Ok(())
+}
+
+/// Returns the runs that count: of each payload size, those with the number of clients that meets the objective in every round
+/// and has the highest mean rate.
+fn chosen_runs<'p>(profile: &'p Profile, request: &Request) -> Result<Vec<&'p Run>, PlanError> {
+    let round_trip = if request.replicas > 1 { request.round_trip } else { std::time::Duration::ZERO };
+    let budget = request.objective.below.checked_sub(round_trip).filter(|left| !left.is_zero());
+    let budget = budget.ok_or(PlanError::RoundTrip)?.as_secs_f64() * 1e6;
+    let quantile = request.objective.quantile;
+    let mut chosen = Vec::new();
+    for payload_bytes in profile.sizes() {
+        let runs: Vec<_> = profile.runs.iter().filter(|run| run.payload_bytes == payload_bytes).collect();
+        let mut writers: Vec<_> = runs.iter().map(|run| run.writers).collect();
+        writers.sort_unstable();
+        writers.dedup();
+        let of = |writers: u64| runs.iter().filter(move |run| run.writers == writers);
+        let meets = |writers: &u64| of(*writers).all(|run| quantile.of(run) <= budget);
+        let rate = |writers: u64| of(writers).map(|run| run.rate()).sum::<f64>() / of(writers).count() as f64;
+        let best = writers.into_iter().filter(meets).max_by(|a, b| rate(*a).total_cmp(&rate(*b)));
+        match best {
+            Some(writers) => chosen.extend(of(writers).copied()),
+            None => return Err(missed(&runs, payload_bytes, quantile)),
+        }
+    }
+    Ok(chosen)
+}
+
+fn missed(runs: &[&Run], payload_bytes: u64, quantile: Quantile) -> PlanError {
+    let best = runs.iter().min_by(|a, b| quantile.of(a).total_cmp(&quantile.of(b)));
+    PlanError::Missed {
+        payload_bytes,
+        quantile: quantile.name(),
+        best_micros: best.map_or(0.0, |run| quantile.of(run)),
+        writers: best.map_or(0, |run| run.writers),
+    }
+}
+
+/// Formats a line; `scale` converts its values to the unit.
+fn line(line: &Line, scale: f64, unit: &str) -> String {
+    let (at_zero, slope, deviation) = (line.at_zero * scale, line.slope * scale, line.deviation * scale);
+    format!("{at_zero:.3} + {slope:.6} × bytes {unit}, ± {deviation:.3} over {} runs", line.points)
+}
+
+fn notes(
+    profile: &Profile,
+    request: &Request,
+    time: &Line,
+    log_each: Interval,
+    each: f64,
+    clusters: f64,
+) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "measured: {}, durability {}, on {} processors that the clients shared with the server, so other machines and \
+             clients of their own differ",
+            profile.workload, profile.durability, profile.machine.processors
+        ),
+        "bounds are those of one more run in 95 of 100 cases on the same machine; they say nothing about another one"
+            .to_owned(),
+    ];
+    if profile.build != "release" {
+        notes.push(format!(
+            "the profile was measured with a {} build, which is slower than what is shipped",
+            profile.build
+        ));
+    }
+    if time.is_extrapolated(request.payload_bytes as f64) {
+        notes.push(format!(
+            "payloads of {} bytes lie outside of the measured sizes ({:.0} to {:.0}): the line is extended",
+            request.payload_bytes, time.range.0, time.range.1
+        ));
+    }
+    if request.replicas > 1 {
+        notes.push(format!(
+            "the profile is that of one node. With {} replicas a write also waits for a round trip ({} µs, --round-trip) and for \
+             the fsync of a follower, which is taken to be as fast as the leader's and runs beside it; followers are taken to need \
+             as much as the leader",
+            request.replicas,
+            request.round_trip.as_micros()
+        ));
+    }
+    if clusters > 1.0 {
+        notes.push(format!(
+            "one leader takes all writes of a cluster, so the application divides its streams over {clusters} clusters"
+        ));
+    }
+    let used = log_each.high * each / profile.disk.bytes_per_second;
+    if used > 1.0 - request.headroom {
+        notes.push(format!(
+            "the log alone takes {:.0} % of the measured speed of the disk ({:.0} MB/s in synced writes of 1 MiB)",
+            used * 100.0,
+            profile.disk.bytes_per_second / 1e6
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Disk, FORMAT, Machine, Objective};
+
+    /// A server whose writes take 20 µs + 10 ns a byte with 64 clients, at a p99 of 5 ms, and five times as long with one
+    /// client, at a p99 of 0.2 ms.
+    fn profile() -> Profile {
+        let run = |payload_bytes: u64, writers: u64| {
+            let each = (20.0 + 0.01 * payload_bytes as f64) * if writers == 1 { 5.0 } else { 1.0 } / 1e6;
+            let p99_micros = if writers == 1 { 200.0 } else { 5000.0 };
+            let writes = (1.0 / each).round() as u64;
+            Run {
+                payload_bytes,
+                writers,
+                seconds: writes as f64 * each,
+                writes,
+                cpu_seconds: writes as f64 * (10.0 + 0.005 * payload_bytes as f64) / 1e6,
+                log_bytes: writes * (payload_bytes + 100),
+                syncs: writes / 10,
+                state_bytes: writes * 20,
+                peak_memory_bytes: 100 << 20,
+                p50_micros: p99_micros / 4.0,
+                p90_micros: p99_micros / 2.0,
+                p99_micros,
+                p999_micros: p99_micros * 3.0,
+            }
+        };
+        let runs = [0_u64, 1].iter().flat_map(|_| [100, 1000, 10_000]).flat_map(|size| [run(size, 1), run(size, 64)]);
+        Profile {
+            format: FORMAT,
+            version: "0".to_owned(),
+            build: "release".to_owned(),
+            machine: Machine { processors: 2, memory_bytes: None, storage: "ext4".to_owned(), kernel: None },
+            disk: Disk { sync_p50_micros: 80.0, sync_p99_micros: 200.0, bytes_per_second: 1e9 },
+            workload: "appends".to_owned(),
+            durability: "disk".to_owned(),
+            runs: runs.collect(),
+        }
+    }
+
+    fn request() -> Request {
+        Request {
+            writes_per_second: 20_000.0,
+            payload_bytes: 1000,
+            retention: Duration::from_secs(7 * 86_400),
+            replicas: 3,
+            objective: Objective { quantile: Quantile::P99, below: Duration::from_millis(10) },
+            round_trip: Duration::from_millis(1),
+            headroom: 0.3,
+        }
+    }
+
+    const SETTINGS: Settings = Settings { reserve_bytes: 256 << 20, segments_bytes: 192 << 20, cache_bytes: 256 << 20 };
+
+    fn value(plan: &Plan, name: &str) -> f64 {
+        plan.figures.iter().find(|figure| figure.name == name).unwrap().interval.value
+    }
+
+    #[track_caller]
+    fn near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 0.001, "{found} is not {expected}");
+    }
+
+    #[test]
+    fn a_known_law_gives_the_plan_that_can_be_computed_by_hand() {
+        let plan = plan(&profile(), &request(), &SETTINGS).unwrap();
+        // 1 / 30 µs; with 30 % headroom 23,333 writes a second, so that one cluster of three takes 20,000.
+        near(value(&plan, "capacity"), 33_333.3);
+        assert_eq!((plan.clusters, plan.nodes), (1, 3));
+        near(value(&plan, "processors_per_node"), 20_000.0 * 15e-6 / 0.7);
+        near(value(&plan, "disk_per_node"), 20_000.0 * 604_800.0 * 1120.0 / 0.7 + f64::from(448 << 20));
+        near(value(&plan, "log_writes_per_node"), 20_000.0 * 1100.0);
+        near(value(&plan, "network_into_leader"), 2e7);
+        near(value(&plan, "network_out_of_leader"), 2.0 * 2.2e7);
+        near(value(&plan, "memory_per_node"), 2.0 * f64::from(356 << 20));
+        assert!(plan.figures.iter().all(|figure| figure.interval.low <= figure.interval.value));
+        assert!(
+            plan.figures
+                .iter()
+                .all(|figure| figure.interval.value <= figure.interval.high && !figure.formula.is_empty())
+        );
+    }
+
+    #[test]
+    fn a_larger_load_or_a_stricter_objective_needs_more_clusters() {
+        let clusters = |change: fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            plan(&profile(), &request, &SETTINGS).unwrap().clusters
+        };
+        assert_eq!(clusters(|request| request.writes_per_second = 60_000.0), 3);
+        // Only one client meets 1 ms: 6,667 writes a second, less 30 %.
+        let strict = |request: &mut Request| {
+            request.objective.below = Duration::from_millis(2);
+        };
+        assert_eq!(clusters(strict), 5);
+        assert_eq!(clusters(|request| request.headroom = 0.0), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_an_error_that_says_why() {
+        let error = |change: fn(&mut Profile, &mut Request)| {
+            let (mut profile, mut request) = (profile(), request());
+            change(&mut profile, &mut request);
+            plan(&profile, &request, &SETTINGS).unwrap_err()
+        };
+        assert!(matches!(
+            error(|_, request| request.objective.below = Duration::from_micros(1100)),
+            PlanError::Missed { best_micros: 200.0, writers: 1, .. }
+        ));
+        assert_eq!(error(|_, request| request.round_trip = Duration::from_millis(10)), PlanError::RoundTrip);
+        assert!(matches!(error(|_, request| request.headroom = 1.0), PlanError::Request(_)));
+        assert!(matches!(error(|_, request| request.replicas = 0), PlanError::Request(_)));
+        assert_eq!(error(|profile, _| profile.format = 9), PlanError::Profile(ProfileError::Format { found: 9 }));
+        assert_eq!(error(|profile, _| profile.runs.truncate(2)), PlanError::Profile(ProfileError::TooFew));
+        let impossible = error(|profile, _| profile.runs[3].log_bytes = 0);
+        assert_eq!(impossible, PlanError::Profile(ProfileError::Impossible { run: 3, figure: "size of the log" }));
+        let odd = error(|profile, _| profile.runs[0].p99_micros = f64::NAN);
+        assert!(matches!(odd, PlanError::Profile(ProfileError::Impossible { run: 0, .. })));
+    }
+
+    #[test]
+    fn limits_of_the_plan_are_in_its_notes() {
+        let mut far = request();
+        far.payload_bytes = 50_000;
+        far.writes_per_second = 2e6;
+        let mut slow = profile();
+        slow.disk.bytes_per_second = 1e6;
+        slow.build = "debug".to_owned();
+        let notes = plan(&slow, &far, &SETTINGS).unwrap().notes.join("\n");
+        for wanted in
+            ["outside of the measured sizes", "divides its streams", "speed of the disk", "debug build", "round trip"]
+        {
+            assert!(notes.contains(wanted), "{wanted}: {notes}");
+        }
+    }
+
+    #[test]
+    fn a_profile_survives_its_file() {
+        let text = serde_json::to_string(&profile()).unwrap();
+        let (read, written) = (serde_json::from_str::<Profile>(&text).unwrap(), profile());
+        assert_eq!((read.check(), read.runs.len(), &read.machine), (Ok(()), written.runs.len(), &written.machine));
+        // The last digit of a number may change.
+        for (read, written) in read.runs.iter().zip(&written.runs) {
+            assert_eq!(
+                (read.writes, read.log_bytes, read.writers),
+                (written.writes, written.log_bytes, written.writers)
+            );
+            near(read.rate(), written.rate());
+        }
+    }
+}

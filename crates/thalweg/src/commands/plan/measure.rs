@@ -1,0 +1,211 @@
+//! Measures a profile: clients append records to a server on this machine, each waiting for its acknowledgement.
+//!
+//! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow minute of
+//! the machine does not fall on one of them; a run whose clients and whose server count different numbers of writes is void;
+//! at the end each stream must have exactly the acknowledged records.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use thalweg_disk::RealDisk;
+use thalweg_doctor::{Limits, Storage, System, Walls};
+use thalweg_planner::{Disk, FORMAT, Machine, Profile, Run};
+use thalweg_types::command::AppendConditions;
+
+use super::server::Server;
+use crate::{
+    commands::interrupt::Interrupt,
+    failure::{Exit, Failure},
+    session::{Record, Session},
+};
+
+/// Payload sizes of the runs, in bytes.
+const SIZES: [usize; 3] = [100, 1000, 10_000];
+/// Numbers of clients.
+const WRITERS: [usize; 3] = [1, 16, 64];
+/// Rounds over all sizes and numbers of clients.
+const ROUNDS: usize = 2;
+/// Time for which the raw disk is measured.
+const DISK_TIME: Duration = Duration::from_secs(1);
+
+/// Phases of a run.
+const WARMING: u8 = 0;
+const COUNTING: u8 = 1;
+const ENDED: u8 = 2;
+
+/// Measures a profile below an existing directory. Calls `report` with each step.
+pub(super) fn measure(
+    data: &Path,
+    run_time: Duration,
+    interrupt: &Interrupt,
+    report: &dyn Fn(&str),
+) -> Result<Profile, Failure> {
+    report("measuring the disk");
+    let system = System::of_this_machine();
+    let storage = Storage::read(&system, data).map_err(|error| Failure::file(data, &error))?;
+    let disk = raw_disk(data, interrupt)?;
+    let limits = Limits::read(&system, None);
+    let server = Server::start(data)?;
+    let (mut runs, mut acknowledged) = (Vec::new(), BTreeMap::new());
+    for round in 1..=ROUNDS {
+        for size in SIZES {
+            for writers in WRITERS {
+                report(&format!("round {round} of {ROUNDS}: {writers} clients, {size} bytes"));
+                let (run, written) = one_run(&server, size, writers, run_time, interrupt)?;
+                *acknowledged.entry(size).or_insert(0) += written;
+                runs.push(run);
+            }
+        }
+    }
+    verify(&server, &acknowledged)?;
+    let kind = storage.mount.map_or_else(|| "unknown".to_owned(), |mount| mount.kind);
+    let device = storage.device.map_or_else(|| "unknown".to_owned(), |device| device.name);
+    Ok(Profile {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+        machine: Machine {
+            processors: limits.processors as u64,
+            memory_bytes: limits.memory_bytes,
+            storage: format!("{kind} on {device}"),
+            kernel: system.text("proc/sys/kernel/osrelease"),
+        },
+        disk,
+        workload: "appends of one record each to a stream over HTTP/1.1, in a closed loop".to_owned(),
+        durability: "disk".to_owned(),
+        runs,
+    })
+}
+
+fn raw_disk(data: &Path, interrupt: &Interrupt) -> Result<Disk, Failure> {
+    let failed = |error: std::io::Error| Failure::file(data, &error);
+    let disk: Arc<dyn thalweg_disk::Disk> = Arc::new(RealDisk::open(data).map_err(failed)?);
+    let times = thalweg_doctor::measure(&disk, DISK_TIME, &mut Walls::default(), &mut || !interrupt.arrived());
+    let times = times.map_err(failed)?.ok_or_else(Interrupt::failure)?;
+    Ok(Disk {
+        sync_p50_micros: times.small.p50_micros,
+        sync_p99_micros: times.small.p99_micros,
+        bytes_per_second: times.large_bytes_per_second,
+    })
+}
+
+fn stream_of(size: usize) -> String {
+    format!("plan-{size}")
+}
+
+/// Lets clients append for a while. Returns the run, and the number of all acknowledged records, those of the warm-up included.
+fn one_run(
+    server: &Server,
+    size: usize,
+    writers: usize,
+    run_time: Duration,
+    interrupt: &Interrupt,
+) -> Result<(Run, u64), Failure> {
+    let session = server.session()?;
+    let phase = AtomicU8::new(WARMING);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..writers).map(|_| scope.spawn(|| client(server, size, &phase))).collect();
+        let measured = (|| -> Result<_, Failure> {
+            rest(run_time / 4, interrupt)?;
+            let before = server.counters(&session)?;
+            let began = Instant::now();
+            phase.store(COUNTING, Ordering::SeqCst);
+            rest(run_time, interrupt)?;
+            phase.store(ENDED, Ordering::SeqCst);
+            let seconds = began.elapsed().as_secs_f64();
+            Ok((before, server.counters(&session)?, seconds))
+        })();
+        phase.store(ENDED, Ordering::SeqCst);
+        let (mut times, mut acknowledged) = (Vec::new(), 0);
+        for client in clients {
+            let done = client
+                .join()
+                .map_err(|_| Failure::new(Exit::Failed, "client", "a client of the measurement failed"))?;
+            let (own, count) = done?;
+            times.extend(own);
+            acknowledged += count;
+        }
+        let (before, after, seconds) = measured?;
+        let writes = (after.commands - before.commands) as u64;
+        // Each client can have one write that one side counts and the other does not, at the beginning and at the end.
+        if writes.abs_diff(times.len() as u64) > 2 * writers as u64 + writes / 20 {
+            let message = format!("void: the clients counted {} writes, and the server {writes}", times.len());
+            return Err(Failure::new(Exit::Failed, "void", message).then("measure on a machine without other load"));
+        }
+        times.sort_unstable();
+        let percentile = |part: f64| {
+            let rank = (times.len() as f64 * part).ceil() as usize;
+            times.get(rank.max(1) - 1).map_or(0.0, |time: &Duration| time.as_secs_f64() * 1e6)
+        };
+        let run = Run {
+            payload_bytes: size as u64,
+            writers: writers as u64,
+            seconds,
+            writes,
+            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+            log_bytes: (after.log_bytes - before.log_bytes) as u64,
+            syncs: (after.syncs - before.syncs) as u64,
+            // A flush between the readings can make the state smaller.
+            state_bytes: (after.state_bytes - before.state_bytes).max(0.0) as u64,
+            peak_memory_bytes: after.peak_memory_bytes,
+            p50_micros: percentile(0.5),
+            p90_micros: percentile(0.9),
+            p99_micros: percentile(0.99),
+            p999_micros: percentile(0.999),
+        };
+        Ok((run, acknowledged))
+    })
+}
+
+/// Waits, or fails when a signal arrives.
+fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        if interrupt.arrived() {
+            return Err(Interrupt::failure());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    Ok(())
+}
+
+/// Appends records, one after the other. Returns the times of those that began in the counted part of the run, and the number
+/// of all of them.
+fn client(server: &Server, size: usize, phase: &AtomicU8) -> Result<(Vec<Duration>, u64), Failure> {
+    let session: Session = server.session()?;
+    let records = [Record { payload: vec![b'x'; size], ..Record::default() }];
+    let (stream, terms) = (stream_of(size), AppendConditions::default());
+    let (mut times, mut acknowledged) = (Vec::new(), 0);
+    loop {
+        let now = phase.load(Ordering::SeqCst);
+        if now == ENDED {
+            return Ok((times, acknowledged));
+        }
+        let from = Instant::now();
+        session.append(&stream, &records, &terms)?;
+        acknowledged += 1;
+        if now == COUNTING {
+            times.push(from.elapsed());
+        }
+    }
+}
+
+/// Checks that each stream has the acknowledged records, and no others.
+fn verify(server: &Server, acknowledged: &BTreeMap<usize, u64>) -> Result<(), Failure> {
+    let session = server.session()?;
+    for (size, count) in acknowledged {
+        let row = session.stream(&stream_of(*size))?;
+        if row.next != *count {
+            let message = format!("{} records were acknowledged, and the stream has {}", count, row.next);
+            return Err(Failure::new(Exit::Failed, "lost_records", message).then("report this as a bug"));
+        }
+    }
+    Ok(())
+}

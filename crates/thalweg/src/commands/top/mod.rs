@@ -1,0 +1,235 @@
+//! `top`: the figures of a running node, refreshed.
+//!
+//! Owns: the arguments, the readings of a server, and the loops: one for a terminal, one for a pipe. Does not own: the
+//! computation ([`view`]), the lines ([`screen`]) and the terminal ([`terminal`]).
+//!
+//! A thread of its own makes the readings, so that a server that does not answer does not hold up the keys.
+
+mod metrics;
+mod screen;
+mod terminal;
+mod view;
+
+use std::{
+    io::{self, IsTerminal as _},
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+pub(super) use self::metrics::Metrics;
+use self::{
+    screen::Line,
+    terminal::{Key, Terminal},
+    view::{Reading, View},
+};
+use super::interrupt::Interrupt;
+use crate::{
+    args::ServerArgs,
+    failure::Failure,
+    render,
+    session::Session,
+    span::{parse_span, show_span},
+};
+
+const AFTER_HELP: &str = "\
+On a terminal the figures fill the screen: q quits, the space bar refreshes. Elsewhere, and with --once or --json, they are
+printed as text or as one JSON object a line. Rates and latencies are those of the interval before; latencies are the upper
+bounds of histogram buckets, too high by a third at most, those of fsyncs by up to half.
+
+Examples:
+  thalweg top
+  thalweg top --server db1:7070 --interval 5s
+  thalweg top --once
+  thalweg top --json --interval 10s >> figures.ndjson";
+
+/// Shortest interval. A scrape of a server with many groups takes milliseconds of its processor.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two looks at keys, signals and the size of the terminal.
+const TICK: Duration = Duration::from_millis(50);
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Top {
+    /// Time between two readings, at least 100ms
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = parse_span)]
+    interval: Duration,
+    /// Print the figures of one interval, and end
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    place: ServerArgs,
+}
+
+pub fn run(args: &Top) -> Result<(), Failure> {
+    if args.interval < MIN_INTERVAL {
+        return Err(
+            Failure::usage(format!("--interval {} is too short", show_span(args.interval))).then("use 100ms or more")
+        );
+    }
+    if args.once || args.place.json || !io::stdout().is_terminal() {
+        return print(args);
+    }
+    let interrupt = Interrupt::register()?;
+    let mut readings = Readings::begin(&args.place)?;
+    // The first reading shows that the address is right, while failures can still be printed.
+    let first = readings.wait(&interrupt)?;
+    let terminal = Terminal::take()?;
+    watch(args, &terminal, &interrupt, &mut readings, first)
+}
+
+/// Prints the figures after each interval, until a signal or the end of the reader.
+fn print(args: &Top) -> Result<(), Failure> {
+    let session = Session::of_server(&args.place)?;
+    let mut before = read(&session)?;
+    loop {
+        let next = before.at + args.interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let now = read(&session)?;
+        let view = View::of(Some(&before), &now);
+        render::print_result(&json!(view), args.place.json, || {
+            let lines = screen::lines(&view);
+            lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
+        })?;
+        if args.once {
+            return Ok(());
+        }
+        if !args.place.json {
+            render::line("")?;
+        }
+        before = now;
+    }
+}
+
+/// Shows the figures on a terminal until a key or a signal.
+fn watch(
+    args: &Top,
+    terminal: &Terminal,
+    interrupt: &Interrupt,
+    readings: &mut Readings,
+    first: Reading,
+) -> Result<(), Failure> {
+    let mut due = first.at + args.interval;
+    let mut lines = screen::lines(&View::of(None, &first));
+    let (mut last, mut shown_size) = (first, None);
+    loop {
+        let size = terminal.size();
+        // Drawn only after a change: of the figures, which resets the size, or of the terminal.
+        if shown_size != Some(size) {
+            terminal.show(&lines, size)?;
+            shown_size = Some(size);
+        }
+        match terminal.key(TICK)? {
+            Some(Key::Quit) => return Ok(()),
+            Some(Key::Refresh) => due = Instant::now(),
+            None => {}
+        }
+        if interrupt.arrived() {
+            return Ok(());
+        }
+        if Instant::now() >= due {
+            readings.request();
+        }
+        match readings.poll() {
+            None => continue,
+            Some(Ok(now)) => {
+                lines = screen::lines(&View::of(Some(&last), &now));
+                last = now;
+            }
+            // The former figures stay below the failure.
+            Some(Err(failure)) => {
+                let is_repeated = lines.first().is_some_and(|line| line.text.starts_with(FAILURE));
+                let text = format!("{FAILURE}{}", render::one_line(failure.message.as_bytes()));
+                lines.splice(..usize::from(is_repeated), [Line { text, is_heading: true }]);
+            }
+        }
+        due = Instant::now() + args.interval;
+        shown_size = None;
+    }
+}
+
+/// Beginning of the line that reports a failed reading.
+const FAILURE: &str = "no answer: ";
+
+/// Makes one reading of a server.
+fn read(session: &Session) -> Result<Reading, Failure> {
+    let status = session.status()?;
+    let members = if status["cluster"].is_object() {
+        match session.cluster("members")?["members"].take() {
+            Value::Array(members) => Some(members),
+            _ => Some(Vec::new()),
+        }
+    } else {
+        None
+    };
+    let metrics = session.metrics()?;
+    Ok(Reading { at: Instant::now(), metrics: Metrics::parse(&metrics), status, members })
+}
+
+/// Readings that a thread makes on request, one at a time.
+struct Readings {
+    requests: Sender<()>,
+    results: Receiver<Result<Reading, Failure>>,
+    is_requested: bool,
+}
+
+impl Readings {
+    /// Starts the thread, and requests the first reading.
+    fn begin(place: &ServerArgs) -> Result<Self, Failure> {
+        let (requests, requested) = mpsc::channel::<()>();
+        let (send, results) = mpsc::channel();
+        let session = Session::of_server(place)?;
+        std::thread::Builder::new().name("readings".to_owned()).spawn(move || {
+            while requested.recv().is_ok() {
+                if send.send(read(&session)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let mut readings = Self { requests, results, is_requested: false };
+        readings.request();
+        Ok(readings)
+    }
+
+    /// Requests a reading, unless one is under way.
+    fn request(&mut self) {
+        if !self.is_requested {
+            // Without the thread, `poll` reports the failure.
+            let _ = self.requests.send(());
+            self.is_requested = true;
+        }
+    }
+
+    /// Returns the result of the requested reading, if it is there.
+    fn poll(&mut self) -> Option<Result<Reading, Failure>> {
+        match self.results.try_recv() {
+            Ok(result) => {
+                self.is_requested = false;
+                Some(result)
+            }
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(gone())),
+        }
+    }
+
+    /// Waits for the requested reading, or for a signal.
+    fn wait(&mut self, interrupt: &Interrupt) -> Result<Reading, Failure> {
+        loop {
+            match self.results.recv_timeout(TICK) {
+                Ok(result) => {
+                    self.is_requested = false;
+                    return result;
+                }
+                Err(RecvTimeoutError::Timeout) if interrupt.arrived() => return Err(Interrupt::failure()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+}
+
+fn gone() -> Failure {
+    Failure::new(crate::failure::Exit::Failed, "readings", "the thread that reads the figures has ended")
+}

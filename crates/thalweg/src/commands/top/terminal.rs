@@ -1,0 +1,222 @@
+//! The terminal while `top` owns it: its alternate screen, its mode, its size, its keys.
+//!
+//! Invariant: the terminal is as it was before, on every way out: when the guard is dropped, and before a panic prints its
+//! message. A signal ends the command through the guard too, because the command watches for signals
+//! ([`Interrupt`](crate::commands::interrupt)).
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr},
+};
+
+use super::screen::{Line, fitted};
+
+/// Alternate screen, no cursor, no wrapping of long lines.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+/// The inverse, in the opposite order.
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// Size of a terminal that does not tell its own.
+const USUAL_SIZE: (usize, usize) = (80, 24);
+
+/// State to which the terminal returns. `None` if `top` does not own it.
+static RESTORE: Mutex<Option<Restore>> = Mutex::new(None);
+
+/// Mode of the terminal before; `None` if the input is no terminal.
+struct Restore(Option<Termios>);
+
+/// The terminal. Dropping it restores the former state.
+#[derive(Debug)]
+pub struct Terminal {
+    reads_keys: bool,
+}
+
+/// Key that means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Quit,
+    /// Read the figures at once.
+    Refresh,
+}
+
+impl Terminal {
+    /// Takes the terminal: stdout, and stdin for keys if that is a terminal too.
+    pub fn take() -> io::Result<Self> {
+        let input = io::stdin();
+        let former = if input.is_terminal() { Some(tcgetattr(&input)?) } else { None };
+        *RESTORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Restore(former.clone()));
+        restore_before_panic_messages();
+        let terminal = Self { reads_keys: former.is_some() };
+        if let Some(mut mode) = former {
+            // Keys arrive one by one and are not shown; Ctrl-C arrives as a key.
+            mode.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+            tcsetattr(&input, OptionalActions::Flush, &mode)?;
+        }
+        write(ENTER)?;
+        Ok(terminal)
+    }
+
+    /// Returns the width and the height in characters.
+    pub fn size(&self) -> (usize, usize) {
+        match tcgetwinsize(io::stdout()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+            _ => USUAL_SIZE,
+        }
+    }
+
+    /// Shows the lines. Those that do not fit are counted in the last line.
+    pub fn show(&self, lines: &[Line], (width, height): (usize, usize)) -> io::Result<()> {
+        write(&frame(lines, width, height))
+    }
+
+    /// Waits for a key, at most for `patience`.
+    pub fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
+        if !self.reads_keys {
+            std::thread::sleep(patience);
+            return Ok(None);
+        }
+        let input = io::stdin();
+        let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+        let mut ready = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut ready, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            other => other?,
+        };
+        let mut bytes = [0; 64];
+        let count = rustix::io::read(&input, &mut bytes)?;
+        // A terminal that has gone away is always ready and has nothing to read.
+        Ok(if count == 0 { Some(Key::Quit) } else { meaning(&bytes[..count]) })
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Returns the meaning of typed bytes. A lone escape quits; with more bytes it is the code of a special key.
+fn meaning(bytes: &[u8]) -> Option<Key> {
+    match bytes {
+        [b'\x1b'] => Some(Key::Quit),
+        [b'\x1b', ..] => None,
+        _ if bytes.iter().any(|byte| matches!(byte, b'q' | b'Q' | 3 | 4)) => Some(Key::Quit),
+        _ if bytes.contains(&b' ') => Some(Key::Refresh),
+        _ => None,
+    }
+}
+
+/// Returns the bytes that draw the lines over what is there. The screen is not cleared first, so it does not flicker.
+fn frame(lines: &[Line], width: usize, height: usize) -> String {
+    let shown = if lines.len() > height { height.saturating_sub(1) } else { lines.len() };
+    let mut rows: Vec<String> = lines[..shown]
+        .iter()
+        .map(|line| {
+            let text = fitted(&line.text, width);
+            if line.is_heading { format!("\x1b[1m{text}\x1b[0m") } else { text }
+        })
+        .collect();
+    if shown < lines.len() && height > 0 {
+        rows.push(fitted(&format!("… {} more lines; q quits", lines.len() - shown), width));
+    }
+    format!("\x1b[H{}\x1b[K\x1b[J", rows.join("\x1b[K\r\n"))
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Restores the terminal, if it is not yet.
+fn restore() {
+    if let Some(Restore(former)) = RESTORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // A terminal that has gone away needs nothing.
+        let _ = write(LEAVE);
+        if let Some(mode) = former {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &mode);
+        }
+    }
+}
+
+fn restore_before_panic_messages() {
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        restore();
+        show(panic);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str, is_heading: bool) -> Line {
+        Line { text: text.to_owned(), is_heading }
+    }
+
+    #[test]
+    fn a_frame_fits_the_terminal() {
+        let lines = [line("head", true), line("a long line", false), line("\x1b[2J", false)];
+        assert_eq!(frame(&lines, 6, 3), "\x1b[H\x1b[1mhead\x1b[0m\x1b[K\r\na long\x1b[K\r\n·[2J\x1b[K\x1b[J");
+        assert_eq!(frame(&lines, 40, 2), "\x1b[H\x1b[1mhead\x1b[0m\x1b[K\r\n… 2 more lines; q quits\x1b[K\x1b[J");
+        assert_eq!(frame(&lines, 0, 0), "\x1b[H\x1b[K\x1b[J");
+        assert_eq!(frame(&[], 9, 9), "\x1b[H\x1b[K\x1b[J");
+    }
+
+    /// Runs in a process of its own, started by the test below.
+    #[test]
+    #[ignore = "run by a_panic_restores_the_terminal_before_its_message"]
+    fn panics_on_a_terminal() {
+        let _terminal = Terminal::take().unwrap();
+        panic!("the message");
+    }
+
+    #[test]
+    fn a_panic_restores_the_terminal_before_its_message() {
+        use std::{
+            fs::File,
+            io::Read as _,
+            os::fd::{FromRawFd as _, OwnedFd},
+            process::Command,
+            ptr::null_mut,
+        };
+        let (mut ours, mut theirs) = (-1, -1);
+        // SAFETY: both descriptors are written by the call, and the other pointers may be null.
+        let opened = unsafe { libc::openpty(&raw mut ours, &raw mut theirs, null_mut(), null_mut(), null_mut()) };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: the descriptors were just created and have no other owner.
+        let (mut terminal, end) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let former = tcgetattr(&end).unwrap();
+        let name = "commands::top::terminal::tests::panics_on_a_terminal";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads", "1"]);
+        let (input, output, errors) = (end.try_clone().unwrap(), end.try_clone().unwrap(), end.try_clone().unwrap());
+        let mut child = command.stdin(input).stdout(output).stderr(errors).spawn().unwrap();
+        drop(command);
+        assert!(!child.wait().unwrap().success());
+        let now = tcgetattr(&end).unwrap();
+        assert_eq!((now.local_modes, now.output_modes), (former.local_modes, former.output_modes));
+        drop(end);
+        let mut shown = Vec::new();
+        // The read fails once no process has the other end open.
+        let _ = terminal.read_to_end(&mut shown);
+        let shown = String::from_utf8_lossy(&shown);
+        let at = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text:?} is not in {shown:?}"));
+        assert!(at(ENTER) < at(LEAVE) && at(LEAVE) < at("the message"), "{shown:?}");
+        assert_eq!(shown.matches(LEAVE).count(), 1, "{shown:?}");
+    }
+
+    #[test]
+    fn keys_have_meanings() {
+        assert_eq!(
+            [&b"q"[..], b"\x03", b"\x1b", b"\x1b[A", b"x", b" "].map(meaning),
+            [Some(Key::Quit), Some(Key::Quit), Some(Key::Quit), None, None, Some(Key::Refresh),]
+        );
+    }
+}
