@@ -25,7 +25,7 @@ use thalweg_serving::{
     limits::COUNTED_PAGE_BYTES,
 };
 use thalweg_types::{
-    budget::{self, Spent},
+    budget,
     limits::MAX_VALUE_BYTES,
     steps::SHORT_READ,
 };
@@ -86,7 +86,7 @@ pub(crate) async fn body<S: PageSource>(
     let (page, source) = match first {
         FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source)) {
             Ok(page) => (page, source),
-            Err(Spent) => {
+            Err(_) => {
                 source.restart();
                 blocking(source).await?
             }

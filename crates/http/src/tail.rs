@@ -16,7 +16,7 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     Offset,
-    budget::{self, Spent},
+    budget,
     limits::MAX_RECORD_BYTES,
     steps::SHORT_READ,
 };
@@ -128,7 +128,7 @@ async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Ta
         let before = (tail.next, tail.left, tail.bytes_left);
         match budget::within(SHORT_READ, || tail.read()) {
             Ok(read) => return Ok((read, tail)),
-            Err(Spent) => (tail.next, tail.left, tail.bytes_left) = before,
+            Err(_) => (tail.next, tail.left, tail.bytes_left) = before,
         }
     }
     let (app, account) = (Arc::clone(&tail.follower.app), Arc::clone(tail.follower.account()));

@@ -81,6 +81,9 @@ pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of threads for long reads.
 pub(crate) const MAX_READER_THREADS: usize = 16;
+/// Maximum number of threads for short reads that wait for the disk: the number of reads that a disk answers at a time. More
+/// gain little on an SSD, and each takes a thread's stack.
+pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
 /// Maximum number of bytes that reads on threads for long reads may request at a time. Further reads wait, because
 /// the result of a read is counted only as a reply. A read holds about as many bytes as it requested, and
 /// twice as many while the frame of its reply is assembled.
