@@ -24,11 +24,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::COUNTED_PAGE_BYTES,
 };
-use thalweg_types::{
-    budget,
-    limits::MAX_VALUE_BYTES,
-    steps::SHORT_READ,
-};
+use thalweg_types::{budget, limits::MAX_VALUE_BYTES, steps::SHORT_READ};
 
 use crate::{reading, reply};
 

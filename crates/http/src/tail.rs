@@ -14,12 +14,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
-use thalweg_types::{
-    Offset,
-    budget,
-    limits::MAX_RECORD_BYTES,
-    steps::SHORT_READ,
-};
+use thalweg_types::{Offset, budget, limits::MAX_RECORD_BYTES, steps::SHORT_READ};
 
 use crate::{
     call::{Answer, Call},

@@ -62,7 +62,8 @@ impl Log {
             return Err(Corruption::at(&segment.path, blob.offset, damage).into());
         }
         let (file, len, offset) = (&segment.file, blob.len as usize, u64::from(blob.offset));
-        let bytes = budget::read_file(|| file.read_resident_at(len, offset).transpose(), || file.read_new_at(len, offset));
+        let bytes =
+            budget::read_file(|| file.read_resident_at(len, offset).transpose(), || file.read_new_at(len, offset));
         let bytes = bytes.unwrap_or_else(|spent| Err(io::Error::other(spent))).explain("read", &segment.path)?;
         let crc = crc32c(&bytes);
         if crc != blob.crc {

@@ -105,15 +105,6 @@ impl ReadKind {
     }
 }
 
-impl From<Spent> for ReadKind {
-    fn from(spent: Spent) -> Self {
-        match spent {
-            Spent::Steps => Self::Long,
-            Spent::Disk => Self::Cold,
-        }
-    }
-}
-
 impl Default for Readers {
     fn default() -> Self {
         Self::with_bytes(MAX_READING_BYTES.into())

@@ -460,7 +460,9 @@ mod tests {
             let found = store.newest().get(&[b"k", &number.to_be_bytes()[..]].concat()).unwrap();
             assert!(matches!(found, Some(TableEntry::Value(value)) if *value == [7; 100]));
         };
-        let file = std::fs::File::open(dir.path().join("tables").join(store.newest().tables().next().unwrap().id().to_string()));
+        let file = std::fs::File::open(
+            dir.path().join("tables").join(store.newest().tables().next().unwrap().id().to_string()),
+        );
         let file = file.unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         // A file system in memory drops nothing, and the kernel may ignore the advice.
