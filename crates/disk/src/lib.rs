@@ -18,7 +18,7 @@ mod path;
 mod real;
 pub mod sim;
 
-pub use real::{DIRECT_BLOCK_BYTES, RealDisk, set_direct, write_out};
+pub use real::{DIRECT_BLOCK_BYTES, RealDisk, read_resident, set_direct, write_out};
 pub use sim::SimDisk;
 
 /// Longest time for which an open waits for a lock that another handle of the same process holds. The last handle of a
@@ -76,6 +76,12 @@ pub trait File: Send + Sync + std::fmt::Debug {
         let mut bytes = vec![0; len];
         self.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
+    }
+    /// Reads like [`read_new_at`](Self::read_new_at), if this needs no wait for the disk. Returns `None` if the bytes are
+    /// not in memory, or if the file cannot tell.
+    fn read_resident_at(&self, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
+        let _ = (len, offset);
+        Ok(None)
     }
     /// Writes all of `data` at `offset`, extending the file if needed.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;

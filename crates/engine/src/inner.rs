@@ -174,7 +174,7 @@ impl Inner {
         blob: BlobRef,
     ) -> Result<Bytes, ReadError> {
         if budget::charge(read_bytes(blob.len as usize)).is_break() {
-            return Err(ReadError::Io(Spent.to_string()));
+            return Err(ReadError::Io(Spent::Steps.to_string()));
         }
         let mut blob = blob;
         loop {

@@ -174,7 +174,7 @@ impl Stream {
         loop {
             // A binary search in the index.
             if budget::charge(OFFSET_SEARCH_STEPS).is_break() {
-                return Err(ReadError::Io(Spent.to_string()));
+                return Err(ReadError::Io(Spent::Steps.to_string()));
             }
             let found = open.machine.offset_at_or_after(self.id, time);
             let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
@@ -190,7 +190,7 @@ impl Stream {
             };
             // The batch contains several appends: only its runs show the offset for the time.
             if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
-                return Err(ReadError::Io(Spent.to_string()));
+                return Err(ReadError::Io(Spent::Steps.to_string()));
             }
             match read_batch(&open.log, batch) {
                 Ok(bytes) => {
@@ -330,7 +330,7 @@ impl Inner {
                 break;
             }
             if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
-                return Err(ReadError::Io(Spent.to_string()));
+                return Err(ReadError::Io(Spent::Steps.to_string()));
             }
             let bytes = match read_batch(&open.log, &batch) {
                 Err(thalweg_log::ReadError::Gone { generation }) => {

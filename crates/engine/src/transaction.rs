@@ -8,7 +8,7 @@ use thalweg_replica::Committed;
 use thalweg_state::machine::{MachineError, read_transaction};
 use thalweg_types::{
     Durability, Revision,
-    budget::{self, Spent},
+    budget::{Budget, Spent},
     command::{Command, OperationResult, Outcome, Transacted, Transaction, TransactionBuilder},
     limits::MAX_COMMAND_STEPS,
 };
@@ -113,27 +113,26 @@ impl Database {
         let mut bytes = Vec::new();
         transaction.encode(&mut bytes)?;
         let Ok(Command::Transaction(decoded)) = Command::decode(&bytes) else { return Ok(None) };
-        match self.read_transaction(&decoded, MAX_COMMAND_STEPS) {
+        match self.read_transaction(&decoded, Budget::waiting(MAX_COMMAND_STEPS)) {
             Ok(Ok(answer)) => answer.map(Some),
             Ok(Err(_)) => Ok(None),
-            Err(Spent) => Err(self.transaction_too_expensive()),
+            Err(_) => Err(self.transaction_too_expensive()),
         }
     }
 }
 
 impl Database {
-    /// Answers an encoded transaction that only reads from one consistent view, without the log, in at most `steps`
-    /// [steps](thalweg_types::steps) of work. Returns the level that is [visible](Self::visible_durability), and the
-    /// outcome. The inner error is the one that the transaction would get from the log.
+    /// Answers an encoded transaction that only reads from one consistent view, without the log, within a
+    /// budget. Returns the level that is [visible](Self::visible_durability), and the outcome. The inner error is the one that the transaction would get from the log.
     ///
     /// # Errors
-    /// The work is more than `steps` ([`Spent`]), or the state or the log cannot be read.
+    /// The work is more than the budget ([`Spent`]), or the state or the log cannot be read.
     pub fn read_transaction(
         &self,
         transaction: &Transaction<'_>,
-        steps: u64,
+        budget: Budget,
     ) -> Result<Result<Result<TransactionAck, WriteError>, ReadError>, Spent> {
-        budget::within(steps, || {
+        budget.perform(|| {
             let outcome = self.transaction_outcome(transaction)?;
             // Computed after the read, so that it covers everything that was read.
             let durability = self.visible_durability();

@@ -10,7 +10,7 @@ use axum::{
     routing::MethodFilter,
 };
 use thalweg_serving::{app::App, error::ApiError};
-use thalweg_types::{Action, budget::Spent};
+use thalweg_types::Action;
 
 use crate::{
     body, caches,
@@ -30,7 +30,7 @@ macro_rules! answer {
     (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
         match reading::briefly($app, $call, $($handler)::+) {
             Ok(answer) => answer,
-            Err(Spent) => Box::pin(reading::long($app, $call, $($handler)::+)).await,
+            Err(spent) => Box::pin(reading::again(spent, $app, $call, $($handler)::+)).await,
         }
     };
     (long $($handler:ident)::+ ($app:ident, $call:ident)) => {

@@ -24,11 +24,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::COUNTED_PAGE_BYTES,
 };
-use thalweg_types::{
-    budget::{self, Spent},
-    limits::MAX_VALUE_BYTES,
-    steps::SHORT_READ,
-};
+use thalweg_types::{budget, limits::MAX_VALUE_BYTES, steps::SHORT_READ};
 
 use crate::{reading, reply};
 
@@ -86,7 +82,7 @@ pub(crate) async fn body<S: PageSource>(
     let (page, source) = match first {
         FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source)) {
             Ok(page) => (page, source),
-            Err(Spent) => {
+            Err(_) => {
                 source.restart();
                 blocking(source).await?
             }

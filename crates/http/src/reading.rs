@@ -1,7 +1,7 @@
-//! Reads that may take long, on the threads for such reads.
+//! Reads that may take long or wait for the disk, on the threads for such reads.
 //!
 //! Owns: the choice of the thread. A handler that only reads first runs on the thread of its connection with a small
-//! [budget](thalweg_types::budget) of steps. If it spends the budget, the [readers](thalweg_serving::readers) run it again
+//! [budget](thalweg_types::budget). If it spends the budget, the [readers](thalweg_serving::readers) run it again
 //! from the beginning. Does not own: the reads.
 
 use std::sync::Arc;
@@ -29,11 +29,17 @@ pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer,
 
 /// Calls a handler that only reads on a thread for long reads.
 pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
+    again(Spent::Steps, app, call, read).await
+}
+
+/// Calls a handler that has `spent` the budget of a short read on another thread.
+pub(crate) async fn again(spent: Spent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let body = SyncWrapper::new(Body::empty());
     let call = Call { account: Arc::clone(&account), head: call.head.clone(), id: call.id.clone(), body };
     // The size of a value is unknown.
-    on_reader(app, &account, MAX_VALUE_BYTES, move || read(&shared, &call)).await?
+    let read = app.readers.run_again(spent, &account, MAX_VALUE_BYTES, move || read(&shared, &call));
+    read.await.map_err(|error| failed(&error))?
 }
 
 /// Runs `read`, which requests about `bytes` bytes of memory, on a thread for long reads.

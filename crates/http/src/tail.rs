@@ -14,12 +14,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
-use thalweg_types::{
-    Offset,
-    budget::{self, Spent},
-    limits::MAX_RECORD_BYTES,
-    steps::SHORT_READ,
-};
+use thalweg_types::{Offset, budget, limits::MAX_RECORD_BYTES, steps::SHORT_READ};
 
 use crate::{
     call::{Answer, Call},
@@ -128,7 +123,7 @@ async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Ta
         let before = (tail.next, tail.left, tail.bytes_left);
         match budget::within(SHORT_READ, || tail.read()) {
             Ok(read) => return Ok((read, tail)),
-            Err(Spent) => (tail.next, tail.left, tail.bytes_left) = before,
+            Err(_) => (tail.next, tail.left, tail.bytes_left) = before,
         }
     }
     let (app, account) = (Arc::clone(&tail.follower.app), Arc::clone(tail.follower.account()));

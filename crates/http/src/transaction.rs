@@ -10,10 +10,9 @@ use thalweg_engine::TransactionAck;
 use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
-    budget::Spent,
+    budget::{Budget, Spent},
     command::{Command, OperationResult, ScannedItem, TransactionBuilder},
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
-    steps::SHORT_READ,
 };
 use utoipa::ToSchema;
 
@@ -122,17 +121,17 @@ async fn read(
 ) -> Result<TransactionAck, ApiError> {
     let mut bytes = Vec::new();
     transaction.encode(&mut bytes)?;
-    let read = |app: &App, bytes: &[u8], steps| match Command::decode(bytes) {
-        Ok(Command::Transaction(transaction)) => app.db.blocking().read_transaction(&transaction, steps),
-        _ => Err(Spent),
+    let read = |app: &App, bytes: &[u8], budget| match Command::decode(bytes) {
+        Ok(Command::Transaction(transaction)) => app.db.blocking().read_transaction(&transaction, budget),
+        _ => Err(Spent::Steps),
     };
-    let ack = match read(app, &bytes, SHORT_READ) {
+    let ack = match read(app, &bytes, Budget::RESIDENT) {
         Ok(ack) => ack,
-        Err(Spent) => {
+        Err(_) => {
             let shared = Arc::clone(app);
-            let long = move || read(&shared, &bytes, MAX_COMMAND_STEPS);
+            let long = move || read(&shared, &bytes, Budget::waiting(MAX_COMMAND_STEPS));
             let ack = reading::on_reader(app, account, MAX_TRANSACTION_RESULT_BYTES, long).await?;
-            ack.map_err(|Spent| app.db.blocking().transaction_too_expensive())?
+            ack.map_err(|_| app.db.blocking().transaction_too_expensive())?
         }
     };
     Ok(ack??)

@@ -1,9 +1,9 @@
 //! Reads of an open log: records in order, and bytes by reference. No read locks the writer.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use thalweg_types::{BlobRef, Generation, Lsn};
+use thalweg_types::{BlobRef, Generation, Lsn, budget};
 
 use crate::{
     crc::crc32c,
@@ -48,7 +48,8 @@ impl Log {
         Ok(Records::of_segment(segment))
     }
 
-    /// Reads the bytes to which a reference points, and verifies their checksum.
+    /// Reads the bytes to which a reference points, and verifies their checksum. Fails without reading if the [budget] of
+    /// the thread's read forbids waiting for the disk, and the bytes are not in memory.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
         let table = self.shared().table.load();
         let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;
@@ -60,7 +61,10 @@ impl Log {
             let damage = Damage::new("reference within the written bytes", written, end);
             return Err(Corruption::at(&segment.path, blob.offset, damage).into());
         }
-        let bytes = segment.file.read_new_at(blob.len as usize, blob.offset.into()).explain("read", &segment.path)?;
+        let (file, len, offset) = (&segment.file, blob.len as usize, u64::from(blob.offset));
+        let bytes =
+            budget::read_file(|| file.read_resident_at(len, offset).transpose(), || file.read_new_at(len, offset));
+        let bytes = bytes.unwrap_or_else(|spent| Err(io::Error::other(spent))).explain("read", &segment.path)?;
         let crc = crc32c(&bytes);
         if crc != blob.crc {
             let damage = Damage::new("checksum of referenced bytes", blob.crc, crc);

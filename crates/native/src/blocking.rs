@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_serving::{admission::Account, app::App};
+use thalweg_types::budget::Spent;
 
 use super::failure::Failure;
 
@@ -14,8 +15,17 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     bytes: usize,
     read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    match app.readers.run(account, bytes, read).await {
-        Ok(read) => read,
-        Err(error) => Err(Failure::of(&error)),
-    }
+    app.readers.run(account, bytes, read).await.unwrap_or_else(|error| Err(Failure::of(&error)))
+}
+
+/// Runs a read that has `spent` its budget on the channel's thread on another one. If the read waits for the disk and turns
+/// out to be long, it is called twice, and only the long read requests about `bytes` bytes of memory.
+pub(crate) async fn run_again<T: Send + 'static>(
+    app: &App,
+    spent: Spent,
+    account: &Arc<Account>,
+    bytes: usize,
+    read: impl FnMut() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    app.readers.run_again(spent, account, bytes, read).await.unwrap_or_else(|error| Err(Failure::of(&error)))
 }

@@ -11,14 +11,13 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
-    budget::{self, Spent},
+    budget::Spent,
     limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
-    steps::SHORT_READ,
 };
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, RemainingBytes};
 
 use super::{
-    blocking::run_blocking,
+    blocking::run_again,
     failure::Failure,
     replies::{FrameMemory, Replies, no_room},
     request::Request,
@@ -32,14 +31,14 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let (revision, values) = (get.revision, get.values);
-    match budget::within(SHORT_READ, || read_key(turn.app, &keyspace, revision, values, get.key.0)) {
+    match turn.budget().perform(|| read_key(turn.app, &keyspace, revision, values, get.key.0)) {
         Ok(found) => {
             put_value(turn.app, turn.out, request.id, found?)?;
             Ok(Handled::Replied)
         }
-        Err(Spent) => {
+        Err(spent) => {
             let (app, key) = (Arc::clone(turn.app), get.key.0.to_vec());
-            Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
+            Ok(reply_off_thread(turn, request, spent, MAX_VALUE_BYTES, move |out, id| {
                 put_value(&app, out, id, read_key(&app, &keyspace, revision, values, &key)?)
             }))
         }
@@ -78,16 +77,20 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         return Err(Failure::invalid("too_many_keys", message));
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
+    let mut spent = Spent::Steps;
     if wanted.keys.len() as u64 <= INLINE_LISTED {
         let read = || read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes);
-        if let Ok(found) = budget::within(SHORT_READ, read) {
-            put_entries(turn.app, turn.out, request.id, found?)?;
-            return Ok(Handled::Replied);
+        match turn.budget().perform(read) {
+            Ok(found) => {
+                put_entries(turn.app, turn.out, request.id, found?)?;
+                return Ok(Handled::Replied);
+            }
+            Err(reason) => spent = reason,
         }
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
-    Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
+    Ok(reply_off_thread(turn, request, spent, MAX_VALUE_BYTES, move |out, id| {
         let found =
             read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
@@ -211,8 +214,8 @@ pub(crate) fn listed(limit: u32) -> usize {
 }
 
 /// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a short
-/// time, and otherwise on a thread for long reads. `read` reads the items and returns a function that encodes the reply.
-/// It may be called twice.
+/// time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that encodes the reply.
+/// It may be called several times.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -223,22 +226,28 @@ pub(crate) fn inline_or_blocking<P>(
 where
     P: FnOnce(&mut Replies, u32) -> Result<(), Failure>,
 {
-    if items as u64 <= INLINE_LISTED
-        && let Ok(put) = budget::within(SHORT_READ, &read)
-    {
-        put?(turn.out, request.id)?;
-        return Ok(Handled::Replied);
+    let mut spent = Spent::Steps;
+    if items as u64 <= INLINE_LISTED {
+        match turn.budget().perform(&read) {
+            Ok(put) => {
+                put?(turn.out, request.id)?;
+                return Ok(Handled::Replied);
+            }
+            Err(reason) => spent = reason,
+        }
     }
-    Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
+    Ok(reply_off_thread(turn, request, spent, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a thread for long reads. In the meantime nothing of the reply
-/// is kept in the channel; the bytes of the finished frame count against the server's limit until it is sent.
+/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads, as `spent` requires. In the meantime
+/// nothing of the reply is kept in the channel; the bytes of the finished frame count against the server's limit until it is
+/// sent. `put` may be called twice, each time with an empty outbox.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,
+    spent: Spent,
     bytes: usize,
-    put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
+    mut put: impl FnMut(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
 ) -> Handled {
     let (aside, id) = (turn.out.factory(), request.id);
     let (app, account) = (Arc::clone(turn.app), Arc::clone(turn.account));
@@ -248,6 +257,6 @@ pub(crate) fn reply_off_thread(
             put(&mut replies, id)?;
             Ok(Reply::Encoded(replies))
         };
-        run_blocking(&app, &account, bytes, put).await
+        run_again(&app, spent, &account, bytes, put).await
     })
 }

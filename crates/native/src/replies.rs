@@ -329,8 +329,8 @@ impl ReplyFactory {
     /// Creates an empty outbox. It counts all frames of at least [`REQUEST_BYTES`] against the server's limit on
     /// replies.
     #[must_use]
-    pub(crate) fn replies(self) -> Replies {
-        let Self { max_frame_bytes, account } = self;
+    pub(crate) fn replies(&self) -> Replies {
+        let (max_frame_bytes, account) = (self.max_frame_bytes, Arc::clone(&self.account));
         let counted_from = REQUEST_BYTES as usize;
         Replies { outbox: Outbox::new(), max_frame_bytes, account, counted_from, level: None }
     }

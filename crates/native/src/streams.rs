@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
-use thalweg_types::{Offset, budget, limits::MAX_ENTRY_BYTES, steps::SHORT_READ};
+use thalweg_types::{
+    Offset,
+    budget::{Budget, Spent},
+    limits::MAX_ENTRY_BYTES,
+};
 use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
 
 use super::{
@@ -26,18 +30,22 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes())).min(turn.app.config.reading_bytes());
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
-    let (on_the_spot, steps) = match turn.is_sole_client {
-        true => (ALONE_READ_BYTES, u64::MAX),
-        false => (INLINE_READ_BYTES, SHORT_READ),
+    let (on_the_spot, budget) = match turn.is_sole_client {
+        true => (ALONE_READ_BYTES, Budget::alone(u64::MAX)),
+        false => (INLINE_READ_BYTES, Budget::RESIDENT),
     };
-    if max_bytes <= on_the_spot
-        && let Ok(found) = budget::within(steps, || page.read(turn.app, &stream))
-    {
-        found?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
-        return Ok(Handled::Replied);
+    let mut spent = Spent::Steps;
+    if max_bytes <= on_the_spot {
+        match budget.perform(|| page.read(turn.app, &stream)) {
+            Ok(found) => {
+                found?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
+                return Ok(Handled::Replied);
+            }
+            Err(reason) => spent = reason,
+        }
     }
     let app = Arc::clone(turn.app);
-    Ok(reply_off_thread(turn, request, max_bytes as usize, move |out, id| {
+    Ok(reply_off_thread(turn, request, spent, max_bytes as usize, move |out, id| {
         page.read(&app, &stream)?.put(out, Kind::Records, id, FrameMemory::Reserve)
     }))
 }

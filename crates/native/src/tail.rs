@@ -9,13 +9,12 @@ use thalweg_engine::Stream;
 use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::{
     Offset,
-    budget::{self, Spent},
-    steps::SHORT_READ,
+    budget::{Budget, Spent},
 };
 use thalweg_wire::Kind;
 
 use super::{
-    blocking::run_blocking,
+    blocking::run_again,
     failure::{self, Failure},
     records::{Page, RecordsFrame, room_for_records},
     replies::FrameMemory,
@@ -88,13 +87,13 @@ impl Tail {
             enough_records: credit_records,
             hard_max_bytes,
         };
-        let read = || budget::within(SHORT_READ, || page.read(&self.app, &self.stream));
-        let shown = match if self.behind { Err(Spent) } else { read() } {
+        let read = || Budget::RESIDENT.perform(|| page.read(&self.app, &self.stream));
+        let shown = match if self.behind { Err(Spent::Disk) } else { read() } {
             Ok(shown) => shown?,
-            Err(Spent) => {
+            Err(spent) => {
                 let (app, stream) = (Arc::clone(&self.app), self.stream.clone());
                 let bytes = usize::try_from(page.max_bytes).unwrap_or(usize::MAX);
-                run_blocking(&self.app, &wanted.account, bytes, move || page.read(&app, &stream)).await?
+                run_again(&self.app, spent, &wanted.account, bytes, move || page.read(&app, &stream)).await?
             }
         };
         self.next = shown.next;

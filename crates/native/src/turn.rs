@@ -4,6 +4,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use thalweg_engine::{CommandResult, PendingCommand};
 use thalweg_serving::{admission::Account, app::App};
+use thalweg_types::budget::Budget;
 use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
@@ -23,6 +24,14 @@ pub(crate) struct Turn<'t> {
     /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
     /// client.
     pub is_sole_client: bool,
+}
+
+impl Turn<'_> {
+    /// Returns the budget of a short read. A read of the only active client may wait for the disk on this thread: this is
+    /// faster than a transfer to another thread, and delays nobody else.
+    pub(crate) fn budget(&self) -> Budget {
+        if self.is_sole_client { Budget::ALONE } else { Budget::RESIDENT }
+    }
 }
 
 /// Future that completes with the reply to a request.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
 use thalweg_types::{
     Durability,
-    budget::Spent,
+    budget::{Budget, Spent},
     command::{Command, Outcome, Transaction},
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
-    steps::SHORT_READ,
 };
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone};
 
@@ -50,17 +49,17 @@ fn read(
     command: &[u8],
     transaction: &Transaction<'_>,
 ) -> Result<Handled, Failure> {
-    if let Ok(ack) = turn.app.db.blocking().read_transaction(transaction, SHORT_READ) {
+    if let Ok(ack) = turn.app.db.blocking().read_transaction(transaction, Budget::RESIDENT) {
         put(turn.out, request.id, ack??)?;
         return Ok(Handled::Replied);
     }
     let (app, command) = (Arc::clone(turn.app), command.to_vec());
-    Ok(reply_off_thread(turn, request, MAX_TRANSACTION_RESULT_BYTES, move |out, id| {
+    Ok(reply_off_thread(turn, request, Spent::Steps, MAX_TRANSACTION_RESULT_BYTES, move |out, id| {
         let checked = ClientCommand::check(&command).map_err(|refused| Failure::of(&refused))?;
         let Some(transaction) = checked.reading_transaction() else { return Ok(()) };
-        match app.db.blocking().read_transaction(&transaction, MAX_COMMAND_STEPS) {
+        match app.db.blocking().read_transaction(&transaction, Budget::waiting(MAX_COMMAND_STEPS)) {
             Ok(ack) => put(out, id, ack??),
-            Err(Spent) => Err(app.db.blocking().transaction_too_expensive().into()),
+            Err(_) => Err(app.db.blocking().transaction_too_expensive().into()),
         }
     }))
 }

@@ -21,12 +21,12 @@ use std::{
 };
 
 use thalweg_redis::{
-    Command, Reply, Run,
+    Command, Read, Reply, Run,
     streams::block::{Blocked, Poll as Found},
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::budget::Spent;
+use thalweg_types::budget::Budget;
 use tokio::time::Instant;
 
 use super::{
@@ -41,6 +41,10 @@ use super::{
 /// may have expired, or a client of another protocol may have overwritten or removed it. Changes by Redis clients
 /// are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
+
+/// Budget of a look at the keys of a blocked read. It may wait for the disk, a few times, because nothing else would load
+/// the rows: the read would be tried again and again.
+const LOOK: Budget = Budget::ALONE;
 
 /// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.
 const MAX_STREAMS: usize = 256;
@@ -113,10 +117,13 @@ impl Session {
             (Database::Immediate(database), _) => {
                 database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
             }
-            (database, _) => match database.read_briefly(|read| thalweg_redis::run_read(read, command, arguments)) {
-                Ok(done) => done,
-                Err(Spent) => return self.read_long(command, arguments, false, Some(wait), out),
-            },
+            (database, _) => {
+                let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
+                match database.read_briefly(self.budget(), read) {
+                    Ok(done) => done,
+                    Err(spent) => return self.read_again(spent, command, arguments, false, Some(wait), out),
+                }
+            }
         };
         match done {
             Ok(Reply::NullArray) => self.begin_waiting(wait, out),
@@ -160,8 +167,8 @@ impl Session {
     /// Ends the client's blocked read with an error if its stream or its group no longer exists.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
-        let reply = match self.store().read_briefly(|read| wait.blocked.poll(read)) {
-            Ok(Ok(Found::Waiting | Found::Ready)) | Err(Spent) => return,
+        let reply = match self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)) {
+            Ok(Ok(Found::Waiting | Found::Ready)) | Err(_) => return,
             Ok(Ok(Found::Ended(reply))) => reply,
             Ok(Err(failure)) => Reply::Error(failure.0),
         };
@@ -174,7 +181,7 @@ impl Session {
         // The old notifications have fired; new ones cover all changes that the check below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
         // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long reads.
-        let found = self.store().read_briefly(|read| wait.blocked.poll(read)).unwrap_or(Ok(Found::Ready));
+        let found = self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)).unwrap_or(Ok(Found::Ready));
         if matches!(found, Ok(Found::Waiting)) {
             // The client stays blocked as before, so a concurrent `CLIENT UNBLOCK` still takes effect.
             self.blocked = Some(wait);

@@ -169,7 +169,7 @@ impl CacheView<'_> {
     #[inline]
     fn charge(&self, steps: u64) -> Result<(), StoreError> {
         if budget::charge(steps).is_break() {
-            return Err(StoreError::Failed(Box::new(Spent)));
+            return Err(StoreError::Failed(Box::new(Spent::Steps)));
         }
         let left = self.left.get();
         if left == u64::MAX {

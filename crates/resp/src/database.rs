@@ -7,10 +7,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
 use thalweg_engine::Origin;
 use thalweg_redis::{Read, Reply, StoreError};
-use thalweg_types::{
-    budget::{self, Spent},
-    steps::SHORT_READ,
-};
+use thalweg_types::budget::{Budget, Spent};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
@@ -81,16 +78,17 @@ impl Database {
         }
     }
 
-    /// Reads like [`read`](Self::read), but only for a short time, because the calling thread serves other clients.
+    /// Reads like [`read`](Self::read), but within a budget, because the calling thread serves other clients.
     ///
     /// # Errors
-    /// The read takes longer, so its result was dropped. The [readers](thalweg_serving::readers) must perform it.
+    /// The read has spent the budget, so its result was dropped. The [readers](thalweg_serving::readers) must perform it.
     #[inline]
     pub(crate) fn read_briefly<R>(
         &self,
+        budget: Budget,
         act: impl FnMut(&dyn Read) -> Result<R, StoreError>,
     ) -> Result<Result<R, Failure>, Spent> {
-        budget::within(SHORT_READ, || self.read(act))
+        budget.perform(|| self.read(act))
     }
 
     /// Calls `act` with a view of the database. May call `act` again with a newer view.

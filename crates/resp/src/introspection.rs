@@ -14,7 +14,7 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::{budget::Spent, limits::MAX_REDIS_PATTERN_BYTES};
+use thalweg_types::{budget::Budget, limits::MAX_REDIS_PATTERN_BYTES};
 
 use super::{bounds::PATTERN_TOO_LONG, metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
 
@@ -340,8 +340,8 @@ fn replication(_session: &Session, text: &mut String) {
 fn keyspace(session: &Session, text: &mut String) {
     for numbered in &session.resp.databases.list {
         // A database without exact counts is shown if it has few keys.
-        match numbered.database.read_briefly(|read| read.len()) {
-            Ok(Ok(0) | Err(_)) | Err(Spent) => {}
+        match numbered.database.read_briefly(Budget::ALONE, |read| read.len()) {
+            Ok(Ok(0) | Err(_)) | Err(_) => {}
             Ok(Ok(keys)) => {
                 let _ = write!(text, "db{}:keys={keys},expires=0,avg_ttl=0\r\n", numbered.number);
             }

@@ -50,13 +50,13 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
     let (runtime, seat) = threads.place();
-    let bulk = Arc::clone(seat.bulk());
+    let (bulk, load) = (Arc::clone(seat.bulk()), seat.load());
     let task = async move {
         let Ok(stream) = TcpStream::from_std(stream) else { return };
         let Ok(local) = stream.local_addr() else { return };
         let io = Channel::tcp(stream);
         let client = resp.clients.add(io.peer(), local, Instant::now());
-        let mut connection = Connection::new(Session::new(&resp, account, client), io, place, &bulk);
+        let mut connection = Connection::new(Session::new(&resp, account, client, load), io, place, &bulk);
         resp.metrics.connections.open();
         poll_fn(|cx| connection.poll(cx)).await;
         // The client leaves the table before the connection counts as closed.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use thalweg_redis::Reply;
-use thalweg_serving::{admission::Reservation, readers::PendingRead};
+use thalweg_serving::readers::PendingRead;
 
 use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wait::Wait};
 
@@ -13,8 +13,6 @@ pub(crate) struct LongRead {
     pub kind: LongReadKind,
     /// True if the client wants no reply.
     pub muted: bool,
-    /// Slot of the read under the limit `max_scans`.
-    pub _held: Reservation,
 }
 
 #[derive(Debug)]

@@ -1,14 +1,15 @@
-//! Reads that take longer than a serving thread may spend on one client.
+//! Reads that take longer than a serving thread may spend on one client, or that wait for the disk.
 //!
 //! Owns: the transfer of such a read to the [readers](thalweg_serving::readers), and its reply. Does not own: the
-//! decision that a read is long. Each read first runs on the serving thread with a small
-//! [budget](thalweg_types::budget) of steps. If the read spends it, the readers run it again from the beginning, over a
+//! decision that a read is long or cold. Each read first runs on the serving thread with a small
+//! [budget](thalweg_types::budget). If the read spends it, the readers run it again from the beginning, over a
 //! newer view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
 //! replies stay in the order of commands.
 //!
 //! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
 //!
-//! Limit: each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`.
+//! Limits: a session has at most one read with the readers. Each long read counts as a scan (`max_scans`). Beyond its share, a
+//! client gets the error `BUSY`. A read that only waits for the disk does not count.
 
 use std::{
     sync::Arc,
@@ -17,12 +18,15 @@ use std::{
 
 use thalweg_redis::{Command, Reply, StoreError, run_read, wire::Writer};
 use thalweg_serving::{
-    admission::{Reservation, Resource},
+    admission::Resource,
     limits::COUNTED_REPLY_BYTES,
     readers::{PendingRead, ReaderError},
 };
 use thalweg_transport::Outbox;
-use thalweg_types::limits::MAX_VALUE_BYTES;
+use thalweg_types::{
+    budget::{self, Spent},
+    limits::MAX_VALUE_BYTES,
+};
 
 use super::{
     burst::Slot,
@@ -46,10 +50,11 @@ const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
 impl Session {
-    /// Gives a command to the readers, because it has spent the budget of a read on this thread. `wait` begins if the
+    /// Gives a command to the readers, because it has `spent` the budget of a read on this thread. `wait` begins if the
     /// command is a blocking read that finds nothing.
-    pub(super) fn read_long(
+    pub(super) fn read_again(
         &mut self,
+        spent: Spent,
         command: &'static Command,
         arguments: &[&[u8]],
         is_scan: bool,
@@ -59,7 +64,7 @@ impl Session {
         let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
         let number = command.number_of(&slices(&arguments));
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        self.run_long(number, wait, out, move || {
+        self.run_again(spent, number, wait, out, move || {
             let arguments = slices(&arguments);
             let reply = resp.databases.list[database].database.read(|read| run_read(read, command, &arguments))?;
             Ok(if is_scan { resp.cursors.translate(reply) } else { reply })
@@ -82,7 +87,7 @@ impl Session {
         let mut commands = Commands::default();
         commands.push(command, arguments.iter().copied());
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        self.run_long(command.number_of(arguments), None, out, move || {
+        self.run_again(Spent::Steps, command.number_of(arguments), None, out, move || {
             let mut reply = Ok(Reply::Null);
             commands.each(|command, arguments| {
                 if let Database::Immediate(cache) = &resp.databases.list[database].database {
@@ -94,17 +99,16 @@ impl Session {
     }
 
     /// Gives work with one reply to the readers. `wait` begins if the command is a blocking read that finds nothing.
-    pub(super) fn run_long(
+    pub(super) fn run_again(
         &mut self,
+        spent: Spent,
         number: usize,
         wait: Option<Box<Wait>>,
         out: &mut Outbox,
-        work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
+        mut work: impl FnMut() -> Result<Reply, Failure> + Send + 'static,
     ) -> CommandProgress {
-        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
         let protocol = self.protocol;
-        // The size of the reply is unknown.
-        let reply = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+        let reply = self.give(spent, MAX_VALUE_BYTES, move || {
             Ok(match work()? {
                 reply @ (Reply::Ok | Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Bulk(_)) => {
                     LongReply::Reply(reply)
@@ -117,51 +121,78 @@ impl Session {
                 }
             })
         });
-        self.begin_long(LongReadKind::Command { number, wait, reply }, held)
+        self.begin_long(reply, |reply| LongReadKind::Command { number, wait, reply }, out)
     }
 
     /// Gives a transaction that only reads to the readers.
-    pub(super) fn read_long_transaction(
+    pub(super) fn read_transaction_again(
         &mut self,
+        spent: Spent,
         keys: Commands,
         slots: Vec<Slot>,
         watched: Vec<Watched>,
         out: &mut Outbox,
     ) -> CommandProgress {
-        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        let outcome = self.resp.app.readers.run(&self.account, MAX_VALUE_BYTES, move || {
+        let outcome = self.give(spent, MAX_VALUE_BYTES, move || {
             resp.databases.list[database].database.read(|read| read_all(read, &keys, &watched))
         });
-        self.begin_long(LongReadKind::Transaction { slots, outcome }, held)
+        self.begin_long(outcome, |outcome| LongReadKind::Transaction { slots, outcome }, out)
     }
 
-    /// Gives a `WATCH` of many keys to the readers.
-    pub(super) fn watch_long(&mut self, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
-        let Some(held) = self.account.take(Resource::Scans, 1) else { return self.fail(TOO_MANY, out) };
+    /// Gives a `WATCH` of many or cold keys to the readers.
+    pub(super) fn watch_again(&mut self, spent: Spent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        let watched = self.resp.app.readers.run(&self.account, 0, move || {
+        let watched = self.give(spent, 0, move || {
             let keys = slices(&keys);
             resp.databases.list[database].database.read(|read| Watch::all(read, database, &keys))
         });
-        self.begin_long(LongReadKind::Watch { watched }, held)
+        self.begin_long(watched, |watched| LongReadKind::Watch { watched }, out)
     }
 
     /// Gives the comparison of watched keys of other databases to the readers. `EXEC` continues after it.
-    pub(super) fn compare_long(&mut self, watched: Vec<Watch>, out: &mut Outbox) -> CommandProgress {
-        let Some(held) = self.account.take(Resource::Scans, 1) else {
-            self.end_transaction();
-            return self.fail(TOO_MANY, out);
-        };
+    pub(super) fn compare_again(&mut self, spent: Spent, watched: Vec<Watch>, out: &mut Outbox) -> CommandProgress {
         let resp = Arc::clone(&self.resp);
         let compare = move || are_unchanged_elsewhere(&resp.databases, watched.iter());
-        let unchanged = self.resp.app.readers.run(&self.account, 0, compare);
-        self.begin_long(LongReadKind::Exec { unchanged }, held)
+        let unchanged = self.give(spent, 0, compare);
+        if unchanged.is_none() {
+            self.end_transaction();
+        }
+        self.begin_long(unchanged, |unchanged| LongReadKind::Exec { unchanged }, out)
     }
 
-    fn begin_long(&mut self, kind: LongReadKind, held: Reservation) -> CommandProgress {
-        self.reading = Some(Box::new(LongRead { kind, muted: self.muted, _held: held }));
+    /// Gives a read to the readers. Returns `None` if it is a long read and the client has its share of these.
+    fn give<T: Send + 'static>(
+        &self,
+        spent: Spent,
+        bytes: usize,
+        mut read: impl FnMut() -> Result<T, Failure> + Send + 'static,
+    ) -> Option<PendingRead<Result<T, Failure>>> {
+        let mut held = None;
+        if spent == Spent::Steps {
+            held = Some(self.account.take(Resource::Scans, 1)?);
+        }
+        let account = Arc::clone(&self.account);
+        Some(self.resp.app.readers.run_again(spent, &self.account, bytes, move || {
+            // A cold read has a budget. Without one, it continues as a long read.
+            if held.is_none() && !budget::is_bounded() {
+                let Some(slot) = account.take(Resource::Scans, 1) else { return Err(Failure(TOO_MANY.into())) };
+                held = Some(slot);
+            }
+            read()
+        }))
+    }
+
+    /// Waits for a read that was given to the readers, or replies that it was not.
+    fn begin_long<T>(
+        &mut self,
+        read: Option<PendingRead<T>>,
+        kind: impl FnOnce(PendingRead<T>) -> LongReadKind,
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let Some(read) = read else { return self.fail(TOO_MANY, out) };
+        self.reading = Some(Box::new(LongRead { kind: kind(read), muted: self.muted }));
         CommandProgress::Done
     }
 

@@ -19,7 +19,7 @@ use std::{
 };
 
 use thalweg_redis::{
-    Command, Reply, Run,
+    Command, Read, Reply, Run,
     table::full_names,
     wire::{Input, Protocol, Request, Trust, Writer},
 };
@@ -29,9 +29,10 @@ use thalweg_serving::{
     cluster::{Cluster, ConnectionBarrier, Gate},
     limits::{COUNTED_REPLY_BYTES, DEFAULT_WAIT, OUTBOX_BYTES},
     served_socket::ServedSocket,
+    threads::ThreadLoad,
 };
 use thalweg_transport::Outbox;
-use thalweg_types::{budget::Spent, limits::MAX_VALUE_BYTES};
+use thalweg_types::{budget::Budget, limits::MAX_VALUE_BYTES};
 use tokio::time::Sleep;
 
 use super::{
@@ -85,6 +86,8 @@ pub(crate) struct Session {
     pub(super) registered: Registered,
     /// Account of the connection, which holds its shares of the server's resources.
     pub account: Arc<Account>,
+    /// Number of connections of the session's thread.
+    load: ThreadLoad,
     /// RESP version of the client.
     pub protocol: Protocol,
     /// Index of the selected database.
@@ -163,12 +166,13 @@ impl std::fmt::Debug for PendingBurst {
 
 impl Session {
     /// Creates the session of a new client.
-    pub(crate) fn new(resp: &Arc<Resp>, account: Arc<Account>, registered: Registered) -> Self {
+    pub(crate) fn new(resp: &Arc<Resp>, account: Arc<Account>, registered: Registered, load: ThreadLoad) -> Self {
         Self {
             trust: resp.first_trust(),
             resp: Arc::clone(resp),
             registered,
             account,
+            load,
             auth_wait: None,
             may_authenticate: false,
             protocol: Protocol::Resp2,
@@ -498,10 +502,13 @@ impl Session {
             (Database::Batched(_), _) if !self.burst.is_empty() => {
                 return self.join(command, arguments, is_scan, out);
             }
-            (database, _) => match database.read_briefly(|read| thalweg_redis::run_read(read, command, arguments)) {
-                Ok(reply) => reply,
-                Err(Spent) => return self.read_long(command, arguments, is_scan, None, out),
-            },
+            (database, _) => {
+                let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
+                match database.read_briefly(self.budget(), read) {
+                    Ok(reply) => reply,
+                    Err(spent) => return self.read_again(spent, command, arguments, is_scan, None, out),
+                }
+            }
         };
         match reply {
             Ok(reply) if is_read && !self.has_room_for(&reply) => {
@@ -518,6 +525,13 @@ impl Session {
             }
         }
         CommandProgress::Done
+    }
+
+    /// Returns the budget of a read on this thread. A read of the thread's only client may wait for the disk: this is faster
+    /// than a transfer to another thread, and delays nobody else.
+    #[inline]
+    pub(super) fn budget(&self) -> Budget {
+        if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }
     }
 
     /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then

@@ -16,7 +16,7 @@ use thalweg_redis::{
 use thalweg_serving::{admission::Resource, aside, limits::OWN_BODY_BYTES};
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::{self, Spent},
+    budget,
     limits::{MAX_REDIS_PATTERN_BYTES, MAX_REDIS_REPLY_BYTES, MAX_REDIS_VIEW_COMPARISONS, REDIS_REPLY_ITEM_BYTES},
     steps::{self, READ, ROW, SHORT_READ},
 };
@@ -215,11 +215,11 @@ impl Session {
         match budget::within(SHORT_READ, || report(&self.resp.subscriptions, arguments)) {
             Ok(reply) if self.has_room_for(&reply) => self.answer(&reply, out),
             Ok(_) => self.error(NO_REPLY_ROOM, out),
-            Err(Spent) if self.is_executing => self.error(TOO_LONG_TO_EXECUTE, out),
-            Err(Spent) => {
+            Err(_) if self.is_executing => self.error(TOO_LONG_TO_EXECUTE, out),
+            Err(spent) => {
                 let (resp, number) = (Arc::clone(&self.resp), command.number_of(arguments));
                 let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
-                return self.run_long(number, None, out, move || {
+                return self.run_again(spent, number, None, out, move || {
                     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &**argument).collect();
                     Ok(report(&resp.subscriptions, &arguments))
                 });

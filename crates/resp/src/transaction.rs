@@ -20,9 +20,8 @@ use std::sync::atomic::Ordering;
 use thalweg_redis::{Command, Read, Reply, Run, StoreError};
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::{self, Spent},
+    budget::Spent,
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
-    steps::SHORT_READ,
 };
 
 use super::{
@@ -174,9 +173,9 @@ impl Session {
             return self.fail("ERR all watched keys together have at most 1 MiB: UNWATCH some", out);
         }
         let database = self.database;
-        match self.store().read_briefly(|read| Watch::all(read, database, keys)) {
+        match self.store().read_briefly(self.budget(), |read| Watch::all(read, database, keys)) {
             Ok(watched) => self.watching(watched, out),
-            Err(Spent) => return self.watch_long(keys, out),
+            Err(spent) => return self.watch_again(spent, keys, out),
         }
         CommandProgress::Done
     }
@@ -218,11 +217,11 @@ impl Session {
             return flow;
         }
         let elsewhere = || self.watched.iter().filter(|watch| watch.database != self.database);
-        match budget::within(SHORT_READ, || are_unchanged_elsewhere(&self.resp.databases, elsewhere())) {
+        match self.budget().perform(|| are_unchanged_elsewhere(&self.resp.databases, elsewhere())) {
             Ok(unchanged) => self.exec_unless_changed(unchanged, out),
-            Err(Spent) => {
+            Err(spent) => {
                 let watched = elsewhere().cloned().collect();
-                self.compare_long(watched, out)
+                self.compare_again(spent, watched, out)
             }
         }
     }
@@ -258,7 +257,7 @@ impl Session {
         }
         let outcome = match self.exec_immediate(&plan.keys, &watched) {
             Ok(outcome) => outcome,
-            Err(Spent) => return self.read_long_transaction(plan.keys, plan.slots, watched, out),
+            Err(spent) => return self.read_transaction_again(spent, plan.keys, plan.slots, watched, out),
         };
         let muted = self.muted;
         self.write_slots(plan.slots, Vec::new(), outcome, out);
@@ -336,7 +335,7 @@ impl Session {
                 });
                 Ok(outcome.map_err(Failure::from))
             }
-            database => database.read_briefly(|read| read_all(read, keys, watched)),
+            database => database.read_briefly(self.budget(), |read| read_all(read, keys, watched)),
         }
     }
 }

@@ -27,7 +27,7 @@ use thalweg_serving::{
     app::App,
     cluster::{Cluster, NodeAddresses},
     config::{Config, ConfigError, NativeAddress, RespAddress},
-    metrics::{Caches, ClusterCollector, Groups, Node, Shares, Subjects},
+    metrics::{Caches, ClusterCollector, Groups, Node, Reads, Shares, Subjects},
     threads::Threads,
 };
 
@@ -324,6 +324,7 @@ fn collectors(
     });
     let mut all: Vec<Box<dyn Collector>> = vec![
         Box::new(Node(db.clone())),
+        Box::new(Reads(Arc::clone(&app.readers))),
         Box::new(native::metrics::NativeCollector(Arc::clone(native))),
         Box::new(resp::metrics::RespCollector(Arc::clone(resp))),
         Box::new(Groups(db.clone())),

@@ -55,8 +55,8 @@ pub struct App {
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
     pub sole_client: SoleClientMode,
-    /// Threads for long reads of all protocols.
-    pub readers: Readers,
+    /// Threads for long and cold reads of all protocols.
+    pub readers: Arc<Readers>,
     /// Rounds of bulk output of the connections that share the async runtime: HTTP, and the native protocol over TLS and
     /// QUIC. Threads of other connections have [rounds](crate::threads::ThreadSlot::bulk) of their own.
     pub bulk: Arc<BulkTurns>,
@@ -100,7 +100,7 @@ impl App {
             admission,
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
-            readers: Readers::with_bytes(config.reading_bytes()),
+            readers: Arc::new(Readers::with_bytes(config.reading_bytes())),
             bulk: BulkTurns::new(&Arc::default()),
             stopping,
             views,

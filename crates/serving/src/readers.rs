@@ -1,99 +1,107 @@
-//! Threads for long reads, with a fair queue in front of them.
+//! Threads for reads that a serving thread must not perform itself: those that take long, and those that wait for the disk.
 //!
-//! Owns: a fixed number of threads, the queue of the reads that wait for them, and the bytes that running reads may
-//! request. Does not own: the decision that a read is long. A handler first tries a read on its serving thread with a
-//! small [budget](thalweg_types::budget), or knows beforehand that the read may be long or wait for the disk.
+//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision that a read is not
+//! for the serving thread. A handler first tries a read there with a small [budget](thalweg_types::budget), or knows
+//! beforehand that the read may be long.
 //!
 //! ```text
-//! address A: connection 1: read read read      next: A1, B4, A2, B4, A1, ...
-//!            connection 2: read
-//! address B: connection 4: read read
+//!                       ┌─ long ──────────────────────────► long: one thread for each processor
+//! budget is spent by ───┤                                     ▲
+//!                       └─ a wait for the disk ─► cold: many threads, each read with the same small budget of steps
 //! ```
-//! The queue serves client addresses in turn, and for each address its connections in turn. All threads but one may work
-//! for the same address, so the reads of another address never wait until a long read has ended.
+//! A cold read costs little processor time, but it waits, so many of them are in progress at a time: a disk answers 32
+//! reads at once about five times as fast as one after the other. If a cold read turns out to be long, it starts again on
+//! the threads for long reads. Reads of one block by several clients join by themselves: the kernel reads a page once, and
+//! a read that begins later finds the block in the cache.
 //!
-//! The queue has no bound of its own: each read belongs to a request, a scan, a tail or a connection, which counts in its
-//! own bound, and a read leaves the queue when the future that waits for it is dropped.
+//! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but one
+//! may work for the same address, so the reads of another address never wait until a long read has ended.
+//!
+//! The queues have no bound of their own: each read belongs to a request, a scan, a tail or a connection, which counts in
+//! its own bound, and a read leaves the queue when the future that waits for it is dropped.
 //!
 //! Invariant: each read is performed, or dropped because its future was dropped, or its future gets an error.
 
+mod pool;
+
 use std::{
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
-    thread::{self, JoinHandle},
+    thread,
+    time::Instant,
 };
 
-use thalweg_types::{Action, classified};
+use thalweg_types::budget::{Budget, Spent};
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Account,
-    fair_queue::{FairQueue, Place},
-    limits::{MAX_READER_THREADS, MAX_READING_BYTES},
+    fair_queue::Place,
+    limits::{MAX_COLD_READ_THREADS, MAX_READER_THREADS, MAX_READING_BYTES},
 };
+pub use pool::ReaderError;
+use pool::{Job, Pool};
 
-/// Error of a read that was given to the readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReaderError {
-    /// The read panicked.
-    #[error("the read failed inside the server: see the server's log")]
-    Panicked,
-    /// The server stopped before the read began.
-    #[error("the server is stopping: connect again and repeat the read")]
-    Stopping,
-    /// The system provides no thread for reads.
-    #[error("the server can start no thread for the read: retry later")]
-    NoThread,
-}
-
-classified!(ReaderError {
-    Self::Panicked => "internal", Action::Stop;
-    Self::Stopping => "stopping", Action::Retry;
-    Self::NoThread => "overloaded", Action::Retry;
-});
-
-/// The threads that perform long reads, and the queue of reads that wait for them. See the [module](self).
+/// The threads that perform reads for the serving threads, and the queues of reads that wait for them. See the
+/// [module](self).
 #[derive(Debug)]
 pub struct Readers {
-    shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pools: Arc<Pools>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    max_threads: usize,
-    /// Maximum number of bytes that running reads may request together.
-    max_bytes: u64,
-    state: Mutex<State>,
-    /// Signalled when a read may begin, and when the threads must end.
-    changed: Condvar,
+struct Pools {
+    long: Pool,
+    cold: Pool,
+    next_ticket: AtomicU64,
+    figures: [Arc<Counts>; 2],
 }
 
+/// Counts of the reads of one kind that have a result.
 #[derive(Debug, Default)]
-struct State {
-    queue: FairQueue<Job>,
-    started: usize,
-    /// Number of threads that wait for a read, or were woken for one and have not taken it yet.
-    waiting: usize,
-    running_bytes: u64,
-    next_ticket: u64,
-    is_stopped: bool,
+struct Counts {
+    done: AtomicU64,
+    /// Sum of the times of these reads, from the transfer to the result, in microseconds.
+    micros: AtomicU64,
 }
 
-/// A read that waits for a thread.
-struct Job {
-    read: Box<dyn FnOnce() + Send>,
-    bytes: u64,
-    /// Keeps the address of the account, which identifies the connection, from being used again.
-    account: Arc<Account>,
+/// Figures about the reads that were given to threads of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadFigures {
+    /// Number of reads that wait for a thread.
+    pub queued: usize,
+    /// Number of reads that have a result.
+    pub done: u64,
+    /// Sum of the times of these reads, from the transfer to the result, in microseconds. A cold read that continued as a
+    /// long one counts as a cold one.
+    pub micros: u64,
 }
 
-impl fmt::Debug for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("bytes", &self.bytes).finish_non_exhaustive()
+/// Kind of threads for reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadKind {
+    /// Threads for reads that take long.
+    Long,
+    /// Threads for short reads that wait for the disk.
+    Cold,
+}
+
+impl ReadKind {
+    /// All kinds of threads for reads.
+    pub const ALL: [Self; 2] = [Self::Long, Self::Cold];
+
+    /// Name of the kind in the metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Long => "long",
+            Self::Cold => "cold",
+        }
     }
 }
 
@@ -104,25 +112,28 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// Creates readers with up to `max_threads` threads. A thread starts when a read needs it.
+    /// Creates readers with up to `max_threads` threads of each kind. A thread starts when a read needs it.
     #[must_use]
     pub fn new(max_threads: usize) -> Self {
-        Self::bounded(max_threads, MAX_READING_BYTES.into())
+        Self::bounded(max_threads, max_threads, MAX_READING_BYTES.into())
     }
 
-    /// Creates readers whose running reads request at most `max_bytes` bytes together, with a thread for each processor.
+    /// Creates readers whose running long reads request at most `max_bytes` bytes together, with a thread for each
+    /// processor for them.
     #[must_use]
     pub fn with_bytes(max_bytes: u64) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self::bounded(cores.clamp(2, MAX_READER_THREADS), max_bytes)
+        Self::bounded(cores.clamp(2, MAX_READER_THREADS), MAX_COLD_READ_THREADS, max_bytes)
     }
 
-    fn bounded(max_threads: usize, max_bytes: u64) -> Self {
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { max_threads, max_bytes, state, changed }), threads: Mutex::default() }
+    fn bounded(max_long: usize, max_cold: usize, max_bytes: u64) -> Self {
+        let long = Pool::new("thalweg-read", max_long, max_bytes);
+        // The budget of a cold read bounds its bytes.
+        let cold = Pool::new("thalweg-cold", max_cold, u64::MAX);
+        Self { pools: Arc::new(Pools { long, cold, next_ticket: AtomicU64::new(0), figures: Default::default() }) }
     }
 
-    /// Queues a read of the client of `account`, which requests about `bytes` bytes of memory. The returned future
+    /// Queues a long read of the client of `account`, which requests about `bytes` bytes of memory. The returned future
     /// completes with the result; dropping it removes a read that has not begun.
     pub fn run<T: Send + 'static>(
         &self,
@@ -130,135 +141,148 @@ impl Readers {
         bytes: usize,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> PendingRead<T> {
-        let (sender, result) = oneshot::channel();
-        let read = Box::new(move || {
-            if sender.is_closed() {
+        let (answer, result) = self.begin(ReadKind::Long);
+        let place = self.pools.place(account);
+        let queued = self.pools.long.push(place, long_job(answer, account, bytes, read));
+        self.pending(place, result, queued)
+    }
+
+    /// Queues a read that has `spent` its budget on a serving thread. If it needs the disk, it waits on one of the many
+    /// threads for that, and continues as a long read if it takes more than [`Budget::COLD`] there; `read` is then called
+    /// a second time. Only a long read requests its `bytes`.
+    pub fn run_again<T: Send + 'static>(
+        &self,
+        spent: Spent,
+        account: &Arc<Account>,
+        bytes: usize,
+        mut read: impl FnMut() -> T + Send + 'static,
+    ) -> PendingRead<T> {
+        if spent == Spent::Steps {
+            return self.run(account, bytes, read);
+        }
+        let (answer, result) = self.begin(ReadKind::Cold);
+        let place = self.pools.place(account);
+        let (pools, owner) = (Arc::downgrade(&self.pools), Arc::clone(account));
+        let cold = Box::new(move || {
+            if answer.is_unwanted() {
                 return;
             }
-            let done = catch_unwind(AssertUnwindSafe(read)).map_err(|_| {
-                tracing::error!("a read panicked on a thread for long reads");
-                ReaderError::Panicked
-            });
-            // The receiver is gone if the client is.
-            let _ = sender.send(done);
+            match caught(|| Budget::COLD.perform(&mut read)) {
+                Ok(Ok(result)) => answer.send(Ok(result)),
+                Err(error) => answer.send(Err(error)),
+                Ok(Err(_)) => {
+                    // The readers are dropped only when the server is.
+                    let Some(pools) = pools.upgrade() else { return };
+                    // A rejected job is dropped with its sender, so its future ends with the error `Stopping`.
+                    let _ = pools.long.push(place, long_job(answer, &owner, bytes, read));
+                }
+            }
         });
-        let bytes = (bytes as u64).min(self.shared.max_bytes);
-        let mut place = Place { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket: 0 };
-        let mut state = self.shared.lock();
-        if state.is_stopped {
-            return PendingRead::failed(ReaderError::Stopping);
-        }
-        if state.queue.len() >= state.waiting
-            && state.started < self.shared.max_threads
-            && !self.start_thread(&mut state)
-            && state.started == 0
-        {
-            return PendingRead::failed(ReaderError::NoThread);
-        }
-        state.next_ticket += 1;
-        place.ticket = state.next_ticket;
-        state.queue.push(place, Job { read, bytes, account: Arc::clone(account) });
-        drop(state);
-        self.shared.changed.notify_one();
-        let queued = QueuedRead { shared: Arc::clone(&self.shared), place };
-        PendingRead { result: Some(result), queued: Some(queued), error: ReaderError::Stopping }
+        let queued = self.pools.cold.push(place, Job { read: cold, bytes: 0, account: Arc::clone(account) });
+        self.pending(place, result, queued)
     }
 
-    fn start_thread(&self, state: &mut State) -> bool {
-        let shared = Arc::clone(&self.shared);
-        let thread = thread::Builder::new().name("thalweg-read".to_owned()).spawn(move || work(&shared));
-        let started = thread.map(|thread| lock(&self.threads).push(thread));
-        state.started += usize::from(started.is_ok());
-        started.is_ok()
+    fn begin<T>(&self, kind: ReadKind) -> (Answer<T>, oneshot::Receiver<Result<T, ReaderError>>) {
+        let (sender, result) = oneshot::channel();
+        (Answer { sender, counts: Arc::clone(&self.pools.figures[kind as usize]), begun: Instant::now() }, result)
     }
 
-    /// Number of reads that wait for a thread.
+    fn pending<T>(
+        &self,
+        place: Place,
+        result: oneshot::Receiver<Result<T, ReaderError>>,
+        queued: Result<(), ReaderError>,
+    ) -> PendingRead<T> {
+        match queued {
+            Ok(()) => {
+                let queued = Some((Arc::clone(&self.pools), place));
+                PendingRead { result: Some(result), queued, error: ReaderError::Stopping }
+            }
+            Err(error) => PendingRead { result: None, queued: None, error },
+        }
+    }
+
+    /// Returns the figures about the reads that were given to threads of this kind.
     #[must_use]
-    pub fn queued(&self) -> usize {
-        self.shared.lock().queue.len()
+    pub fn figures(&self, kind: ReadKind) -> ReadFigures {
+        let pool = match kind {
+            ReadKind::Long => &self.pools.long,
+            ReadKind::Cold => &self.pools.cold,
+        };
+        let counts = &self.pools.figures[kind as usize];
+        let (done, micros) = (counts.done.load(Relaxed), counts.micros.load(Relaxed));
+        ReadFigures { queued: pool.queued(), done, micros }
     }
 
     /// Ends the threads: drops all reads that have not begun, and waits for those that have.
     pub fn stop(&self) {
-        self.end();
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // Panics of reads are caught, so a thread that panicked was stopped by a fault of this module.
-            if thread.join().is_err() {
-                tracing::error!("a thread for long reads panicked");
-            }
-        }
-    }
-
-    fn end(&self) {
-        let mut state = self.shared.lock();
-        state.is_stopped = true;
-        let dropped = state.queue.clear();
-        drop(state);
-        self.shared.changed.notify_all();
-        // Futures that wait for these reads may drop other reads, which takes the lock.
-        drop(dropped);
+        self.pools.end();
+        self.pools.cold.join();
+        self.pools.long.join();
     }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
         // The last reference may be dropped by a read on one of the threads, so they are not joined.
-        self.end();
+        self.pools.end();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+impl Pools {
+    /// Returns the place of a new read in the queues.
+    fn place(&self, account: &Arc<Account>) -> Place {
+        let ticket = self.next_ticket.fetch_add(1, Relaxed);
+        Place { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket }
+    }
+
+    fn end(&self) {
+        // The order matters to a caller that sees a cold read end: no long read begins after that.
+        self.long.end();
+        self.cold.end();
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code of a client runs under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Sender of the result of a read.
+struct Answer<T> {
+    sender: oneshot::Sender<Result<T, ReaderError>>,
+    counts: Arc<Counts>,
+    begun: Instant,
 }
 
-impl State {
-    /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
-    /// it wait, too, so that small reads do not overtake it for ever.
-    fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(Place, Job)> {
-        let free = max_bytes.saturating_sub(self.running_bytes);
-        let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;
-        self.running_bytes += job.bytes;
-        Some((place, job))
+impl<T> Answer<T> {
+    /// Returns true if the future that waits for the read was dropped.
+    fn is_unwanted(&self) -> bool {
+        self.sender.is_closed()
     }
 
-    fn finished(&mut self, place: Place, bytes: u64) {
-        self.running_bytes -= bytes;
-        self.queue.finished(place.address);
+    fn send(self, result: Result<T, ReaderError>) {
+        self.counts.done.fetch_add(1, Relaxed);
+        self.counts.micros.fetch_add(self.begun.elapsed().as_micros() as u64, Relaxed);
+        // The receiver is gone if the client is.
+        let _ = self.sender.send(result);
     }
 }
 
-/// Performs reads until the readers stop.
-fn work(shared: &Shared) {
-    let max_of_address = (shared.max_threads - 1).max(1);
-    let mut state = shared.lock();
-    loop {
-        if state.is_stopped {
-            return;
+fn long_job<T: Send + 'static>(
+    answer: Answer<T>,
+    account: &Arc<Account>,
+    bytes: usize,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Job {
+    let read = Box::new(move || {
+        if !answer.is_unwanted() {
+            answer.send(caught(read));
         }
-        let Some((place, Job { read, bytes, account })) = state.take(max_of_address, shared.max_bytes) else {
-            state.waiting += 1;
-            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
-            continue;
-        };
-        drop(state);
-        read();
-        // Dropped without the lock, because it may be the last reference to the connection's account.
-        drop(account);
-        state = shared.lock();
-        state.finished(place, bytes);
-        // The end of a read may permit more reads than the one that this thread takes next.
-        if state.queue.len() > 0 {
-            shared.changed.notify_one();
-        }
-    }
+    });
+    Job { read, bytes: bytes as u64, account: Arc::clone(account) }
+}
+
+fn caught<T>(read: impl FnOnce() -> T) -> Result<T, ReaderError> {
+    catch_unwind(AssertUnwindSafe(read)).map_err(|_| {
+        tracing::error!("a read panicked on a thread for reads");
+        ReaderError::Panicked
+    })
 }
 
 /// Future of a read that was given to the readers. See [`Readers::run`].
@@ -266,15 +290,10 @@ fn work(shared: &Shared) {
 pub struct PendingRead<T> {
     /// `None` if the read was rejected with `error`.
     result: Option<oneshot::Receiver<Result<T, ReaderError>>>,
-    queued: Option<QueuedRead>,
+    /// Place of the read in the queues; `None` once it has left them.
+    queued: Option<(Arc<Pools>, Place)>,
     /// Error if the read is dropped without a result.
     error: ReaderError,
-}
-
-impl<T> PendingRead<T> {
-    fn failed(error: ReaderError) -> Self {
-        Self { result: None, queued: None, error }
-    }
 }
 
 impl<T> Future for PendingRead<T> {
@@ -284,23 +303,18 @@ impl<T> Future for PendingRead<T> {
         let error = self.error;
         let Some(result) = &mut self.result else { return Poll::Ready(Err(error)) };
         let result = std::task::ready!(Pin::new(result).poll(cx));
+        // The read has left the queues.
         self.queued = None;
         Poll::Ready(result.unwrap_or(Err(error)))
     }
 }
 
-/// Removes a read from the queue when the future that waits for it is dropped, if the read has not begun.
-#[derive(Debug)]
-struct QueuedRead {
-    shared: Arc<Shared>,
-    place: Place,
-}
-
-impl Drop for QueuedRead {
+impl<T> Drop for PendingRead<T> {
     fn drop(&mut self) {
-        let removed = self.shared.lock().queue.remove(self.place);
-        // Dropped without the lock, because the read may hold other reads.
-        drop(removed);
+        if let Some((pools, place)) = self.queued.take() {
+            pools.cold.remove(place);
+            pools.long.remove(place);
+        }
     }
 }
 

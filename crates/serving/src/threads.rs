@@ -55,7 +55,26 @@ pub struct ThreadSlot {
     bulk: Arc<BulkTurns>,
 }
 
+/// Number of connections of a serving thread.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadLoad(Arc<AtomicUsize>);
+
+impl ThreadLoad {
+    /// Returns true if the thread serves only one connection, so that a short wait on it delays nobody else.
+    #[inline]
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
 impl ThreadSlot {
+    /// Returns the number of connections of the slot's thread.
+    #[must_use]
+    pub fn load(&self) -> ThreadLoad {
+        ThreadLoad(Arc::clone(&self.connections))
+    }
+
     /// Returns the rounds of bulk output of the slot's thread.
     #[must_use]
     pub fn bulk(&self) -> &Arc<BulkTurns> {
@@ -155,8 +174,12 @@ mod tests {
         let threads = Threads::start("test", 3, &Arc::default(), || async {}).unwrap();
         let places: Vec<_> = (0..6).map(|_| threads.place().1).collect();
         assert!(threads.workers.iter().all(|worker| worker.connections.load(Ordering::Relaxed) == 2));
+        let load = places[0].load();
+        assert!(!load.is_single());
         drop(places);
-        let (runtime, _place) = threads.place();
+        assert!(!load.is_single(), "the thread has no connection");
+        let (runtime, place) = threads.place();
+        assert!(place.load().is_single());
         let left = runtime.spawn(std::future::pending::<()>());
         drop(threads);
         assert!(left.await.unwrap_err().is_cancelled());

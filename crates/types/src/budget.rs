@@ -1,48 +1,142 @@
 //! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
 //!
-//! Owns: the remaining steps of the thread's current read. A thread that serves many clients begins each read with a
-//! small budget. A read that spends it is abandoned, and another thread performs it again without a budget. Does not
-//! own: the prices, or the budget of a command in the log, which is part of the state machine.
+//! Owns: the remaining steps of the thread's current read, and the rule for files that are not in memory. A thread that
+//! serves many clients begins each read with a small [`Budget`]. A read that spends it, or that would have to wait for the
+//! disk, is abandoned, and another thread performs it again. Does not own: the prices, the other threads, or the budget of a
+//! command in the log, which is part of the state machine.
 //!
 //! Each layer charges the work that it sees: rows that a scan examines, hidden or not, deleted rows that a backend
-//! passes, bytes of values, comparisons of patterns. The budget is a property of the thread and not an argument, because
-//! reads pass through interfaces of several crates, and most callers have none. Without a budget, a charge costs a load
-//! and a comparison.
+//! passes, bytes of values, comparisons of patterns. Layers that read files do this through [`read_file`]. The budget is a
+//! property of the thread and not an argument, because reads pass through interfaces of several crates, and most callers
+//! have none. Without a budget, a charge costs a load and a comparison.
 //!
-//! Invariant: after the budget is spent, loops end early, so the result of the read is meaningless. [`within`] drops it.
+//! Invariant: after the budget is spent, loops end early, so the result of the read is meaningless. [`Budget::perform`]
+//! drops it.
 
 use std::{cell::Cell, ops::ControlFlow};
+
+use crate::steps::{DISK_READ, SHORT_READ};
 
 /// Value of [`LEFT`] on a thread without a budget.
 const UNLIMITED: u64 = u64::MAX;
 
 thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(UNLIMITED) };
+    static DISK: Cell<DiskRule> = const { Cell::new(DiskRule::Wait) };
+}
+
+/// Rule for a read that needs bytes of a file which are not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DiskRule {
+    /// The read waits for the disk.
+    Wait,
+    /// The read waits for the disk, and each wait costs [`DISK_READ`] steps.
+    Charge,
+    /// The read ends with [`Spent::Disk`].
+    Refuse,
+    /// A read has ended for this reason.
+    Refused,
 }
 
 /// Error of a read that has spent its budget. The read has changed nothing and may be performed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the read takes too long for the thread that began it")]
-pub struct Spent;
+pub enum Spent {
+    /// The read took all its steps.
+    #[error("the read takes too long for the thread that began it")]
+    Steps,
+    /// The read needs bytes that are not in memory.
+    #[error("the read must wait for the disk, and the thread that began it must not")]
+    Disk,
+}
+
+/// Work that a read may cause on its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    steps: u64,
+    disk: DiskRule,
+}
+
+impl Budget {
+    /// Budget of a short read on a thread that serves other clients, too: it reads only what is in memory.
+    pub const RESIDENT: Self = Self::resident(SHORT_READ);
+    /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few times.
+    pub const ALONE: Self = Self::alone(SHORT_READ);
+    /// Budget of a short read on a thread that may wait for the disk.
+    pub const COLD: Self = Self::waiting(SHORT_READ);
+
+    /// Creates a budget of `steps` steps for a read that must not wait for the disk.
+    #[must_use]
+    pub const fn resident(steps: u64) -> Self {
+        Self { steps, disk: DiskRule::Refuse }
+    }
+
+    /// Creates a budget of `steps` steps for a read that may wait for the disk, which costs steps.
+    #[must_use]
+    pub const fn alone(steps: u64) -> Self {
+        Self { steps, disk: DiskRule::Charge }
+    }
+
+    /// Creates a budget of `steps` steps for a read that may wait for the disk as often as it needs.
+    #[must_use]
+    pub const fn waiting(steps: u64) -> Self {
+        Self { steps, disk: DiskRule::Wait }
+    }
+
+    /// Performs a read within the budget.
+    ///
+    /// # Errors
+    /// The read has spent the budget, so its result was dropped.
+    #[inline]
+    pub fn perform<T>(self, read: impl FnOnce() -> T) -> Result<T, Spent> {
+        let _restore = Restore(LEFT.replace(self.steps.min(UNLIMITED - 1)), DISK.replace(self.disk));
+        let result = read();
+        match is_spent() {
+            false => Ok(result),
+            true if DISK.get() == DiskRule::Refused => Err(Spent::Disk),
+            true => Err(Spent::Steps),
+        }
+    }
+}
 
 /// Restores the previous budget of the thread, also if the read panics.
-struct Restore(u64);
+struct Restore(u64, DiskRule);
 
 impl Drop for Restore {
     fn drop(&mut self) {
         LEFT.set(self.0);
+        DISK.set(self.1);
     }
 }
 
-/// Performs a read that may take up to `steps` steps.
+/// Performs a read that may take up to `steps` steps and must not wait for the disk.
 ///
 /// # Errors
-/// The read took more steps, and its result was dropped.
+/// The read took more steps or needs the disk, and its result was dropped.
 #[inline]
 pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, Spent> {
-    let _restore = Restore(LEFT.replace(steps.min(UNLIMITED - 1)));
-    let result = read();
-    if is_spent() { Err(Spent) } else { Ok(result) }
+    Budget::resident(steps).perform(read)
+}
+
+/// Reads from a file. On a thread whose budget forbids waiting for the disk, `resident` must read without waiting, or
+/// return `None` if the bytes are not in memory. On other threads, `waiting` reads.
+///
+/// # Errors
+/// The bytes are not in memory, and the thread must not wait for them. The budget is spent, so the caller's result is
+/// dropped, whatever it is.
+pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce() -> T) -> Result<T, Spent> {
+    let rule = DISK.get();
+    if rule == DiskRule::Wait {
+        return Ok(waiting());
+    }
+    if let Some(found) = resident() {
+        return Ok(found);
+    }
+    if rule == DiskRule::Charge && charge(DISK_READ).is_continue() {
+        return Ok(waiting());
+    }
+    LEFT.set(0);
+    DISK.set(DiskRule::Refused);
+    Err(Spent::Disk)
 }
 
 /// Charges work to the budget of the current read, if it has one. Returns `Break` if the budget is spent: the caller then
@@ -87,7 +181,7 @@ mod tests {
                 rows += 1;
             }
         };
-        assert_eq!(within(100, count), Err(Spent));
+        assert_eq!(within(100, count), Err(Spent::Steps));
         assert_eq!(rows, 99);
         assert!(charge(1_000_000).is_continue() && !is_spent(), "the budget ends with the read");
     }
@@ -97,5 +191,43 @@ mod tests {
         let panicked = std::panic::catch_unwind(|| within(1, || panic!("a read panics")));
         assert!(panicked.is_err());
         assert!(charge(10).is_continue());
+        assert_eq!(cold(), Ok("waited"), "no rule about the disk is left");
+    }
+
+    /// Reads a file whose bytes are not in memory.
+    fn cold() -> Result<&'static str, Spent> {
+        read_file(|| None, || "waited")
+    }
+
+    /// Reads a file whose bytes are in memory.
+    fn warm() -> Result<&'static str, Spent> {
+        read_file(|| Some("in memory"), || "waited")
+    }
+
+    #[test]
+    fn a_read_that_must_not_wait_ends_at_the_first_byte_on_disk() {
+        assert_eq!(cold(), Ok("waited"), "no budget");
+        assert_eq!(warm(), Ok("waited"), "no budget: one system call");
+        assert_eq!(Budget::RESIDENT.perform(warm), Ok(Ok("in memory")));
+        let mut reads = Vec::new();
+        let read = || reads.extend([cold(), cold(), warm()]);
+        assert_eq!(Budget::RESIDENT.perform(read), Err(Spent::Disk), "whatever it returns");
+        assert_eq!(reads[..2], [Err(Spent::Disk), Err(Spent::Disk)]);
+        assert_eq!(Budget::RESIDENT.perform(|| ()), Ok(()), "the next read has a budget of its own");
+    }
+
+    #[test]
+    fn a_read_that_is_alone_waits_a_few_times_and_one_of_another_thread_as_often_as_it_needs() {
+        let mut waited = 0;
+        let mut all = || (0..1000).filter(|_| cold().is_ok()).count();
+        let read = || {
+            while cold().is_ok() {
+                waited += 1;
+            }
+        };
+        assert_eq!(Budget::ALONE.perform(read), Err(Spent::Disk));
+        assert_eq!(waited, (SHORT_READ - 1) / DISK_READ);
+        assert_eq!(Budget::COLD.perform(&mut all), Ok(1000));
+        assert_eq!(Budget::COLD.perform(|| charge(SHORT_READ)), Err(Spent::Steps));
     }
 }

@@ -28,6 +28,9 @@ pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
 /// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
 pub const SHORT_READ: u64 = 5_000;
+/// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in which
+/// an SSD reads a block. The number is no part of the state machine.
+pub const DISK_READ: u64 = 700;
 /// Maximum bytes of a value that count when a scan examines its row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
 /// Number of bytes read or compared for one step.

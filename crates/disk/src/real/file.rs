@@ -10,7 +10,7 @@ use std::{
 
 use rustix::{buffer::spare_capacity, io::Errno};
 
-use super::{mapping::RealMapping, write_out::write_out};
+use super::{mapping::RealMapping, resident::read_resident, write_out::write_out};
 use crate::{File, Mapping};
 
 /// Maximum parts that the kernel accepts in one vectored write (`IOV_MAX`).
@@ -45,6 +45,10 @@ impl File for RealFile {
         // The allocator can return more capacity than requested.
         bytes.truncate(len);
         Ok(bytes)
+    }
+
+    fn read_resident_at(&self, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
+        read_resident(&self.file, len, offset)
     }
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod direct;
 mod file;
 mod locks;
 mod mapping;
+mod resident;
 mod write_out;
 
 use std::{
@@ -22,6 +23,7 @@ use rustix::fs::OFlags;
 
 pub use self::{
     direct::{DIRECT_BLOCK_BYTES, set_direct},
+    resident::read_resident,
     write_out::write_out,
 };
 use self::{file::RealFile, locks::RealLock};

@@ -6,7 +6,7 @@ use thalweg_engine::{
     Entry, Keyspace, KeyspaceIter, Order, ScanRange, Values,
     types::{
         Durability,
-        budget::{self, Spent},
+        budget::{Budget, Spent},
         command::CommitBuilder,
     },
 };
@@ -130,10 +130,10 @@ fn a_spent_budget_is_not_the_end_of_a_range(node: &mut Node) {
     (0..500_u64).for_each(|number| _ = commit.put(keyspace.id(), &number.to_be_bytes(), b"v").unwrap());
     node.db().commit(&commit).unwrap();
     let mut iter = keyspace.iter(ScanRange::default());
-    let spent = budget::within(100, || iter.next_page(1000, usize::MAX).map(drop));
-    assert_eq!(spent, Err(Spent));
+    let spent = Budget::waiting(100).perform(|| iter.next_page(1000, usize::MAX).map(drop));
+    assert_eq!(spent, Err(Spent::Steps));
     assert!(iter.next().is_some(), "it goes on");
-    let all = budget::within(1_000_000, || keyspace.iter(ScanRange::default()).count());
+    let all = Budget::waiting(1_000_000).perform(|| keyspace.iter(ScanRange::default()).count());
     assert_eq!(all, Ok(500));
 }
 

@@ -6,7 +6,7 @@ use thalweg_engine::{
     Database, TransactionAck, WriteError,
     types::{
         KeyspaceId, Revision,
-        budget::Spent,
+        budget::{Budget, Spent},
         command::{
             Command, CommitBuilder, Deadline, Expect, RedisBuilder, ScanOperation, TransactionBuilder, UnchangedRange,
         },
@@ -29,7 +29,7 @@ fn read(
     transaction.encode(&mut bytes).unwrap();
     let Ok(Command::Transaction(decoded)) = Command::decode(&bytes) else { panic!("it does not decode") };
     assert_eq!(decoded.only_reads(), Ok(true));
-    db.read_transaction(&decoded, steps).map(Result::unwrap)
+    db.read_transaction(&decoded, Budget::waiting(steps)).map(Result::unwrap)
 }
 
 /// Carries out a transaction through the log, also one that only reads.
@@ -166,7 +166,7 @@ fn a_transaction_that_only_reads_writes_no_entry_and_has_bounded_work(node: &mut
     assert_eq!((ack.succeeded(), ack.outcome.wrote, ack.outcome.results.len()), (true, false, 2));
     assert_eq!(node.db().transact(&transaction).unwrap().outcome, ack.outcome);
     assert_eq!(node.db().stats().entries, before);
-    assert_eq!(read(node.db(), &transaction, 1000).map(drop), Err(Spent), "hidden rows cost steps");
+    assert_eq!(read(node.db(), &transaction, 1000).map(drop), Err(Spent::Steps), "hidden rows cost steps");
     let expensive = node.db().transaction_too_expensive();
     assert_eq!(thalweg_engine::types::Classified::code(&expensive), "too_expensive");
     let mut writing = TransactionBuilder::new();

@@ -67,7 +67,7 @@ impl Thread {
         let place = app.slots.silent.enter(account.address(), app.slots.connect(&account));
         let local = stream.local_addr().unwrap();
         let registered = self.resp.clients.add(peer, local, Instant::now());
-        let session = Session::new(&self.resp, account, registered);
+        let session = Session::new(&self.resp, account, registered, ThreadLoad::default());
         (client, Connection::new(session, Channel::tcp(stream), place, &self.turns))
     }
 

@@ -115,3 +115,29 @@ async fn long_reads_wait_for_a_thread_while_short_ones_are_answered() {
     node.until("http_in_use{bound=\"requests\"}", 0.0).await;
     node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_from_disk_hold_up_no_thread_of_the_server() {
+    const READS: usize = 8;
+    const BYTES: usize = 5_000;
+    let (node, gate) = gated::node().await;
+    let keyspace = node.db.keyspace("default").unwrap();
+    // Its bytes stay in the log.
+    keyspace.put(b"cold", &[b'x'; BYTES]).unwrap();
+    keyspace.put(b"small", b"v").unwrap();
+    gate.hold_reads(true);
+    let mut waiting = Vec::new();
+    for _ in 0..READS {
+        let mut client = node.connect().await;
+        client.send("GET", "/v1/kv/default/cold", &[], b"").await;
+        waiting.push(client);
+    }
+    gate.until_reads_wait(READS).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    gate.hold_reads(false);
+    for mut client in waiting {
+        assert_eq!(client.reply("GET").await.is(200).body, [b'x'; BYTES]);
+    }
+    assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, READS as f64);
+    node.stop().await;
+}

@@ -10,11 +10,14 @@ use thalweg_wire::{Get, Kind, List, MultiGet, Order, Position, Read, RemainingBy
 
 use crate::{
     expect,
-    support::{Node, native::Raw},
+    support::{Node, gated, native::Raw},
 };
 
 /// Number of hidden keys at the beginning of the keyspace, which a scan examines before it finds the first pair.
 const HIDDEN: usize = 40_000;
+
+/// Bytes of a value that stays in the log, because a row does not hold so many.
+const COLD_BYTES: usize = 5_000;
 
 /// Starts a node with one thread for native clients, and with a keyspace of many hidden keys, followed by a few others.
 async fn node() -> (Node, KeyspaceId) {
@@ -161,5 +164,42 @@ async fn long_reads_return_what_short_ones_do() {
     let frame = raw.next().await;
     let frame = ServerFrame::decode(frame.raw()).unwrap();
     assert!(matches!(frame.frame, ServerFrame::Records(_)), "{:?}", Kind::Records);
+    node.stop().await;
+}
+
+/// A client reads a value from the disk, and then one that is in memory. Both it and another client of the thread get the
+/// second one meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_from_disk_do_not_keep_other_requests_waiting() {
+    let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;
+    let keyspace = node.db.keyspace("k").unwrap();
+    keyspace.put(b"cold", &[b'x'; COLD_BYTES]).unwrap();
+    keyspace.put(b"small", b"value").unwrap();
+    let keyspace = keyspace.id();
+    gate.hold_reads(true);
+    let (mut good, mut waiting) = (node.raw().await, node.raw().await);
+    // The other client was active just now, so this one is not the only one.
+    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    let keys: [&[u8]; 2] = [b"small", b"cold"];
+    waiting.put(1, &get(keyspace, b"cold"));
+    let many = MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&keys) };
+    waiting.put(2, &many);
+    waiting.put(3, &get(keyspace, b"small"));
+    waiting.flush().await;
+    expect!(waiting, 3, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
+    gate.until_reads_wait(2).await;
+    for _ in 0..100 {
+        assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    }
+    gate.hold_reads(false);
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let frame = waiting.next().await;
+        ids.push(ServerFrame::decode(frame.raw()).unwrap().id);
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    assert_eq!(value_bytes(&mut waiting, keyspace, b"cold").await, COLD_BYTES);
+    assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, 2.0);
     node.stop().await;
 }

@@ -9,6 +9,7 @@ mod support;
 
 mod blocking;
 mod cluster;
+mod cold_reads;
 mod commands;
 mod databases;
 mod differential;

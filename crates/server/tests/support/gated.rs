@@ -9,9 +9,10 @@ use std::{
 
 use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk};
 use thalweg_engine::Database;
+use thalweg_server::Config;
 use thalweg_types::SystemClock;
 
-use super::Node;
+use super::{Node, PATIENCE};
 
 /// Starts a server over a simulated disk, and returns the gate of its syncs and reads.
 pub async fn node() -> (Node, Arc<Gate>) {
@@ -20,9 +21,15 @@ pub async fn node() -> (Node, Arc<Gate>) {
 
 /// Starts a server like [`node`], whose log segments have this size in bytes.
 pub async fn node_with_segments(segment_bytes: u32) -> (Node, Arc<Gate>) {
+    node_with(segment_bytes, |_| ()).await
+}
+
+/// Starts a server like [`node`], with this size of log segments in bytes and changes of its configuration.
+pub async fn node_with(segment_bytes: u32, change: impl FnOnce(&mut Config)) -> (Node, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let disk = Gated { inner: SimDisk::new(1), gate: Arc::clone(&gate) };
-    let config = super::config();
+    let mut config = super::config();
+    change(&mut config);
     let options = thalweg_engine::Options { segment_bytes, ..super::small_options(&config) };
     let db = Database::open_on(Arc::new(disk), Arc::new(SystemClock::default()), 1, options).unwrap();
     (Node::over(config, db).await, gate)
@@ -58,6 +65,21 @@ impl Gate {
     /// Returns the number of reads that wait at the gate.
     pub fn waiting_reads(&self) -> usize {
         self.state.lock().unwrap().waiting_reads
+    }
+
+    /// Waits until so many reads wait at the gate.
+    pub async fn until_reads_wait(&self, wanted: usize) {
+        let wait = async {
+            while self.waiting_reads() != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, wait).await;
+        reached.unwrap_or_else(|_| panic!("{} reads wait at the gate, not {wanted}", self.waiting_reads()));
+    }
+
+    fn holds_reads(&self) -> bool {
+        self.state.lock().unwrap().holds_reads
     }
 
     fn pass_sync(&self) {
@@ -122,6 +144,10 @@ impl File for Gated<Arc<dyn File>> {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.gate.pass_read();
         self.inner.read_exact_at(buf, offset)
+    }
+    /// While reads wait, nothing is in memory.
+    fn read_resident_at(&self, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
+        if self.gate.holds_reads() { Ok(None) } else { self.inner.read_resident_at(len, offset) }
     }
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.inner.write_all_at(data, offset)

@@ -7,9 +7,9 @@ use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::
 use thalweg_types::limits::SNAPSHOT_CHUNK_BYTES;
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
-    MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
-    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
+    MAX_COLD_READ_THREADS, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES,
+    QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
@@ -78,6 +78,10 @@ impl Config {
                 self.max_reply_bytes_in_flight.0,
             ),
             (format!("large reads in progress: 2 x {}", ByteSize(self.reading_bytes())), 2 * self.reading_bytes()),
+            (
+                format!("cold reads in progress: {MAX_COLD_READ_THREADS} x {}", ByteSize(COLD_READ_BYTES)),
+                MAX_COLD_READ_THREADS as u64 * COLD_READ_BYTES,
+            ),
             (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
                 times(self.max_requests_in_flight, REQUEST_BYTES),

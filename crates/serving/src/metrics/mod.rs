@@ -2,7 +2,7 @@
 //!
 //! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the
 //! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches ([`Subjects`], [`Caches`]),
-//! and the shares of clients ([`Shares`]).
+//! reads that were handed over ([`Reads`]), and the shares of clients ([`Shares`]).
 //! Does not own: metrics of a protocol. Each protocol counts in these types and has a collector of its own; the server
 //! registers all collectors.
 //! Invariant: no module here imports a protocol. A collector receives the database or the views that it reads.
@@ -13,6 +13,7 @@ mod encode;
 mod groups;
 mod histogram;
 mod node;
+mod reads;
 mod shares;
 mod views;
 
@@ -22,5 +23,6 @@ pub use encode::{NoLabels, counter, gauge};
 pub use groups::Groups;
 pub use histogram::{Shards, Snapshot};
 pub use node::Node;
+pub use reads::Reads;
 pub use shares::Shares;
 pub use views::{Caches, Subjects};

@@ -118,7 +118,7 @@ impl<'v> RedisView<'v> {
 /// Charges work to the budget of the thread's read. Returns an error, which ends the command, if the budget is spent.
 #[inline]
 fn charge(steps: u64) -> Result<(), StoreError> {
-    if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(Spent))) } else { Ok(()) }
+    if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(Spent::Steps))) } else { Ok(()) }
 }
 
 fn failed(error: MachineError) -> StoreError {

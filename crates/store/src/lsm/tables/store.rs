@@ -368,6 +368,8 @@ fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Res
 mod tests {
     use std::ops::{Bound, ControlFlow};
 
+    use thalweg_types::budget::{Budget, Spent};
+
     use super::{super::cursor::RunCursor, *};
     use crate::{
         backend::{Direction, WriteBatch},
@@ -448,6 +450,27 @@ mod tests {
         let (pairs, cached) = walk(Reads::Again);
         assert!(pairs == 10_000 && cached > 10_000 * 100, "{cached} bytes in memory");
         assert_eq!(walk(Reads::Once), (10_000, cached), "what is in memory is used");
+    }
+
+    #[test]
+    fn a_read_that_must_not_wait_for_the_disk_ends_at_a_block_that_is_not_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = filled(dir.path(), 64 << 20);
+        let get = |number: u32| {
+            let found = store.newest().get(&[b"k", &number.to_be_bytes()[..]].concat()).unwrap();
+            assert!(matches!(found, Some(TableEntry::Value(value)) if *value == [7; 100]));
+        };
+        let file = std::fs::File::open(
+            dir.path().join("tables").join(store.newest().tables().next().unwrap().id().to_string()),
+        );
+        let file = file.unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        // A file system in memory drops nothing, and the kernel may ignore the advice.
+        let is_dropped = thalweg_disk::read_resident(&file, 16 << 10, 0).unwrap().is_none();
+        let begun = Budget::RESIDENT.perform(|| store.newest().get(b"k\0\0\0\x07").map(drop));
+        assert_eq!(begun.is_err_and(|spent| spent == Spent::Disk), is_dropped);
+        assert_eq!(Budget::COLD.perform(|| get(7)), Ok(()), "this thread may wait");
+        assert_eq!(Budget::RESIDENT.perform(|| get(7)), Ok(()), "the block is in the cache now");
     }
 
     #[test]

@@ -18,6 +18,8 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_disk::read_resident;
+use thalweg_types::budget;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use lsm_tree::{
@@ -228,7 +230,8 @@ impl Table {
         self
     }
 
-    /// Reads a block of the table from the file and puts it into the cache.
+    /// Reads a block of the table from the file and puts it into the cache. Fails without reading if the [budget] of the
+    /// thread's read forbids waiting for the disk, and the kernel does not have the block in memory.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let block = self.read_block(number)?;
@@ -239,9 +242,14 @@ impl Table {
     fn read_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let (offset, size) = self.index.block_position(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
+        let (file, compression) = (self.file.get(), self.inner.metadata.data_block_compression);
         // The crate has assertions about damaged headers.
-        let compression = self.inner.metadata.data_block_compression;
-        let block = caught(|| Block::from_file(self.file.get(), handle, compression));
+        let resident = || match read_resident(file, size as usize, offset) {
+            Ok(bytes) => bytes.map(|bytes| caught(|| Block::from_reader(&mut &bytes[..], compression))),
+            Err(error) => Some(Ok(Err(error.into()))),
+        };
+        let block = budget::read_file(resident, || caught(|| Block::from_file(file, handle, compression)));
+        let block = block.map_err(|spent| BackendError::io("read table", spent))?;
         let block = block.map_err(|text| corrupt(&self.inner, format_args!("block at {offset}: {text}")))?;
         let block = block.map_err(|error| match error {
             lsm_tree::Error::Io(error) => {

@@ -1,0 +1,38 @@
+//! Metrics of the reads that serving threads hand over to other threads.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+use crate::readers::{ReadKind, Readers};
+
+/// Collector of the metrics of the [readers](crate::readers).
+#[derive(Debug)]
+pub struct Reads(pub Arc<Readers>);
+
+impl Collector for Reads {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let kinds = ReadKind::ALL.map(|kind| (vec![("kind", kind.name())], self.0.figures(kind)));
+        let help = "Reads that serving threads have handed over, by kind: those that take long, and those that wait for the disk";
+        let mut metric = to.encode_descriptor("reads_handed_over", help, None, MetricType::Counter)?;
+        for (labels, figures) in &kinds {
+            ConstCounter::new(figures.done).encode(metric.encode_family(labels)?)?;
+        }
+        let help = "Time of these reads, from the transfer to the result";
+        let mut metric = to.encode_descriptor("reads_handed_over", help, Some(&Unit::Seconds), MetricType::Counter)?;
+        for (labels, figures) in &kinds {
+            ConstCounter::new(figures.micros as f64 / 1e6).encode(metric.encode_family(labels)?)?;
+        }
+        let help = "Reads that wait for a thread, by kind";
+        let mut metric = to.encode_descriptor("reads_queued", help, None, MetricType::Gauge)?;
+        for (labels, figures) in &kinds {
+            ConstGauge::new(figures.queued as i64).encode(metric.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+}
