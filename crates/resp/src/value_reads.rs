@@ -21,11 +21,20 @@ use crate::commands::Commands;
 /// Maximum number of lookups for a batch.
 const MAX_LOOKUPS: usize = 64;
 
+/// A value that a read returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReadValue<'a> {
+    key: &'a [u8],
+    /// Field of a hash, if the read returns one.
+    field: Option<&'a [u8]>,
+    /// Bytes that the batch has brought before the read.
+    brought: usize,
+}
+
 /// Values that the reads of a batch return.
 #[derive(Debug, Default)]
 pub(crate) struct ValueLookups<'a> {
-    /// For each value its key, the field if the key holds a hash, and the bytes that the batch has brought before it.
-    values: Vec<(&'a [u8], Option<&'a [u8]>, usize)>,
+    values: Vec<ReadValue<'a>>,
 }
 
 impl<'a> ValueLookups<'a> {
@@ -37,13 +46,14 @@ impl<'a> ValueLookups<'a> {
             let [_, rest @ ..] = arguments else { return };
             // One more than the maximum is kept, as a sign that there are more.
             let room = MAX_LOOKUPS + 1 - values.len();
+            let value = |key, field| ReadValue { key, field, brought };
             match (reads_values(command.name.as_bytes()), rest) {
-                (Some(ValueReads::Key), [key, ..]) => values.extend(Some((*key, None, brought)).into_iter().take(room)),
+                (Some(ValueReads::Key), [key, ..]) => values.extend(Some(value(*key, None)).into_iter().take(room)),
                 (Some(ValueReads::Keys), keys) => {
-                    values.extend(keys.iter().take(room).map(|key| (*key, None, brought)))
+                    values.extend(keys.iter().take(room).map(|key| value(*key, None)));
                 }
                 (Some(ValueReads::Fields), [key, fields @ ..]) => {
-                    values.extend(fields.iter().take(room).map(|field| (*key, Some(*field), brought)));
+                    values.extend(fields.iter().take(room).map(|field| value(*key, Some(*field))));
                 }
                 _ => brought += rest.iter().map(|argument| argument.len()).sum::<usize>(),
             }
@@ -59,7 +69,7 @@ impl<'a> ValueLookups<'a> {
     /// The state cannot be read.
     pub(crate) fn steps(&self, view: &dyn Read) -> Result<u64, StoreError> {
         let mut steps = 0;
-        for &(key, field, brought) in &self.values {
+        for &ReadValue { key, field, brought } in &self.values {
             let stored = match field {
                 None => view.look(key)?.map_or(0, |info| info.len),
                 Some(field) => match view.get_short(key, 0)?.flatten().map(|found| found.value) {
@@ -96,11 +106,16 @@ mod tests {
             &[b"append", b"k", b"4"],
             &[b"hmget", b"h", b"f", b"g"],
         ]);
-        let found = ValueLookups::of(&commands).unwrap().values;
-        let field = |field: &'static [u8]| Some(field);
+        let value = |key: &'static [u8], field, brought| ReadValue { key, field, brought };
         assert_eq!(
-            found,
-            [(&b"k"[..], None, 4), (b"a", None, 4), (b"b", None, 4), (b"h", field(b"f"), 6), (b"h", field(b"g"), 6)]
+            ValueLookups::of(&commands).unwrap().values,
+            [
+                value(b"k", None, 4),
+                value(b"a", None, 4),
+                value(b"b", None, 4),
+                value(b"h", Some(&b"f"[..]), 6),
+                value(b"h", Some(&b"g"[..]), 6),
+            ]
         );
     }
 

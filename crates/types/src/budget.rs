@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_read_that_is_alone_waits_a_few_times_and_one_of_another_thread_as_often_as_it_needs() {
         let mut waited = 0;
-        let mut all = || (0..1000).filter(|_| cold().is_ok()).count();
+        let all = || (0..1000).filter(|_| cold().is_ok()).count();
         let read = || {
             while cold().is_ok() {
                 waited += 1;
@@ -227,7 +227,7 @@ mod tests {
         };
         assert_eq!(Budget::ALONE.perform(read), Err(Spent::Disk));
         assert_eq!(waited, (SHORT_READ - 1) / DISK_READ);
-        assert_eq!(Budget::COLD.perform(&mut all), Ok(1000));
+        assert_eq!(Budget::COLD.perform(all), Ok(1000));
         assert_eq!(Budget::COLD.perform(|| charge(SHORT_READ)), Err(Spent::Steps));
     }
 }

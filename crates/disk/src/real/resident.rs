@@ -60,7 +60,7 @@ mod tests {
         // A file system in memory drops nothing, and the kernel may ignore the advice.
         match read_resident(&file, 64 << 10, 0).unwrap() {
             None => {
-                assert_eq!(read_resident(&file, 4 << 10, 60 << 10).unwrap(), None, "the attempt reads nothing ahead")
+                assert_eq!(read_resident(&file, 4 << 10, 60 << 10).unwrap(), None, "the attempt reads nothing ahead");
             }
             Some(bytes) => assert!(bytes == [7; 64 << 10]),
         }

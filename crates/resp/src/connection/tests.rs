@@ -10,6 +10,7 @@ use thalweg_serving::{
     bulk::ROUND_BYTES,
     config::{ByteSize, Config, RespDatabases, Setting as _},
     limits::OUTBOX_BYTES,
+    threads::ThreadLoad,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -34,8 +34,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
-    ("lab", &["types"]),
-    ("bench", &["types", "disk", "doctor", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"]),
+    ("lab", &["types", "doctor"]),
+    (
+        "bench",
+        &["types", "disk", "doctor", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"],
+    ),
     (
         "thalweg",
         &[

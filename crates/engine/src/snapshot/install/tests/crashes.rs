@@ -220,7 +220,8 @@ fn finish_in_steps(mut install: Install, check: &dyn Fn(&str, bool)) {
     else {
         panic!("no chunks")
     };
-    let info = *loading.contents.info();
+    let (info, membership) = (*loading.contents.info(), loading.membership.clone());
+    let (totals, next) = (loading.contents.totals(), loading.contents.next_number());
     let machine = install.complete(*loading).unwrap();
     check("complete", false);
     let (_, new) = install.dirs().unwrap();
@@ -231,7 +232,8 @@ fn finish_in_steps(mut install: Install, check: &dyn Fn(&str, bool)) {
     new.make_current(&disk).unwrap();
     check("current on disk", true);
     new.prepare(&disk).unwrap();
-    assert_eq!(install.switch(machine, &info).unwrap(), None);
+    let prepared = super::super::Prepared { machine, info, membership, totals, next };
+    assert_eq!(install.switch(Box::new(prepared)).unwrap(), None);
     check("switched", true);
 }
 
