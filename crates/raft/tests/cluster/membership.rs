@@ -1,7 +1,8 @@
 //! Learners, promotion, removal.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, pin::pin};
 
+use futures_util::future::{Either, select};
 use thalweg_raft::{ChangeError, Removal};
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId};
@@ -74,9 +75,15 @@ fn a_repeated_promotion_is_confirmed_only_once_the_first_is_complete() {
             cluster.wait("the change in the leader's log", votes).await;
             leader.consensus.promote(NodeId(4)).await
         };
-        let ended = futures_util::future::select(std::pin::pin!(repeated), std::pin::pin!(first)).await;
-        let futures_util::future::Either::Left((repeated, _)) = ended else { panic!("the first one has ended") };
-        assert!(matches!(repeated, Err(ChangeError::InProgress | ChangeError::NotLeader { .. })), "{repeated:?}");
+        let first = pin!(first);
+        let repeated = pin!(repeated);
+        match select(repeated, first).await {
+            Either::Left((repeated, _)) => {
+                let is_open = matches!(repeated, Err(ChangeError::InProgress | ChangeError::NotLeader { .. }));
+                assert!(is_open, "{repeated:?}");
+            }
+            Either::Right((first, _)) => panic!("the first one has ended: {first:?}"),
+        }
     });
 }
 
