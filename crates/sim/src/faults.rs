@@ -102,7 +102,7 @@ impl FaultKind {
         matches!(self, Self::Kill | Self::Restarted | Self::Reconfigured | Self::Flipped)
     }
 
-    /// Name of the kind in reports.
+    /// Name of the kind in reports and in `--faults`, which takes a list with commas.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl FaultKind {
             Self::Delay => "delay",
             Self::Replaced => "replaced",
             Self::AllPowerLoss => "power loss of all",
-            Self::SlowThenPowerLoss => "slow, power loss",
+            Self::SlowThenPowerLoss => "slow then power loss",
         }
     }
 }

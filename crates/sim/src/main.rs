@@ -297,10 +297,10 @@ fn print_totals(totals: &Totals) {
         });
         return println!("{text:#}");
     }
-    println!("{:<18} {:>6} {:>8} {:>8} {:>8}", "time to next ack", "faults", "p50 ms", "p99 ms", "max ms");
+    println!("{:<20} {:>6} {:>8} {:>8} {:>8}", "time to next ack", "faults", "p50 ms", "p99 ms", "max ms");
     for (kind, values) in &mut kinds {
         let (count, p50, p99, max) = (values.len(), millis(values, 0.5), millis(values, 0.99), millis(values, 1.0));
-        println!("{:<18} {count:>6} {p50:>8} {p99:>8} {max:>8}", kind.name());
+        println!("{:<20} {count:>6} {p50:>8} {p99:>8} {max:>8}", kind.name());
     }
     println!(
         "{} simulations, {} operations checked, {} of them also without the committed entries ({} undecided), {} writes \

@@ -13,35 +13,47 @@ use thalweg_sim::{
 /// Number of seeds within which each planted bug must be found.
 const SEEDS: u64 = 200;
 
-/// Seed and virtual seconds of a simulation that finds a planted bug, as far as is known.
-fn likely(plant: Plant) -> (u64, u64) {
-    match plant {
-        Plant::AckBeforeFsync => (21, 20),
-        Plant::DeafLeaderKept => (42, 20),
-        Plant::ForgottenVote => (3, 20),
-        Plant::LateVote => (54, 20),
-        Plant::UncheckedRead => (8, 20),
-        Plant::UnsyncedInstall => (18, 20),
-        Plant::VoidEntryRead => (2, 20),
-        Plant::VoteAfterRestart => (45, 20),
-        _ => (1, 20),
+/// Returns a short simulation that finds a planted bug, as far as is known: seed, virtual seconds, and faults that make the
+/// bug matter.
+fn likely(plant: Plant) -> Settings {
+    use FaultKind as Kind;
+    let (seed, seconds, kinds) = match plant {
+        Plant::AckBeforeFsync => (1, 6, vec![Kind::SlowThenPowerLoss]),
+        Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
+        Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
+        Plant::LateVote => (42, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
+        Plant::LeaderClock => (2, 6, vec![Kind::ClockStep, Kind::Transfer]),
+        Plant::LearnerInQuorum => (4, 6, vec![Kind::Isolated, Kind::AllPowerLoss]),
+        Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
+        Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
+        Plant::ReusedId => (2, 6, vec![Kind::PowerLoss]),
+        Plant::UncheckedRead => (1, 6, vec![Kind::Isolated]),
+        Plant::UnsyncedInstall => (22, 8, vec![Kind::CutInstall]),
+        Plant::VoidEntryRead => (4, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
+        Plant::VoteAfterRestart => (31, 6, vec![Kind::LostPromises]),
+    };
+    let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
+    Settings {
+        seed,
+        plant: Some(plant),
+        lasts: Duration::from_secs(seconds),
+        kinds,
+        overlap: if apart.contains(&plant) { Overlap::Never } else { Overlap::Allowed },
+        on_leader: plant == Plant::DeafLeaderKept,
+        ..Settings::default()
     }
 }
 
 /// Returns a simulation that finds a planted bug: the likely one, or one of the first [`SEEDS`] seeds with the usual
-/// settings. A change of the simulation changes the courses of all seeds; then the search takes longer, and prints a better
-/// seed.
+/// settings. A change of the simulation changes the courses of all seeds; then the search takes longer, and prints its
+/// result.
 fn find(plant: Plant) -> Option<Settings> {
-    let (seed, seconds) = likely(plant);
-    let quick = Settings { seed, plant: Some(plant), lasts: Duration::from_secs(seconds), ..Settings::default() };
+    let quick = likely(plant);
     if !run(&quick).violations.is_empty() {
         return Some(quick);
     }
     let found = search(plant);
-    eprintln!(
-        "{plant:?}: the likely seed {seed} does not find it; found: {:?}",
-        found.as_ref().map(|found| found.seed)
-    );
+    eprintln!("{plant:?}: the likely simulation does not find it; seed {:?}", found.as_ref().map(|found| found.seed));
     found
 }
 
@@ -55,8 +67,8 @@ fn search(plant: Plant) -> Option<Settings> {
 fn a_cluster_with_faults_breaks_no_promise() {
     let (mut checked, mut searched, mut unknown) = (0, 0, 0);
     // Seeds 9 and 12 have found a bug: a leader continued the transfer of an old snapshot.
-    for seed in [1, 2, 3, 5, 8, 9, 12] {
-        let report = run(&Settings { seed, ..Settings::default() });
+    for seed in [1, 2, 9, 12] {
+        let report = run(&Settings { seed, lasts: Duration::from_secs(15), ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
         assert_eq!(report.undecided, 0, "{report}");
         assert!(report.checked > 1000, "{report}");
@@ -70,7 +82,7 @@ fn a_cluster_with_faults_breaks_no_promise() {
 fn a_seed_takes_the_same_course_twice() {
     for seed in [3, 4] {
         let course = || {
-            let report = run(&Settings { seed, lasts: Duration::from_secs(10), ..Settings::default() });
+            let report = run(&Settings { seed, lasts: Duration::from_secs(6), ..Settings::default() });
             (report.fingerprint, report.events)
         };
         assert_eq!(course(), course());
@@ -80,14 +92,14 @@ fn a_seed_takes_the_same_course_twice() {
 #[test]
 fn five_nodes_break_no_promise() {
     for seed in 1..=2 {
-        let report = run(&Settings { seed, nodes: 5, ..Settings::default() });
+        let report = run(&Settings { seed, nodes: 5, lasts: Duration::from_secs(8), ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
 }
 
 #[test]
 fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
-    let lasts = Duration::from_secs(12);
+    let lasts = Duration::from_secs(8);
     let outages = Settings { kinds: vec![FaultKind::AllPowerLoss], lasts, ..Settings::default() };
     for seed in 1..=2 {
         let report = run(&Settings { seed, ..outages.clone() });
@@ -96,26 +108,31 @@ fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
         assert!(report.time_behind < Duration::from_secs(2), "{:?}: {}", report.time_behind, report.story());
     }
     let kinds = vec![FaultKind::ClockStep, FaultKind::ClockStep, FaultKind::PowerLoss, FaultKind::AllPowerLoss];
-    for seed in 1..=3 {
+    for seed in 1..=2 {
         // The truth checks that no entry has a time that only a minority's clocks have reached.
         let report = run(&Settings { seed, kinds: kinds.clone(), lasts, ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
 }
 
+/// Most flips hit bytes that nothing reads. Seed 3 leads to a repair and to a replacement, as far as is known; otherwise
+/// others are tried.
 #[test]
 fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
     let (mut repaired, mut replaced) = (0, 0);
-    for seed in 1..=12 {
-        let (kinds, overlap) = (vec![FaultKind::Flipped], Overlap::Never);
-        let report = run(&Settings { seed, kinds, overlap, ..Settings::default() });
-        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+    for seed in (3..=60).chain(1..=2) {
+        let (kinds, lasts) = (vec![FaultKind::Flipped], Duration::from_secs(8));
+        let report = run(&Settings { seed, kinds, lasts, overlap: Overlap::Never, ..Settings::default() });
         let story = report.story();
+        assert_eq!(report.violations, Vec::<String>::new(), "{story}");
         repaired += usize::from(story.contains("is repaired in place"));
         replaced += usize::from(story.contains("joins for node"));
+        if repaired > 0 && replaced > 0 {
+            return;
+        }
+        eprintln!("after seed {seed}: {repaired} repaired, {replaced} replaced");
     }
-    eprintln!("{repaired} repaired, {replaced} replaced");
-    assert!(repaired > 0 && replaced > 0, "{repaired} {replaced}");
+    panic!("{repaired} repaired, {replaced} replaced");
 }
 
 #[test]
@@ -153,19 +170,22 @@ fn a_deaf_leader_is_replaced_as_soon_as_the_leases_end() {
 
 #[test]
 fn a_failing_seed_is_shrunk_to_a_few_faults() {
-    let settings = find(Plant::VoidEntryRead).expect("it is found");
+    let found = find(Plant::LeaderClock).expect("it is found");
+    // Faults that follow change nothing about the violation.
+    let settings = Settings { lasts: found.lasts + Duration::from_secs(6), ..found };
     let all = settings.script().len();
     let report = shrink(&settings, |_| {}).expect("the seed has a violation");
     let left = all - report.settings.without.len();
     assert!(left < all && !report.violations.is_empty(), "{left} of {all}");
     assert_eq!(run(&report.settings).fingerprint, report.fingerprint, "the shrunk seed can be repeated");
-    assert!(shrink(&Settings { seed: 1, ..Settings::default() }, |_| {}).is_none());
+    let sound = Settings { seed: 1, lasts: Duration::from_secs(4), ..Settings::default() };
+    assert!(shrink(&sound, |_| {}).is_none());
 }
 
 #[test]
 fn a_seed_gives_the_same_story_in_two_processes() {
     let story = |seed: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_thalweg-sim")).args(["replay", seed, "--seconds", "10"]).output();
+        let output = Command::new(env!("CARGO_BIN_EXE_thalweg-sim")).args(["replay", seed, "--seconds", "6"]).output();
         let output = output.expect("the command runs");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
@@ -178,7 +198,9 @@ fn a_seed_gives_the_same_story_in_two_processes() {
 fn the_command_reports_a_violation_and_keeps_its_story() {
     let dir = std::env::temp_dir().join(format!("thalweg-sim-{}", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg-sim"));
-    command.args(["run", "--seeds", "3", "--plant", "option-in-apply", "--json", "--artifacts"]).arg(&dir);
+    command
+        .args(["run", "--seeds", "2", "--seconds", "4", "--plant", "option-in-apply", "--json", "--artifacts"])
+        .arg(&dir);
     let output = command.output().expect("the command runs");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
