@@ -129,7 +129,13 @@ impl Nodes {
         let mut founding = 1;
         loop {
             let dir = dir.join(format!("{name}{founding}"));
-            std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?;
+            // A scenario starts several clusters of one name, one after the other, and none continues an earlier one.
+            match std::fs::remove_dir_all(&dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(BenchError::files(&dir)(error));
+                }
+                _ => std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?,
+            }
             let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
             match Self::found(count, own, native, delay) {

@@ -356,7 +356,7 @@ const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
 
 #[cfg(feature = "bench")]
 #[test]
-#[ignore = "takes half a minute, because each scenario founds clusters of its own"]
+#[ignore = "takes one to two minutes, because each scenario founds clusters of its own"]
 fn the_scenarios_of_the_cluster_suite_run() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
     let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls", "--missed-bytes", "1048576"];
