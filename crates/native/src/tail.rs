@@ -88,7 +88,7 @@ impl Tail {
             hard_max_bytes,
         };
         let read = || Budget::RESIDENT.perform(|| page.read(&self.app, &self.stream));
-        let shown = match if self.behind { Err(Spent::Disk) } else { read() } {
+        let shown = match if self.behind { Err(Spent::Steps) } else { read() } {
             Ok(shown) => shown?,
             Err(spent) => {
                 let (app, stream) = (Arc::clone(&self.app), self.stream.clone());

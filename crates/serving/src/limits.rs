@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_types::steps::{SHORT_READ, read_bytes};
+use thalweg_types::steps::{COLD_READ, read_bytes};
 
 /// Size in bytes of a page of JSON or records that a scan prepares. A page with a single larger pair or
 /// record is larger.
@@ -87,8 +87,8 @@ pub(crate) const MAX_READER_THREADS: usize = 16;
 /// gain little on an SSD, and each takes a thread's stack.
 pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
 /// Maximum number of bytes that such a read returns, as its budget of steps permits.
-pub(crate) const COLD_READ_BYTES: u64 = 640 * 1024;
-const _: () = assert!(read_bytes(COLD_READ_BYTES as usize) >= SHORT_READ);
+pub(crate) const COLD_READ_BYTES: u64 = 128 * 1024;
+const _: () = assert!(read_bytes(COLD_READ_BYTES as usize) >= COLD_READ);
 /// Maximum number of bytes that reads on threads for long reads may request at a time. Further reads wait, because
 /// the result of a read is counted only as a reply. A read holds about as many bytes as it requested, and
 /// twice as many while the frame of its reply is assembled.

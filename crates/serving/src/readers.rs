@@ -7,7 +7,7 @@
 //! ```text
 //!                       ┌─ long ──────────────────────────► long: one thread for each processor
 //! budget is spent by ───┤                                     ▲
-//!                       └─ a wait for the disk ─► cold: many threads, each read with the same small budget of steps
+//!                       └─ a wait for the disk ─► cold: many threads, each read with a small budget of steps
 //! ```
 //! A cold read costs little processor time, but it waits, so many of them are in progress at a time: a disk answers 32
 //! reads at once about five times as fast as one after the other. If a cold read turns out to be long, it starts again on

@@ -15,7 +15,7 @@
 
 use std::{cell::Cell, ops::ControlFlow};
 
-use crate::steps::{DISK_READ, SHORT_READ};
+use crate::steps::{COLD_READ, DISK_READ, SHORT_READ};
 
 /// Value of [`LEFT`] on a thread without a budget.
 const UNLIMITED: u64 = u64::MAX;
@@ -61,8 +61,8 @@ impl Budget {
     pub const RESIDENT: Self = Self::resident(SHORT_READ);
     /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few times.
     pub const ALONE: Self = Self::alone(SHORT_READ);
-    /// Budget of a short read on a thread that may wait for the disk.
-    pub const COLD: Self = Self::waiting(SHORT_READ);
+    /// Budget of a short read on one of the many threads that wait for the disk.
+    pub const COLD: Self = Self::waiting(COLD_READ);
 
     /// Creates a budget of `steps` steps for a read that must not wait for the disk.
     #[must_use]
@@ -228,6 +228,6 @@ mod tests {
         assert_eq!(Budget::ALONE.perform(read), Err(Spent::Disk));
         assert_eq!(waited, (SHORT_READ - 1) / DISK_READ);
         assert_eq!(Budget::COLD.perform(all), Ok(1000));
-        assert_eq!(Budget::COLD.perform(|| charge(SHORT_READ)), Err(Spent::Steps));
+        assert_eq!(Budget::COLD.perform(|| charge(COLD_READ)), Err(Spent::Steps));
     }
 }

@@ -28,6 +28,9 @@ pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
 /// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
 pub const SHORT_READ: u64 = 5_000;
+/// Steps that a read may take on one of the many threads for reads that wait for the disk. They bound the bytes that all these
+/// reads hold at a time. The number is no part of the state machine.
+pub const COLD_READ: u64 = 1_024;
 /// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in which
 /// an SSD reads a block. The number is no part of the state machine.
 pub const DISK_READ: u64 = 700;
