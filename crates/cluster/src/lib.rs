@@ -13,6 +13,7 @@
 
 mod about;
 mod calls;
+mod commits;
 mod convert;
 mod data;
 pub mod detector;
