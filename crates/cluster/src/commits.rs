@@ -11,22 +11,78 @@
 //! applied them, or it has asked for a read barrier. Its request notes in [`Wanted`] up to which entry it needs commits.
 //!
 //! Invariants: requests keep their order; a request with entries is never held back or left out; the last request without
-//! entries is sent, at the latest [`MAX_WAIT`] after it came.
+//! entries is sent, at the latest at the second tick after it came.
 
-use std::{cell::Cell, pin::pin, rc::Rc, time::Duration};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
 use openraft::raft::AppendEntriesRequest;
 use thalweg_types::Index;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{sync::Notify, task::spawn_local, time::sleep};
 
 use crate::types::Types;
 
-/// Maximum time that a commit waits for entries. Reads on followers that show any state, watches and tails there are later by
-/// as much when the writes pause. The timer adds up to a millisecond.
-const MAX_WAIT: Duration = Duration::from_millis(2);
+/// Time between two ticks. Stale reads, watches and tails on a follower see the last commit of a burst later by up to two of
+/// them. The timer adds up to a millisecond.
+const TICK: Duration = Duration::from_millis(1);
 
 type Request = AppendEntriesRequest<Types>;
+
+/// Ticks for all followers, while commits wait.
+///
+/// A timer for each commit would be the earliest one of its thread each time, and setting the earliest timer takes a system
+/// call and a turn of the thread's loop. So the commits of all followers wait for the same timer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pace(Rc<Ticks>);
+
+#[derive(Debug, Default)]
+struct Ticks {
+    number: Cell<u64>,
+    /// Number of commits that wait.
+    waiting: Cell<usize>,
+    is_running: Cell<bool>,
+    ticked: Notify,
+}
+
+/// A commit that waits.
+struct Waiting<'a> {
+    ticks: &'a Ticks,
+    until: u64,
+}
+
+impl Pace {
+    fn begin(&self) -> Waiting<'_> {
+        let ticks = &*self.0;
+        ticks.waiting.set(ticks.waiting.get() + 1);
+        if !ticks.is_running.replace(true) {
+            spawn_local(run(Rc::clone(&self.0)));
+        }
+        Waiting { ticks, until: ticks.number.get() + 2 }
+    }
+}
+
+async fn run(ticks: Rc<Ticks>) {
+    while ticks.waiting.get() > 0 {
+        sleep(TICK).await;
+        ticks.number.set(ticks.number.get() + 1);
+        ticks.ticked.notify_waiters();
+    }
+    ticks.is_running.set(false);
+}
+
+impl Waiting<'_> {
+    async fn end(&self) {
+        while self.ticks.number.get() < self.until {
+            self.ticks.ticked.notified().await;
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.ticks.waiting.set(self.ticks.waiting.get() - 1);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -51,6 +107,7 @@ impl Wanted {
 struct Joining<S> {
     input: stream::Fuse<S>,
     wanted: Wanted,
+    pace: Pace,
     /// Last entry that the follower was told to be committed.
     told: Option<Index>,
     /// True once a request with entries was sent. Before that, a request without entries is a heartbeat or a probe.
@@ -58,11 +115,11 @@ struct Joining<S> {
 }
 
 /// Returns the requests to a follower, in which commits wait for entries.
-pub(crate) fn joined<S>(input: S, wanted: Wanted) -> impl Stream<Item = Request>
+pub(crate) fn joined<S>(input: S, wanted: Wanted, pace: Pace) -> impl Stream<Item = Request>
 where
     S: Stream<Item = Request> + Unpin,
 {
-    let joining = Joining { input: input.fuse(), wanted, told: None, has_sent_entries: false };
+    let joining = Joining { input: input.fuse(), wanted, pace, told: None, has_sent_entries: false };
     stream::unfold(joining, |mut joining| async move {
         let request = joining.next().await?;
         Some((request, joining))
@@ -82,7 +139,7 @@ impl<S: Stream<Item = Request> + Unpin> Joining<S> {
 
     /// Returns the next request with entries, or the last one without if none comes in time.
     async fn later(&mut self, mut request: Request) -> Request {
-        let mut out_of_time = pin!(sleep(MAX_WAIT));
+        let waiting = self.pace.begin();
         while request.entries.is_empty() && self.wanted.0.through.get() <= self.told {
             tokio::select! {
                 biased;
@@ -91,7 +148,7 @@ impl<S: Stream<Item = Request> + Unpin> Joining<S> {
                     None => return request,
                 },
                 () = self.wanted.0.raised.notified() => {}
-                () = &mut out_of_time => return request,
+                () = waiting.end() => return request,
             }
         }
         request
@@ -146,7 +203,7 @@ mod tests {
                 Some((receiver.recv().await?, receiver))
             });
             let wanted = Wanted::default();
-            let joined = Box::pin(joined(Box::pin(input), wanted.clone()));
+            let joined = Box::pin(joined(Box::pin(input), wanted.clone(), Pace::default()));
             (Self { sender: Some(sender), wanted }, joined)
         }
 
@@ -179,7 +236,7 @@ mod tests {
             assert_eq!(parts(&joined.next().await.unwrap()), (1, 4));
             let began = Instant::now();
             assert_eq!(parts(&joined.next().await.unwrap()), (0, 5));
-            assert!(began.elapsed() >= MAX_WAIT);
+            assert!(began.elapsed() >= TICK);
             requests.send(request(5, false, 6));
             requests.sender = None;
             assert_eq!(parts(&joined.next().await.unwrap()), (0, 6));

@@ -42,7 +42,7 @@ use tokio::{
 };
 
 use crate::{
-    commits::{Wanted, joined},
+    commits::{Pace, Wanted, joined},
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
@@ -98,6 +98,7 @@ struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
+    pace: Pace,
     /// Reader of this node's log, once consensus runs. Consensus itself refers to this network.
     log: OnceCell<LogReader>,
 }
@@ -114,7 +115,13 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub fn new(credentials: Rc<Credentials>, ears: Ears) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, log: OnceCell::new() }))
+        Self(Rc::new(Inner {
+            credentials,
+            peers: RefCell::default(),
+            ears,
+            pace: Pace::default(),
+            log: OnceCell::new(),
+        }))
     }
 
     /// Returns the links to a node. An address that is not empty replaces the one known so far.
@@ -289,7 +296,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
-            let sent = joined(input, links.wanted.clone()).then(move |request| {
+            let sent = joined(input, links.wanted.clone(), network.0.pace.clone()).then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
