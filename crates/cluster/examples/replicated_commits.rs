@@ -284,20 +284,26 @@ impl Round {
         self.measured.commits as f64 / self.measured.elapsed.as_secs_f64()
     }
 
+    /// Commits per second as a part of the bound of one client.
+    fn ratio(&self) -> f64 {
+        self.rate() / self.probe.bound()
+    }
+
     fn print(&self, clients: usize) {
         let Measured { commits, p50, p99, before, after, .. } = &self.measured;
         let (commits, entries) = (*commits as f64, (after.entries - before.entries) as f64);
         let probe = &self.probe;
         println!(
-            "{clients} clients: {:.0} commits/s, p50 {p50:.1?}, p99 {p99:.1?}; probe: round trip {:.1?}, fdatasync {:.1?}, \
-             bound of one client {:.0}/s",
+            "{clients} clients: {:.0} commits/s at level quorum, p50 {p50:.1?}, p99 {p99:.1?}; probe: round trip {:.1?}, \
+             fdatasync {:.1?}, bound of one client {:.0}/s, ratio {:.2}",
             self.rate(),
             probe.round_trip,
             probe.sync,
-            probe.bound()
+            probe.bound(),
+            self.ratio(),
         );
         println!(
-            "    {:.2} commands per entry, {:.0} entries/s, fsyncs per entry: {:.2} of the leader, {:.2} of all; level quorum",
+            "    {:.2} commands per entry, {:.0} entries/s, fsyncs per entry: {:.2} of the leader, {:.2} of all",
             commits / entries,
             entries / self.measured.elapsed.as_secs_f64(),
             (after.leader_syncs - before.leader_syncs) as f64 / entries,
@@ -322,7 +328,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn summarise(clients: usize, rounds: &[Round]) {
     let rate = median(rounds.iter().map(Round::rate).collect());
     let bound = median(rounds.iter().map(|round| round.probe.bound()).collect());
-    let share = median(rounds.iter().map(|round| round.rate() / round.probe.bound()).collect());
+    let share = median(rounds.iter().map(Round::ratio).collect());
     println!(
         "median of {} rounds, {clients} clients: {rate:.0} commits/s at level quorum; bound of one client {bound:.0}/s, \
          ratio {share:.2}",

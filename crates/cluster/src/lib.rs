@@ -14,6 +14,7 @@
 mod about;
 mod calls;
 mod carried;
+mod commits;
 mod convert;
 mod data;
 pub mod detector;
