@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Serialize, Serializer};
 
 use crate::{Findings, System, Walls, storage::micros};
@@ -18,6 +19,8 @@ const STEP: Duration = Duration::from_millis(5);
 const MAX_ERROR: Duration = Duration::from_secs(1);
 /// Sources of which a reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];
+/// Time of suspension below which the difference of both clocks is that of the two readings.
+const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 /// Number of readings whose time is taken.
 const READINGS: u32 = 10_000;
 
@@ -47,6 +50,9 @@ pub struct Clocks {
     /// Largest step of the wall clock in this time.
     #[serde(rename = "largest_step_micros", serialize_with = "in_micros")]
     pub largest_step: Duration,
+    /// Time for which the machine was suspended since its start: the monotonic clock stood still meanwhile.
+    #[serde(rename = "suspended_micros", serialize_with = "in_micros")]
+    pub suspended: Duration,
     /// Synchronisation; `None` if the system does not tell.
     pub ntp: Option<Ntp>,
 }
@@ -68,9 +74,21 @@ impl Clocks {
             reading_nanos: began.elapsed().as_secs_f64() * 1e9 / f64::from(READINGS),
             observed: walls.observed,
             largest_step: walls.largest_step,
+            suspended: suspended(),
             ntp: ntp(),
         }
     }
+}
+
+/// Returns the time by which the clock that goes on in a suspended machine is ahead of the monotonic one.
+fn suspended() -> Duration {
+    // The monotonic clock is read last, so that the time between the readings does not count.
+    let since = |clock: ClockId| {
+        let time = clock_gettime(clock);
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    };
+    let whole = since(ClockId::Boottime);
+    whole.saturating_sub(since(ClockId::Monotonic))
 }
 
 /// Asks the kernel for the state of the wall clock, without changing it.
@@ -108,6 +126,15 @@ pub fn judge(clocks: &Clocks, found: &mut Findings) {
              next start",
             "run one program that synchronises the clock, and let it slew (chrony, systemd-timesyncd); suspend no virtual \
              machine that runs a node",
+        );
+    }
+    if clocks.suspended > MIN_SUSPENSION {
+        found.weakness(
+            "was_suspended",
+            format!("the machine was suspended for {} since its start", micros(clocks.suspended.as_secs_f64() * 1e6)),
+            "a node stands still meanwhile and takes no notice: others elect a new leader, and reads at the level `lease` of \
+             the former one can be old for a moment",
+            "switch suspending off, and do not pause virtual machines that run a node",
         );
     }
     match &clocks.ntp {
@@ -154,6 +181,7 @@ mod tests {
             reading_nanos: 25.0,
             observed: Duration::from_secs(2),
             largest_step: Duration::from_micros(40),
+            suspended: Duration::ZERO,
             ntp: Some(ntp),
         }
     }
@@ -168,6 +196,7 @@ mod tests {
     fn each_fault_of_a_clock_is_named() {
         assert_eq!(codes(&clocks()), Vec::<&str>::new());
         assert_eq!(codes(&Clocks { largest_step: Duration::from_secs(1), ..clocks() }), ["wall_clock_steps"]);
+        assert_eq!(codes(&Clocks { suspended: Duration::from_secs(60), ..clocks() }), ["was_suspended"]);
         assert_eq!(codes(&Clocks { ntp: None, ..clocks() }), ["clock_unknown"]);
         let with = |synchronised, max_error| Clocks {
             ntp: Some(Ntp { synchronised, max_error, offset: Duration::ZERO }),

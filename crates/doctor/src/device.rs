@@ -71,7 +71,7 @@ impl Device {
         let link = system.path(&format!("sys/dev/block/{major}:{minor}"));
         let dir = fs::canonicalize(link).ok()?;
         let mut disks = BTreeSet::new();
-        collect_disks(system, &dir, 0, &mut disks);
+        collect_disks(&dir, 0, &mut disks);
         let all: Vec<Self> = disks.iter().map(|name| Self::of_disk(system, name)).collect();
         let (first, rest) = all.split_first()?;
         Some(rest.iter().fold(first.clone(), |sum, disk| sum.and(disk)))
@@ -79,7 +79,8 @@ impl Device {
 
     fn of_disk(system: &System, name: &str) -> Self {
         let text = |file: &str| system.text(&format!("sys/block/{name}/{file}")).filter(|text| !text.is_empty());
-        let parts = [text("device/vendor"), text("device/model")];
+        // A virtio disk has the number of its vendor in the place of a name.
+        let parts = [text("device/vendor").filter(|vendor| !vendor.starts_with("0x")), text("device/model")];
         let model = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
         let is_rotating = text("queue/rotational").map(|text| text == "1");
         Self {
@@ -107,7 +108,7 @@ impl Device {
 }
 
 /// Adds the names of the whole disks of which a device consists.
-fn collect_disks(system: &System, dir: &Path, depth: usize, found: &mut BTreeSet<String>) {
+fn collect_disks(dir: &Path, depth: usize, found: &mut BTreeSet<String>) {
     let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
     let slaves: Vec<_> = slaves.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
     if slaves.is_empty() || depth == MAX_DEPTH {
@@ -116,7 +117,7 @@ fn collect_disks(system: &System, dir: &Path, depth: usize, found: &mut BTreeSet
         found.extend(whole.file_name().and_then(|name| name.to_str()).map(str::to_owned));
         return;
     }
-    slaves.iter().for_each(|slave| collect_disks(system, slave, depth + 1, found));
+    slaves.iter().for_each(|slave| collect_disks(slave, depth + 1, found));
 }
 
 fn class_of(name: &str, model: &str, is_rotating: Option<bool>) -> DeviceClass {

@@ -30,8 +30,9 @@ use crate::{
 const AFTER_HELP: &str = "\
 --measure starts a server in a new directory below --data, which must be on the disk of the future node, lets 1, 16 and 64
 clients append records of 100, 1,000 and 10,000 bytes over HTTP, twice each, and stores what it measured as a profile. That
-takes about 18 times --run-time, and needs some GiB of free space at most; the directory is removed. Without --measure, the
-plan is computed from the stored profile, which may be that of another machine.
+takes about 25 times --run-time, and needs some GiB of free space at most. The server and the directory, plan-probe-PID, are
+removed at the end and after a signal, but not after SIGKILL. Without --measure, the plan is computed from the stored profile,
+which may be that of another machine.
 
 Each figure has a formula and bounds: those within which one more run would lie in 95 of 100 cases. The plan uses the lower
 bound of the capacity, and leaves --headroom of every resource free.
