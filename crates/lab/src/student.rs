@@ -75,7 +75,7 @@ fn beta_fraction(x: f64, a: f64, b: f64) -> f64 {
 /// is exact to about 15 digits.
 fn ln_gamma(x: f64) -> f64 {
     const G: f64 = 7.0;
-    const FIRST: f64 = 0.999_999_999_999_809_93;
+    const FIRST: f64 = 0.999_999_999_999_809_9;
     const TERMS: [f64; 8] = [
         676.520_368_121_885_1,
         -1_259.139_216_722_402_8,
