@@ -14,7 +14,6 @@
 mod about;
 mod calls;
 mod carried;
-mod commits;
 mod convert;
 mod data;
 pub mod detector;

@@ -4,8 +4,7 @@
 //!
 //! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
 //! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
-//! long as the stream has sent no entries, so they never wait behind entries. Appends that only tell of a commit wait for
-//! entries for a moment, see `commits`.
+//! long as the stream has sent no entries, so they never wait behind entries.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -43,7 +42,6 @@ use tokio::{
 
 use crate::{
     carried::{Carried, ChannelCounter, LinkCounters},
-    commits::{Pace, Wanted, joined},
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
@@ -72,8 +70,6 @@ pub(crate) struct PeerLinks {
     pub control: Link,
     pub snapshots: Link,
     pub proposals: Link,
-    /// Commits that the node waits for.
-    pub wanted: Wanted,
 }
 
 impl PeerLinks {
@@ -85,7 +81,6 @@ impl PeerLinks {
             control: link(Channel::Control),
             snapshots: link(Channel::Snapshots),
             proposals: link(Channel::Proposals),
-            wanted: Wanted::default(),
         }
     }
 
@@ -100,7 +95,6 @@ struct Inner {
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
     counters: LinkCounters,
-    pace: Pace,
     /// Reader of this node's log, once consensus runs. Consensus itself refers to this network.
     log: OnceCell<LogReader>,
 }
@@ -117,14 +111,7 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub fn new(credentials: Rc<Credentials>, ears: Ears, counters: LinkCounters) -> Self {
-        Self(Rc::new(Inner {
-            credentials,
-            peers: RefCell::default(),
-            ears,
-            counters,
-            pace: Pace::default(),
-            log: OnceCell::new(),
-        }))
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, counters, log: OnceCell::new() }))
     }
 
     fn new_links(&self, node: NodeId, address: &str) -> PeerLinks {
@@ -151,13 +138,6 @@ impl Network {
     pub fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
         peers.entry(node).or_insert_with(|| self.new_links(node, address));
-    }
-
-    /// Notes that a node waits until it knows that `index` is committed.
-    pub fn wants_commit(&self, node: NodeId, index: Index) {
-        if let Some(links) = self.0.peers.borrow().get(&node) {
-            links.wanted.raise(index);
-        }
     }
 
     /// Sets the reader of this node's log. Only the first call has an effect.
@@ -309,7 +289,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
-            let sent = joined(input, links.wanted.clone(), network.0.pace.clone()).then(move |request| {
+            let sent = input.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };

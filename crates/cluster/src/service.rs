@@ -239,12 +239,10 @@ impl Requests {
         reply(id, result)
     }
 
-    async fn read_barrier(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+    async fn read_barrier(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let ReadBarrier { timeout_millis } = ReadBarrier::decode_body(&body)?;
-            let index = self.consensus.serve_read_index(within(timeout_millis)).await?;
-            self.network.wants_commit(from, index);
-            Ok(Barrier { index })
+            Ok(Barrier { index: self.consensus.serve_read_index(within(timeout_millis)).await? })
         };
         reply(id, result.await)
     }
@@ -258,7 +256,6 @@ impl Requests {
             let proposed = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await;
             match &proposed {
                 Ok(index) => {
-                    self.network.wants_commit(from, *index);
                     tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
                 }
                 // Their senders retry these, and the log reports their cause once.
@@ -461,7 +458,7 @@ impl Service for Requests {
             Some(PeerKind::AskPreVote) => boxed(self.ask_pre_vote(id, body)),
             Some(PeerKind::Transfer) => boxed(self.transfer(id, body)),
             Some(PeerKind::Ping) => boxed(ready(self.ping(from, id, &body))),
-            Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(from, id, body)),
+            Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
             Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),
             Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
