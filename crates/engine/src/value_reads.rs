@@ -12,6 +12,7 @@
 
 use thalweg_state::machine::Machine;
 use thalweg_types::{
+    budget::Budget,
     command::{Command, Transaction, Write, unwrap},
     steps::read_bytes,
 };
@@ -20,7 +21,7 @@ use thalweg_types::{
 const MAX_LOOKUPS: usize = 64;
 
 /// Returns the steps of the values that the gets of a command return, if the command is a transaction with gets, but not
-/// with more than [`MAX_LOOKUPS`]. A get of a key that the transaction writes itself returns at most the bytes of the
+/// with more than [`MAX_LOOKUPS`], and if the keys are in memory. A get of a key that the transaction writes itself returns at most the bytes of the
 /// transaction.
 pub(crate) fn of_transaction(machine: &Machine, command: &[u8]) -> Option<u64> {
     let command = unwrap(command).bytes;
@@ -39,8 +40,11 @@ pub(crate) fn of_transaction(machine: &Machine, command: &[u8]) -> Option<u64> {
         return None;
     }
     let view = machine.read_view();
-    keys.into_iter().flatten().try_fold(0, |steps, (keyspace, key)| {
-        let stored = view.get(keyspace, key).ok()?.map_or(0, |stored| stored.value.as_ref().value_len());
-        Some(steps + read_bytes(stored + command.len()))
-    })
+    let look_up = || {
+        keys.into_iter().flatten().try_fold(0, |steps, (keyspace, key)| {
+            let stored = view.get(keyspace, key).ok()?.map_or(0, |stored| stored.value.as_ref().value_len());
+            Some(steps + read_bytes(stored + command.len()))
+        })
+    };
+    Budget::RESIDENT.perform(look_up).ok()?
 }

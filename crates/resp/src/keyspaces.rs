@@ -4,6 +4,7 @@ use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Origin, Purpose, Wa
 use thalweg_redis::{Flags, Read, Reply, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
+    budget::Budget,
     command::{Command, KeyspaceConfig, Outcome, RedisBuilder},
 };
 
@@ -67,10 +68,11 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known.
+    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known, or not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let lookups = ValueLookups::of(commands)?;
-        self.db.blocking().redis_read(self.keyspace, |view| lookups.steps(view)).ok()
+        let read = || self.db.blocking().redis_read(self.keyspace, |view| lookups.steps(view));
+        Budget::RESIDENT.perform(read).ok()?.ok()
     }
 }
 
