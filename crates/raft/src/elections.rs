@@ -109,7 +109,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Types::<Rt>::sleep(Duration::from_micros(micros)).await;
     }
 
-    fn vote_of_this_node(&self) -> RaftVote {
+    /// Returns the vote of this node, as openraft has it in memory.
+    pub(crate) fn vote_of_this_node(&self) -> RaftVote {
         self.0.raft.server_metrics().borrow_watched().vote
     }
 }

@@ -70,6 +70,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
+    /// Returns true if this node's vote makes it the leader, whether or not it takes proposals.
+    fn holds_leadership(&self) -> bool {
+        let vote = self.vote_of_this_node();
+        vote.committed && vote.leader_id.voted_for == self.0.member.node().0
+    }
+
     async fn watch(&self, watch: Watch) -> Watch {
         let unsynced = self.0.queue.unsynced();
         let options = &self.0.options;
@@ -81,7 +87,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             }
             _ if !hangs => Watch::Healthy,
             Watch::Silent => Watch::Silent,
-            _ if !self.0.member.leads() => Watch::Healthy,
+            // A leader that no majority has answered for a while takes no proposals, but still sends heartbeats.
+            _ if !self.holds_leadership() => Watch::Healthy,
             Watch::Healthy => {
                 // Without a successor, silence follows.
                 let _ = self.begin_transfer(None).await;
