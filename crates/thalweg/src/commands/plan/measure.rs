@@ -9,7 +9,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -34,6 +34,11 @@ const WRITERS: [usize; 3] = [1, 16, 64];
 const ROUNDS: usize = 2;
 /// Time for which the raw disk is measured.
 const DISK_TIME: Duration = Duration::from_secs(1);
+
+/// Writes of each client below which a run goes on after its time: percentiles of fewer writes say nothing.
+const LEAST_WRITES: u64 = 10;
+/// Longest duration of a run, in times of that which is wanted. A disk that pauses for seconds makes the profile void.
+const LONGEST: u32 = 10;
 
 /// Phases of a run.
 const WARMING: u8 = 0;
@@ -109,18 +114,28 @@ fn one_run(
     interrupt: &Interrupt,
 ) -> Result<(Run, u64), Failure> {
     let session = server.session()?;
-    let phase = AtomicU8::new(WARMING);
+    let (phase, counted) = (AtomicU8::new(WARMING), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..writers).map(|_| scope.spawn(|| client(server, size, &phase))).collect();
+        let clients: Vec<_> = (0..writers).map(|_| scope.spawn(|| client(server, size, &phase, &counted))).collect();
         let measured = (|| -> Result<_, Failure> {
             rest(run_time / 4, interrupt)?;
             let before = server.counters(&session)?;
             let began = Instant::now();
             phase.store(COUNTING, Ordering::SeqCst);
             rest(run_time, interrupt)?;
-            phase.store(ENDED, Ordering::SeqCst);
-            let seconds = began.elapsed().as_secs_f64();
-            Ok((before, server.counters(&session)?, seconds))
+            let least = LEAST_WRITES * writers as u64;
+            while counted.load(Ordering::SeqCst) < least {
+                if began.elapsed() > run_time * LONGEST {
+                    let message =
+                        format!("void: {writers} clients made fewer than {least} writes in {LONGEST} × --run-time");
+                    return Err(Failure::new(Exit::Failed, "void", message)
+                        .then("raise --run-time, or measure while the disk is idle"));
+                }
+                rest(run_time / 10, interrupt)?;
+            }
+            // Both readings are made while all clients write, so that writes in progress distort both alike.
+            let (after, seconds) = (server.counters(&session)?, began.elapsed().as_secs_f64());
+            Ok((before, after, seconds))
         })();
         phase.store(ENDED, Ordering::SeqCst);
         let (mut times, mut acknowledged) = (Vec::new(), 0);
@@ -178,7 +193,12 @@ fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
 
 /// Appends records, one after the other. Returns the times of those that began in the counted part of the run, and the number
 /// of all of them.
-fn client(server: &Server, size: usize, phase: &AtomicU8) -> Result<(Vec<Duration>, u64), Failure> {
+fn client(
+    server: &Server,
+    size: usize,
+    phase: &AtomicU8,
+    counted: &AtomicU64,
+) -> Result<(Vec<Duration>, u64), Failure> {
     let session: Session = server.session()?;
     let records = [Record { payload: vec![b'x'; size], ..Record::default() }];
     let (stream, terms) = (stream_of(size), AppendConditions::default());
@@ -193,6 +213,7 @@ fn client(server: &Server, size: usize, phase: &AtomicU8) -> Result<(Vec<Duratio
         acknowledged += 1;
         if now == COUNTING {
             times.push(from.elapsed());
+            counted.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
