@@ -104,6 +104,7 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         }
         drop(keyspace);
         install.finish().unwrap();
+        drop(install);
         assert_eq!(told(other.db()), told(node.db()));
         for _ in 0..10 {
             other.db().flush().unwrap();
@@ -202,7 +203,7 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
         assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         db.maintain().unwrap();
-        drop(db);
+        drop((install, db));
         let db = open(MemberIdentity::Existing);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         verify(&db);
