@@ -214,8 +214,8 @@ pub(crate) fn listed(limit: u32) -> usize {
 }
 
 /// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a short
-/// time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that encodes the reply.
-/// It may be called several times.
+/// time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that encodes the
+/// reply. It may be called several times.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

@@ -32,7 +32,7 @@ use crate::{
     barriers::Barriers,
     bell::Bell,
     convert::snapshot_meta,
-    elections::Elections,
+    election_state::Elections,
     error::StartError,
     facts::Facts,
     forward::Forwarder,

@@ -16,42 +16,23 @@
 //! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks again
 //! after a pause, but only once in an election timeout: over slow links the votes could be split again.
 //!
-//! The pauses are random, and a node that has just promised its vote to another one does not ask, because two nodes that ask
+//! The pauses differ between nodes, and a node that has just promised its vote to another one does not ask, because two nodes that ask
 //! at the same moment split the votes.
 
-use std::{cell::Cell, ops::Range, time::Duration};
+use std::time::Duration;
 
 use openraft::{
     async_runtime::{AsyncRuntime, WatchReceiver},
     raft::VoteResponse,
-    type_config::{TypeConfigExt, alias::InstantOf},
+    type_config::TypeConfigExt,
 };
-use rand::RngExt;
 use thalweg_types::NodeId;
 
 use crate::{
     consensus::Consensus,
+    election_state::PAUSE_MICROS,
     types::{RaftVote, Types, detach},
 };
-
-/// Pause between two requests for votes, in microseconds.
-const PAUSE_MICROS: Range<u64> = 10_000..40_000;
-
-/// Requests of one node for votes.
-pub(crate) struct Elections<Rt: AsyncRuntime> {
-    /// True while a task asks for votes in place of a deaf leader, or waits for the end of this node's lease.
-    is_replacing: Cell<bool>,
-    /// Time of the last pre-vote that this node has granted to another one.
-    granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
-    /// Time of the last split vote after which this node has asked again.
-    split_at: Cell<Option<InstantOf<Types<Rt>>>>,
-}
-
-impl<Rt: AsyncRuntime> Default for Elections<Rt> {
-    fn default() -> Self {
-        Self { is_replacing: Cell::default(), granted_at: Cell::default(), split_at: Cell::default() }
-    }
-}
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Notes that this node has ignored an append of a leader that does not hear it. As soon as the lease that this node has
@@ -80,7 +61,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         while self.vote_of_this_node() == *ignored && Types::<Rt>::now() < given_up && !self.0.is_stopped.get() {
             // While the lease lasts, openraft asks nobody.
             self.ask_for_votes().await;
-            pause::<Rt>().await;
+            self.pause().await;
         }
     }
 
@@ -98,7 +79,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         elections.split_at.set(Some(now));
         let consensus = self.clone();
         detach::<Rt>(async move {
-            pause::<Rt>().await;
+            consensus.pause().await;
             if consensus.vote_of_this_node() == own && !consensus.0.is_stopped.get() {
                 consensus.ask_for_votes().await;
             }
@@ -123,12 +104,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
+    async fn pause(&self) {
+        let micros = self.0.elections.next_pause_micros(self.0.member.node());
+        Types::<Rt>::sleep(Duration::from_micros(micros)).await;
+    }
+
     fn vote_of_this_node(&self) -> RaftVote {
         self.0.raft.server_metrics().borrow_watched().vote
     }
-}
-
-async fn pause<Rt: AsyncRuntime>() {
-    let micros = Rt::thread_rng().random_range(PAUSE_MICROS);
-    Types::<Rt>::sleep(Duration::from_micros(micros)).await;
 }

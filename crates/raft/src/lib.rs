@@ -24,6 +24,7 @@ mod barriers;
 mod bell;
 mod consensus;
 mod convert;
+mod election_state;
 mod elections;
 mod error;
 mod facts;

@@ -89,12 +89,13 @@ async fn reads_beyond_the_threads_wait_and_another_address_has_one_of_them() {
     let (node, gate) = node().await;
     let mut good = Resp::connect_from(&node, 1).await;
     let mut greedy = Vec::new();
-    for _ in 0..OF_ADDRESS + QUEUED {
+    for number in 1..=OF_ADDRESS + QUEUED {
         let mut client = Resp::connect_from(&node, 2).await;
         client.send(&encode("GET cold")).await;
         greedy.push(client);
+        // The first ones have a thread before the others come.
+        gate.until_reads_wait(number.min(OF_ADDRESS)).await;
     }
-    gate.until_reads_wait(OF_ADDRESS).await;
     node.until("reads_queued{kind=\"cold\"}", QUEUED as f64).await;
     let mut other = Resp::connect_from(&node, 3).await;
     other.send(&encode("GET cold")).await;

@@ -200,6 +200,7 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
             install.push(chunk.clone()).unwrap();
         }
         let installed = install.finish().unwrap();
+        drop(install);
         assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         db.maintain().unwrap();
