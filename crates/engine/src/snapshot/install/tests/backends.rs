@@ -204,7 +204,7 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
         assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         db.maintain().unwrap();
-        drop((install, db));
+        drop(db);
         let db = open(MemberIdentity::Existing);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         verify(&db);
