@@ -114,6 +114,11 @@ fn a_leader_whose_fsyncs_hang_gives_up() {
         // Its followers are a majority.
         let written = old.propose(put("meanwhile", b"v")).await;
         assert!(written.is_ok(), "{written:?}");
+        // An fsync that began just before includes this write on a busy machine. Later writes wait for the next fsync.
+        for _ in 0..3 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            let _ = old.propose(put("later", b"v")).await;
+        }
         let new = cluster.leader_except(&[old.id]).await;
         cluster.write_except(&[old.id], &put("after", b"v")).await;
         assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));
