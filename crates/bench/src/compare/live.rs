@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    http::{self, HttpLoad, Outcome},
-    load::{Validity, turns},
+    http::{self, HttpLoad},
+    load::{Validity, http::Outcome, turns},
     report::{self, Table},
     server::Target,
 };

@@ -5,15 +5,16 @@ use std::collections::HashSet;
 use super::{
     figures::samples,
     options::{ApiChoice, HttpLoad, HttpOptions},
-    request::{Api, Operation},
-    run::{Counts, Http, Outcome},
     running::{self, api, level, store_keys},
     scenario::Scenario,
 };
 use crate::{
     BenchError, Progress, Report,
     latency::micros,
-    load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
+    load::{
+        self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee,
+        http::{Api, Counts, Http, Operation, Outcome},
+    },
     report::{Check, Row, Table, cells, table},
     server::Target,
     stats::ratio,
@@ -264,7 +265,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Quiet, report::Verdict};
+    use crate::Quiet;
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -288,27 +289,5 @@ mod tests {
             let error = run(&options(&flags), &mut Quiet).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
-    }
-
-    #[test]
-    fn a_whole_run_against_a_running_server_reports_rate_spectrum_and_verdict() {
-        let address = super::super::run::tests::serve(|_| super::super::run::tests::Act::Answer);
-        let url = format!("http://{address}");
-        let mut flags = vec!["--target", &url, "--api", "entity", "--keys", "50", "--duration", "500ms"];
-        // A low rate, which a busy machine reaches too.
-        flags.extend(["--rate", "100"]);
-        flags.extend(["--warmup", "50ms", "--rounds", "1", "--mix", "mixed", "--max-lag", "1s", "--connections", "2"]);
-        // A busy machine may miss the rate in one run, but not in each of five.
-        let met = |flags: &[&str], holds: &dyn Fn(&Report) -> bool| {
-            let mut runs = (0..5).map(|_| run(&options(flags), &mut Quiet).unwrap());
-            runs.find(holds).expect("one of five runs meets its rate")
-        };
-        let report = met(&flags, &|report| report.verdict() == Verdict::Met);
-        let text = report.to_text();
-        for part in ["100/s constant", "percentile spectrum", "99.99", "never answered"] {
-            assert!(text.contains(part), "{part} in\n{text}");
-        }
-        flags.extend(["--search", "p90<1s", "--max-rate", "200"]);
-        met(&flags, &|report| report.to_text().contains("200/s, limited by the highest rate allowed"));
     }
 }
