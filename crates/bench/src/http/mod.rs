@@ -1,12 +1,13 @@
 //! The HTTP suite: an open-loop load generator, whose request rate does not fall when the server is slow.
 //!
-//! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see [`crate::load::Pace`]
+//! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see [`thalweg_load::Pace`]
 //! for how response times are measured. Does not own requests and the check of replies (`thalweg_load::http`).
 //!
 //! Parts: `options` and `scenario` have the options and the presets, `running` prepares a server and plans a run,
-//! `figures` takes the figures of a run that are compared, `suite` runs the scenarios.
+//! `figures` takes the figures of a run that are compared, `findings` describes and draws them, `suite` runs the scenarios.
 
 mod figures;
+mod findings;
 mod options;
 mod running;
 mod scenario;
