@@ -17,8 +17,8 @@ use thalweg_lab::{
 use crate::{
     BenchError, Progress, Report,
     compare::{Row, agree, describe_method, table},
-    http::{self, HttpLoad, Outcome, ServerOptions},
-    load::Validity,
+    http::{self, HttpLoad, ServerOptions},
+    load::{Validity, http::Outcome},
     options::{require, within},
     report::{Check, Verdict, number},
 };

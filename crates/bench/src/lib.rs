@@ -1,10 +1,10 @@
-//! Workloads and open-loop load generators: the suites of `thalweg bench`.
+//! The suites of `thalweg bench`: workloads, scenarios and reports.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), comparisons of two servers ([`compare`]) and with a
-//! stored measurement ([`baseline`]), and the load generators (`load`, `native`). Does not own: histograms, statistics
-//! and reports, which are the crate `lab`; the command line around the suites; and nothing inside the server: the suites
-//! reach a server only over its socket.
+//! stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a server, which are the crate
+//! `load`; histograms, statistics and reports, which are the crate `lab`; the command line around the suites; and nothing
+//! inside the server: the suites reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
@@ -15,21 +15,18 @@ pub mod baseline;
 pub mod cache;
 pub mod cluster;
 pub mod compare;
-mod data;
 pub mod engine;
 pub mod groups;
 pub mod http;
-mod load;
 pub mod log;
-mod native;
 mod options;
 mod probe;
 pub mod pubsub;
 pub mod resp;
-mod server;
 pub mod snapshot;
 pub mod streams;
 mod tasks;
 
 pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, report, stats};
 use thalweg_lab::{latency, random, scratch, usage};
+use thalweg_load::{self as load, data, native, server};

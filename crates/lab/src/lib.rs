@@ -9,6 +9,7 @@
 //! take numbers and return numbers, so tests use synthetic data whose true answer is known.
 
 pub mod comparison;
+mod embedded;
 mod error;
 pub mod estimate;
 pub mod latency;

@@ -1,7 +1,11 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
+mod derived;
+mod escape;
 mod html;
+mod over_time;
 pub mod plots;
+mod words;
 
 use std::{
     fmt::Write as _,
@@ -24,6 +28,8 @@ use crate::{
 pub struct Report {
     /// Name of the benchmark suite, such as `log`, `engine` or `http`.
     pub suite: &'static str,
+    /// Command line of the process, with secrets left out.
+    pub command: String,
     /// Description of the machine that the suite ran on.
     pub machine: Machine,
     /// The build of Thalweg that was measured.
@@ -82,9 +88,11 @@ pub struct Table {
 pub struct Plot {
     /// Name of the plot's file, without the extension.
     pub name: String,
-    /// Title above the plot.
+    /// Title above the plot, which is not part of the drawing.
     pub title: String,
-    /// SVG source of the plot.
+    /// Sentences that tell how to read the plot.
+    pub caption: String,
+    /// SVG source of the plot, for a page that has the plots' style.
     pub svg: String,
 }
 
@@ -309,6 +317,7 @@ impl Report {
         }
         Self {
             suite,
+            command: command_line(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
             machine,
             build: Build::detect(),
             summary: Vec::new(),
@@ -374,7 +383,7 @@ impl Report {
         fs::create_dir_all(dir).map_err(BenchError::files(dir))?;
         for plot in &self.plots {
             let path = dir.join(format!("{}.svg", plot.name));
-            fs::write(&path, &plot.svg).map_err(BenchError::files(&path))?;
+            fs::write(&path, plot.file()).map_err(BenchError::files(&path))?;
         }
         Ok(())
     }
@@ -411,38 +420,83 @@ impl Report {
     }
 
     fn write_head(&self, out: &mut String) {
+        let _ = writeln!(out, "thalweg bench {}: {}", self.suite, self.build_line());
+        let _ = writeln!(out, "machine: {}", self.machine_line());
+        for condition in &self.conditions {
+            let _ = writeln!(out, "{}: {}", condition.name, condition.value);
+        }
+        let _ = writeln!(out, "whole run, this process: {}", self.cost_line());
+    }
+
+    fn build_line(&self) -> String {
+        let Build { version, profile, commit } = &self.build;
+        format!("version {version} ({profile}, commit {})", commit.as_deref().unwrap_or("unknown"))
+    }
+
+    fn machine_line(&self) -> String {
         let machine = &self.machine;
-        let _ = writeln!(
-            out,
-            "thalweg bench {}: version {} ({}, commit {})",
-            self.suite,
-            self.build.version,
-            self.build.profile,
-            self.build.commit.as_deref().unwrap_or("unknown"),
-        );
-        let _ = writeln!(
-            out,
-            "machine: {}, {} cores, {:.1} GiB, Linux {}, {}, load before the run {}",
+        format!(
+            "{}, {} cores, {:.1} GiB, Linux {}, {}, load before the run {}",
             machine.cpu,
             machine.cores,
             machine.memory_bytes as f64 / f64::from(1 << 30),
             machine.kernel,
             machine.filesystem,
             Cell::from(machine.load_before).text(),
-        );
-        for condition in &self.conditions {
-            let _ = writeln!(out, "{}: {}", condition.name, condition.value);
-        }
-        let _ = writeln!(
-            out,
-            "whole run, this process: {:.1} s, CPU {:.1} s, fsyncs {}, written {} MiB, peak RSS {} MiB",
+        )
+    }
+
+    fn cost_line(&self) -> String {
+        format!(
+            "{:.1} s, CPU {:.1} s, fsyncs {}, written {} MiB, peak RSS {} MiB",
             self.seconds,
             self.cost.cpu_seconds,
             Cell::from(self.cost.fsyncs).text(),
             mebibytes(self.cost.written_bytes).text(),
             mebibytes(self.cost.peak_rss_bytes).text(),
-        );
+        )
     }
+
+    /// Returns the durability of the report's writes in words, for titles; `None` if the report names none.
+    fn durability(&self) -> Option<String> {
+        let named = self.conditions.iter().find(|condition| matches!(condition.name, "durability" | "levels"));
+        // A condition may explain its level behind a colon.
+        let named = named.map(|Condition { name, value }| match value.split_once(':') {
+            Some((level, _)) if *name == "durability" => level.to_owned(),
+            _ => value.clone(),
+        });
+        let mut levels: Vec<&str> = Vec::new();
+        for level in self.samples.iter().map(|samples| &*samples.durability).filter(|level| *level != "-") {
+            if !levels.contains(&level) {
+                levels.push(level);
+            }
+        }
+        let level = named.or_else(|| (!levels.is_empty()).then(|| levels.join(" and ")))?;
+        Some(if level.to_lowercase().contains("durabilit") || level == "without writes" {
+            level
+        } else {
+            format!("durability {level}")
+        })
+    }
+}
+
+/// Returns a command line as one would type it, without the values of passwords.
+fn command_line(arguments: impl IntoIterator<Item = String>) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:@+%".contains(c);
+    let mut words = Vec::new();
+    let mut is_secret = false;
+    for argument in arguments {
+        let is_flag = argument.starts_with("--") && argument.contains("password");
+        let shown = match argument.split_once('=') {
+            _ if is_secret => "***".to_owned(),
+            Some((flag, _)) if is_flag => format!("{flag}=***"),
+            _ if !argument.is_empty() && argument.chars().all(is_plain) => argument.clone(),
+            _ => format!("'{}'", argument.replace('\'', "'\\''")),
+        };
+        is_secret = !is_secret && is_flag && !argument.contains('=');
+        words.push(shown);
+    }
+    words.join(" ")
 }
 
 /// Formats a number with three significant digits, or with all digits of its whole part and thousands separators.
@@ -535,6 +589,27 @@ mod tests {
         assert_eq!(report.verdict(), Verdict::Missed, "what the user asks for decides");
         let text = report.to_text();
         assert!(!text.contains("0.850 ×") && text.contains("2 goals") && text.contains("--goals"), "{text}");
+    }
+
+    #[test]
+    fn a_command_line_can_be_typed_and_has_no_secrets() {
+        let line = |arguments: &[&str]| command_line(arguments.iter().map(|&argument| argument.to_owned()));
+        assert_eq!(line(&["thalweg", "bench", "--search", "p99<5ms", ""]), "thalweg bench --search 'p99<5ms' ''");
+        assert_eq!(line(&["a", "--password", "x y", "--password=z", "b"]), "a --password *** --password=*** b");
+        assert_eq!(line(&["it's"]), "'it'\\''s'");
+    }
+
+    #[test]
+    fn the_durability_is_named_for_titles() {
+        let named = |name, value: &str| {
+            let mut report = Report::begin("log", Path::new("."));
+            report.condition(name, value);
+            report.durability()
+        };
+        assert_eq!(named("durability", "disk: synced").as_deref(), Some("durability disk"));
+        let different = "DIFFERENT DURABILITIES: A disk, B interval";
+        assert_eq!(named("levels", different).as_deref(), Some(different));
+        assert_eq!(named("rounds", "3"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::{BenchError, embedded};
 
 /// Largest report that is read, in bytes.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
@@ -132,7 +132,7 @@ pub struct StoredCheck {
 }
 
 impl StoredReport {
-    /// Reads a report from a JSON file, of at most 256 MiB.
+    /// Reads a report from a JSON file, or from a page that contains it, of at most 256 MiB.
     pub fn read(path: &Path) -> Result<Self, BenchError> {
         let size = fs::metadata(path).map_err(BenchError::files(path))?.len();
         let fail = BenchError::target(path.display());
@@ -140,7 +140,8 @@ impl StoredReport {
             return Err(fail(format!("{size} bytes are more than a report has")));
         }
         let text = fs::read_to_string(path).map_err(BenchError::files(path))?;
-        serde_json::from_str(&text).map_err(|error| {
+        let json = embedded::json_of(&text).unwrap_or(&text);
+        serde_json::from_str(json).map_err(|error| {
             fail(format!("is not a report: {error}; write reports with thalweg bench http --output FILE"))
         })
     }
@@ -197,6 +198,9 @@ mod tests {
             (vec![3.0], vec![vec![2.0, 4.0], vec![]])
         );
         assert_eq!(stored.machine.cpu, report.machine.cpu);
+        let page = scratch.path().join("report.html");
+        fs::write(&page, report.to_html()).unwrap();
+        assert_eq!(StoredReport::read(&page).unwrap().samples, stored.samples);
     }
 
     #[test]

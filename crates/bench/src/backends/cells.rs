@@ -54,10 +54,10 @@ impl Cell {
     pub fn bar(&self) -> Bar {
         let is_alone = self.mode != Mode::BehindLog;
         Bar {
+            label: format!("{} {}", self.store, if is_alone { "(alone)" } else { "(log)" }),
             store: self.store.clone(),
-            detail: if is_alone { "(alone)" } else { "(log)" },
             is_pale: is_alone,
-            mean: self.statistics.mean,
+            value: self.statistics.mean,
             interval: (self.statistics.low, self.statistics.high),
         }
     }

@@ -31,7 +31,11 @@ use crate::{
     engine::Contender,
     options::{backend, require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table, plots, table},
+    report::{
+        Plot, Table,
+        plots::{self, Axis},
+        table,
+    },
     stats::median,
 };
 
@@ -226,7 +230,7 @@ impl Suite<'_> {
             };
             let cells = self.measure(group, &subjects, beside)?;
             if !cells.is_empty() {
-                self.report.plots.push(bars(group, &cells)?);
+                self.report.plots.push(bars(group, &cells, self.effort.samples));
             }
             all.extend(cells);
         }
@@ -238,8 +242,13 @@ impl Suite<'_> {
         self.report.tables.push(overview(&all, self.subjects));
         self.report.tables.push(details(&all));
         self.report.checks.extend(summary_sentences::checks(&all, &probed));
-        self.report.notes.extend(summary_sentences::summary_sentences(&all, &probed));
+        self.conclude(summary_sentences::summary_sentences(&all, &probed));
         Ok(())
+    }
+
+    /// Adds conclusions to the summary of the report.
+    fn conclude(&mut self, sentences: Vec<String>) {
+        self.report.summary.extend(sentences.into_iter().map(|sentence| sentence + "."));
     }
 
     fn probe(&mut self) -> Result<WarmProbe, BenchError> {
@@ -262,9 +271,10 @@ impl Suite<'_> {
         let sizes = std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most);
         let cells = self.sweep(sizes.map(Group::ReadsOf))?;
         self.report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
-        self.report.notes.extend(summary_sentences::of_sizes(&cells, self.effort.cache_bytes));
-        let axes = ("entries, log scale", "µs per read, log scale");
-        self.report.plots.push(lines("sweep-data-size", axes, &cells, |cell| cell.statistics.mean)?);
+        self.conclude(summary_sentences::of_sizes(&cells, self.effort.cache_bytes));
+        let axes = [Axis::log("entries in the store"), Axis::log("µs per read")];
+        let title = "random reads by the size of the store";
+        self.report.plots.push(lines("sweep-data-size", title, &axes, &cells, |cell| cell.statistics.mean));
         Ok(())
     }
 
@@ -274,9 +284,10 @@ impl Suite<'_> {
         let cells = self.sweep(threads.map(Group::Readers))?;
         let title = "sweep over readers: random reads of 10,000 entries, µs of wall time per read";
         self.report.tables.push(sweep_table(title, &cells));
-        self.report.notes.extend(summary_sentences::of_readers(&cells));
-        let axes = ("threads, log scale", "reads/s of all, log scale");
-        self.report.plots.push(lines("sweep-readers", axes, &cells, Cell::rate)?);
+        self.conclude(summary_sentences::of_readers(&cells));
+        let axes = [Axis::log("threads that read at once"), Axis::linear("reads/s of all threads")];
+        let title = "random reads of 10,000 entries by the number of readers";
+        self.report.plots.push(lines("sweep-readers", title, &axes, &cells, Cell::rate));
         Ok(())
     }
 
@@ -301,17 +312,20 @@ impl Suite<'_> {
     }
 }
 
-fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
-    let what = group.what();
+fn bars(group: Group, cells: &[Cell], samples: u64) -> Plot {
+    let (what, unit) = (group.what(), group.unit());
     let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
-    let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
+    let caption = format!(
+        "Bar: mean of {samples} samples; line: 95 % interval of the mean; shorter is better. (log): behind Thalweg's log, \
+         which makes the writes durable; (alone): the store syncs each batch itself."
+    );
     let bars: Vec<plots::Bar> = cells.iter().map(Cell::bar).collect();
-    plots::bars(&name, &title, &bars)
+    plots::rows(&name, &format!("{what}: time per {unit}"), &caption, &Axis::linear(&format!("µs per {unit}")), &bars)
 }
 
 /// Draws a plot of a figure over the parameter of the cells' groups, with one line for each store.
-fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f64) -> Result<Plot, BenchError> {
+fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&Cell) -> f64) -> Plot {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
         let point = (cell.group.parameter() as f64, figure(cell));
@@ -320,7 +334,7 @@ fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f6
             None => lines.push((cell.store.clone(), vec![point])),
         }
     }
-    plots::lines(name, name, axes, &lines)
+    plots::lines(name, title, "Each point is the mean of the samples of one store.", axes, &lines)
 }
 
 /// Creates the table of rates, with a row for each group and mode. A column for each store would not fit.

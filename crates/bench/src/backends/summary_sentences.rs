@@ -21,7 +21,7 @@ pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
             "the backend still shows in a durable write, beside the log's fsync"
         };
         said.push(format!(
-            "behind the log, {what}: {} sets/s with {}, {} with {} (raw disk probe {})",
+            "Behind the log, {what}: {} sets/s with {}, {} with {} (raw disk probe {})",
             number(best.rate()),
             best.store,
             number(worst.rate()),
@@ -47,7 +47,7 @@ pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let reads = of(cells, Mode::BehindLog, is_reads);
     if let (Some(best), Some(worst)) = (fastest(&reads), slowest(&reads)) {
         said.push(format!(
-            "reads are where backends differ: {} µs a random read with {}, {} with {}, all from memory or page cache",
+            "Reads are where backends differ: {} µs a random read with {}, {} with {}, all from memory or page cache",
             number(best.statistics.mean),
             best.store,
             number(worst.statistics.mean),
@@ -64,13 +64,13 @@ pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
         ));
     }
     said.push(
-        "two cells whose 95 % intervals overlap are not known to differ; nothing here says how stores behave with \
+        "Two cells whose 95 % intervals overlap are not known to differ; nothing here says how stores behave with \
          data larger than memory, after weeks of writing, or on another disk"
             .to_owned(),
     );
     said.push(
-        "snapshot_speed copies every entry from one consistent view into memory: it is the read side of a snapshot, \
-         without compressing or writing it"
+        "The group snapshot_speed copies every entry from one consistent view into memory: it is the read side of a \
+         snapshot, without compressing or writing it"
             .to_owned(),
     );
     said
@@ -91,7 +91,7 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
         ));
     }
     said.push(format!(
-        "what grows with the data is first the processor's caches being missed, and then, for stores that keep their \
+        "What grows with the data is first the processor's caches being missed, and then, for stores that keep their \
          data in files, the {} MiB of cache that each was given: beyond them a read copies from the kernel's page \
          cache. memory keeps everything in memory whatever its cache. None of it is a read from the device",
         cache_bytes >> 20

@@ -175,7 +175,7 @@ fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) ->
 
 fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rounds: &Rounds<()>) {
     let (carrier, rate, validity) = (plan.place.carrier, rounds.rate(), rounds.validity());
-    let of_row_f = rate.median / row.published;
+    let of_published = rate.median / row.published;
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
         "operations/s" => rate.median, "± MAD" => rate.mad, "p50 µs" => rounds.time_us(50.0),
@@ -184,11 +184,11 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
         "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
         "generator busy %" => rounds.busy_percent(), "server peak RSS MiB" => rounds.peak_rss(),
-        "row F" => row.published, "of row F" => of_row_f, "verdict" => validity.name(),
+        "published/s" => row.published, "÷ published" => of_published, "verdict" => validity.name(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
     report.checks.push(validity.check(&what, "all answered, rightly"));
     if carrier == TransportKind::Tcp && plan.pace == Pace::Closed {
-        report.checks.push(Check::at_least(what, of_row_f, TIMES_ROW_F, " × row F"));
+        report.checks.push(Check::at_least(what, of_published, TIMES_ROW_F, " × the published rate"));
     }
 }

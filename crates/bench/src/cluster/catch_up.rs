@@ -17,9 +17,8 @@ use super::{
 };
 use crate::{
     BenchError,
-    http::Http,
     latency::Latencies,
-    load::{self, Plan, Validity},
+    load::{self, Plan, Validity, http::Http},
     probe::{Probe, Sync},
     report::{Check, Table, cells},
     server::NativePort,

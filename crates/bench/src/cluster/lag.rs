@@ -60,7 +60,7 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             table.row(cells! {
                 "round trip ms" => millis, "asked records/s" => rate, "records/s" => appended.rate(),
                 "lag p50" => of(50.0), "lag p99" => of(99.0), "lag max" => of(100.0),
-                "row S below" => bound, "lag p50 log entries" => median(&lags.entries),
+                "published: below" => bound, "lag p50 log entries" => median(&lags.entries),
                 "samples" => lags.records.len(), "ack p50 ms" => millis_of(&appended, 50.0),
                 "ack p99 ms" => millis_of(&appended, 99.0),
             });

@@ -18,11 +18,11 @@ pub enum Part {
     Failover,
     /// SIGTERM of each node in turn under load: failed requests, and the longest one of each restart.
     Rolling,
-    /// Records that a follower lacks, at row S's rates and delays of the network between the nodes.
+    /// Records that a follower lacks, at the rates and network delays of a published benchmark (row S of docs/performance.md).
     Lag,
     /// A follower was down while the cluster wrote: rate at which it gets the entries, and what that costs the clients.
     CatchUp,
-    /// Bytes that an idle node sends a minute, at the default times and at row S's.
+    /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
     Heartbeats,
     /// SIGKILL of a node: time until the others report it as suspect and as down.
     Detection,
@@ -42,7 +42,7 @@ impl Part {
 pub enum Timing {
     /// The defaults of `serve`.
     Default,
-    /// Those of row S: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Founding takes half a minute then.
+    /// Those of a published benchmark, row S of docs/performance.md: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Founding takes half a minute then.
     RowS,
 }
 

@@ -17,8 +17,10 @@ use super::{
 use crate::{
     BenchError,
     data::Values,
-    http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
-    load::{self, Arrivals, Pace, Plan, Validity},
+    load::{
+        self, Arrivals, Pace, Plan, Validity,
+        http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
+    },
     random::KeyChooser,
 };
 

@@ -6,13 +6,14 @@ use thalweg_lab::{
 };
 
 use super::{
+    drawing,
     options::{CompareOptions, Side},
     verdict::{Row, agree, describe_method, table},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    http::{self, HttpLoad, Outcome},
-    load::{Validity, turns},
+    http::{self, HttpLoad},
+    load::{Validity, http::Outcome, turns},
     report::{self, Table},
     server::Target,
 };
@@ -126,6 +127,14 @@ fn conclude(
     if !rows.iter().any(|row| row.decides) {
         report.summary.push("No comparison: the figure that decides is missing in a run.".to_owned());
     }
+    if !rows.is_empty() {
+        report.plots.push(drawing::changes(levels, &rows));
+    }
+    let of = |contender: &Contender| {
+        let samples = http::samples("", &contender.level, load.pace(), &contender.outcomes);
+        samples.into_iter().find(|samples| samples.role == Role::Deciding)
+    };
+    report.plots.extend(of(a).zip(of(b)).and_then(|(a, b)| drawing::course(levels, &a, &b)));
     report.tables.push(table(format!("B against A, {levels}: {}", load.describe()), &rows));
     report.tables.push(runs_table(levels, a, b));
     report.notes.push(describe_method());

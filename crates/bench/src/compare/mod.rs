@@ -6,6 +6,7 @@
 //! The runs are made in turns, A B, B A, A B …: a drift of the machine affects both alike. Both servers run all the time;
 //! the one whose turn it is not has no load. Stored reports cannot be in turns, and the report says what that means.
 
+mod drawing;
 mod live;
 mod options;
 mod stored;

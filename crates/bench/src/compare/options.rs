@@ -14,8 +14,8 @@ use thalweg_lab::comparison::MIN_PAIRS;
 /// Options of a comparison of two servers, programs or stored reports.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareOptions {
-    /// The one side: a program to start as `A serve`, the address of a running server (http://host:port), or a report
-    /// that `thalweg bench http --output FILE.json` wrote.
+    /// The one side: a program to start as `A serve` (a path or a name on the search path), the address of a running server (http://host:port), or a report
+    /// that `thalweg bench http` wrote with `--output FILE.json` or `--html FILE.html`.
     pub a: String,
     /// The other side, in the same forms. Its figures are judged against those of A. A report can only be compared with
     /// a report.
@@ -58,23 +58,34 @@ pub enum Side {
 }
 
 impl Side {
-    /// Finds out which kind of side a text names. A file whose name ends in `.json` is a report, another file is a
+    /// Finds out which kind of side a text names. A file whose name ends in `.json` or `.html` is a report, another file is a
     /// program, and everything else must be an address.
     pub fn of(text: &str) -> Result<Self, BenchError> {
         let path = Path::new(text);
         let fail = BenchError::target(text);
-        if path.extension().is_some_and(|extension| extension == "json") {
+        if path.extension().is_some_and(|extension| extension == "json" || extension == "html") {
             return if path.is_file() { Ok(Self::Stored(path.into())) } else { Err(fail("there is no such report")) };
         }
-        if path.is_file() {
-            return Ok(Self::Program(path.into()));
+        if let Some(program) = program(text) {
+            return Ok(Self::Program(program));
         }
         let is_address = text.starts_with("http://") || (text.contains(':') && !text.contains('/'));
         if is_address {
             return Ok(Self::Running(text.to_owned()));
         }
-        Err(fail("is neither a program, nor a report (.json), nor an address (http://host:port)"))
+        Err(fail("is neither a program, nor a report (.json, .html), nor an address (http://host:port)"))
     }
+}
+
+/// Returns the absolute path of a program, which is named by a path or is on the search path of commands.
+fn program(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    if path.is_file() {
+        return std::path::absolute(path).ok();
+    }
+    let is_name = !text.is_empty() && !text.contains(['/', ':']);
+    let dirs = std::env::var_os("PATH").filter(|_| is_name)?;
+    std::env::split_paths(&dirs).map(|dir| dir.join(text)).find(|path| path.is_file())
 }
 
 impl CompareOptions {
@@ -124,6 +135,10 @@ mod tests {
         });
         let both = sides(&[&program, "127.0.0.1:7070"]).unwrap();
         assert_eq!(both, [Side::Program(program.clone().into()), Side::Running("127.0.0.1:7070".into())]);
+        assert!(
+            matches!(Side::of("sh").unwrap(), Side::Program(path) if path.is_absolute()),
+            "found on the search path"
+        );
         assert!(matches!(sides(&[&report, &report]).unwrap(), [Side::Stored(_), Side::Stored(_)]));
         for (arguments, part) in [
             (vec![&*report, "http://h:1"], "only be compared with a stored report"),

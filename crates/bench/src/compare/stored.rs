@@ -8,6 +8,7 @@ use thalweg_lab::{
 };
 
 use super::{
+    drawing,
     options::CompareOptions,
     verdict::{Row, agree, describe_method, table},
 };
@@ -42,6 +43,9 @@ pub fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report, BenchE
         report.summary.push(format!("{}: {}", row.scenario, row.sentence(&levels)));
         report.checks.extend(options.fail_if_worse.then(|| row.check()));
     }
+    report.plots.push(drawing::changes(&levels, &rows));
+    let deciding = pairs(of_a, of_b).filter(|(a, _)| a.role == Role::Deciding);
+    report.plots.extend(deciding.filter_map(|(a, b)| drawing::course(&levels, a, b)));
     report.tables.push(table(format!("B against A, {levels}, mean of the windows"), &rows));
     report.notes.push(describe_method());
     report.notes.push(
@@ -131,6 +135,12 @@ mod tests {
         assert!(report.summary[0].contains("B is better") && report.tables[0].title.contains("durability disk"));
         assert_eq!(report.verdict(), Verdict::Met);
         assert_eq!(compared(&[&fast, &slow, "--fail-if-worse"]).unwrap().verdict(), Verdict::Missed);
+        let html = report.to_html();
+        assert!(
+            html.contains("change from A to B, durability disk") && html.contains("p99 µs (decides): better"),
+            "{html}"
+        );
+        assert!(html.contains("p99 µs over time, durability disk: A and B"), "{html}");
         assert!(compared(&[&fast, &fast]).unwrap().summary[0].contains("No difference seen"));
         let refused = compared(&[&slow, &unsafe_]).unwrap_err().to_string();
         assert!(refused.contains("not comparable"), "{refused}");

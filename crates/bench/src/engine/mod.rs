@@ -7,6 +7,7 @@
 
 mod compaction;
 mod database;
+mod findings;
 mod results;
 mod stream;
 mod subject;
@@ -140,6 +141,8 @@ pub fn run_all(
     for contender in contenders {
         report.condition("backend", contender.describe());
     }
+    let levels: Vec<String> = options.level.iter().map(Level::to_string).collect();
+    report.condition("durability", levels.join(" and "));
     report.condition("concurrency", "1 thread");
     report.condition("payload", format!("keys of {KEY_BYTES} B, values of {SMALL_VALUE_BYTES} or 200 B, random bytes"));
     report.condition("cache", format!("{} MiB each", options.cache_mib));
@@ -152,6 +155,8 @@ pub fn run_all(
     }
     let Suite { results, streams, .. } = suite;
     let first = contenders.first().map_or("", |contender| contender.name());
+    report.summary = findings::sentences(&results, first);
+    report.plots = findings::rates(&results);
     report.tables.extend(results.tables(first));
     if !streams.is_empty() {
         report.tables.push(stream_table(&streams));

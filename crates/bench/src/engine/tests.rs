@@ -118,6 +118,13 @@ fn a_tiny_full_run_of_the_engine_fills_every_table() {
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    assert_eq!(report.plots.len(), 2, "a plot for each level");
+    assert!(report.plots[0].svg.contains("random read, flushed") && !report.plots[0].svg.contains("NaN"));
+    assert!(
+        report.summary.len() == 3 && report.summary[0].contains("operations/s by one thread"),
+        "{:?}",
+        report.summary
+    );
     let rows: Vec<usize> = report.tables.iter().map(|table| table.rows.len()).collect();
     assert_eq!(rows[..4], [24, 24, 7, 7], "{text}");
     assert_eq!(report.checks.len(), 10);

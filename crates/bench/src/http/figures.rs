@@ -1,9 +1,8 @@
 //! Figures of a run over HTTP that are compared between runs, and their samples.
 
-use super::run::Outcome;
 use crate::{
     latency::micros,
-    load::{Pace, Window},
+    load::{Pace, Window, http::Outcome},
 };
 use thalweg_lab::samples::{Better, Role, Run, Samples};
 

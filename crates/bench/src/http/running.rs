@@ -4,15 +4,14 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use thalweg_types::Durability;
 
-use super::{
-    options::{ApiChoice, HttpLoad, Mix, ServerOptions},
-    request::{Api, Operation, Requests},
-    run::{Http, MissingKeyPolicy},
-};
+use super::options::{ApiChoice, HttpLoad, Mix, ServerOptions};
 use crate::{
     BenchError, Progress, Scratch,
     data::Values,
-    load::{self, Pace, Plan, Validity},
+    load::{
+        self, Pace, Plan, Validity,
+        http::{Api, Http, MissingKeyPolicy, Operation, Requests},
+    },
     random::KeyChooser,
     server::{Client, NativePort, Target},
 };

@@ -4,16 +4,18 @@ use std::collections::HashSet;
 
 use super::{
     figures::samples,
+    findings::{self, in_words},
     options::{ApiChoice, HttpLoad, HttpOptions},
-    request::{Api, Operation},
-    run::{Counts, Http, Outcome},
     running::{self, api, level, store_keys},
     scenario::Scenario,
 };
 use crate::{
     BenchError, Progress, Report,
     latency::micros,
-    load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
+    load::{
+        self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee,
+        http::{Api, Counts, Http, Operation, Outcome},
+    },
     report::{Check, Row, Table, cells, table},
     server::Target,
     stats::ratio,
@@ -70,7 +72,8 @@ impl Suite<'_> {
         report.tables.push(conditions_table(&scenarios));
         let is_alone = scenarios.len() == 1;
         let mut figures = Table::new("figures: medians of the rounds; response times from the scheduled moment");
-        let mut last = None;
+        let (mut last, mut spectra, mut levels) = (None, Vec::new(), Vec::new());
+        let (mut rates, mut tails) = (Vec::new(), Vec::new());
         for scenario in &scenarios {
             self.load_keys(&scenario.load)?;
             let level = level(self.target, &scenario.load)?;
@@ -81,8 +84,24 @@ impl Suite<'_> {
             report.checks.extend(checks(scenario, &rounds));
             let name = if is_alone { scenario.load.describe() } else { scenario.name.clone() };
             report.samples.extend(samples(&name, &level, scenario.load.pace(), &rounds.subject.outcomes));
+            report.summary.push(findings::sentence(scenario, &level, &rounds.subject));
+            rates.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.rate));
+            tails.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.time_us(99.0)));
+            let line = |outcome| findings::spectrum_line(format!("{}, {}", scenario.name, in_words(&level)), outcome);
+            spectra.extend(rounds.subject.outcomes.last().map(line));
+            if level != "-" && !levels.contains(&level) {
+                levels.push(level);
+            }
             last = rounds.subject.outcomes.into_iter().next_back();
         }
+        if !levels.is_empty() {
+            report.condition("durability", levels.join(" and "));
+        }
+        if !is_alone {
+            report.plots.push(findings::rows_plot("rates", "requests/s", "a dot further right is better", &rates));
+            report.plots.push(findings::rows_plot("tails", "p99 µs", "a dot further left is better", &tails));
+        }
+        report.plots.extend(findings::spectrum_plots(&spectra));
         report.tables.push(figures);
         if let (Some(outcome), true) = (last, is_alone) {
             report.tables.push(spectrum_table(&outcome));
@@ -118,10 +137,14 @@ impl Suite<'_> {
         self.load_keys(&scenarios[0].load)?;
         let bounds =
             Bounds { start: options.load.rate, max: options.max_rate, precision: 0.03, repeats: options.rounds };
+        let level = level(self.target, &options.load)?;
         report.condition("objective", objective.to_string());
+        if level != "-" {
+            report.condition("durability", level.clone());
+        }
         report.tables.push(conditions_table(&scenarios));
-        let mut table = Table::new("search: climb, bisect, repeat");
-        let mut last_good = None;
+        let mut table = Table::new("search: climb, bisect, confirm both ends");
+        let (mut last_good, mut course) = (None, Vec::new());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
@@ -129,6 +152,7 @@ impl Suite<'_> {
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
+            course.push((rate, [50.0, 99.0, objective.percentile].map(|percentile| outcome.time_us(percentile))));
             if trial == Trial::Pass {
                 last_good = Some(outcome);
             }
@@ -136,6 +160,11 @@ impl Suite<'_> {
         })?;
         report.tables.push(table);
         report.tables.extend(last_good.iter().map(spectrum_table));
+        report.plots.push(findings::search_plot(course, objective));
+        report.plots.extend(findings::spectrum_plots(
+            &last_good.iter().map(|run| findings::spectrum_line(String::new(), run)).collect::<Vec<_>>(),
+        ));
+        report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         Ok(())
@@ -264,7 +293,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Quiet, report::Verdict};
+    use crate::Quiet;
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -288,27 +317,5 @@ mod tests {
             let error = run(&options(&flags), &mut Quiet).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
-    }
-
-    #[test]
-    fn a_whole_run_against_a_running_server_reports_rate_spectrum_and_verdict() {
-        let address = super::super::run::tests::serve(|_| super::super::run::tests::Act::Answer);
-        let url = format!("http://{address}");
-        let mut flags = vec!["--target", &url, "--api", "entity", "--keys", "50", "--duration", "500ms"];
-        // A low rate, which a busy machine reaches too.
-        flags.extend(["--rate", "100"]);
-        flags.extend(["--warmup", "50ms", "--rounds", "1", "--mix", "mixed", "--max-lag", "1s", "--connections", "2"]);
-        // A busy machine may miss the rate in one run, but not in each of five.
-        let met = |flags: &[&str], holds: &dyn Fn(&Report) -> bool| {
-            let mut runs = (0..5).map(|_| run(&options(flags), &mut Quiet).unwrap());
-            runs.find(holds).expect("one of five runs meets its rate")
-        };
-        let report = met(&flags, &|report| report.verdict() == Verdict::Met);
-        let text = report.to_text();
-        for part in ["100/s constant", "percentile spectrum", "99.99", "never answered"] {
-            assert!(text.contains(part), "{part} in\n{text}");
-        }
-        flags.extend(["--search", "p90<1s", "--max-rate", "200"]);
-        met(&flags, &|report| report.to_text().contains("200/s, limited by the highest rate allowed"));
     }
 }

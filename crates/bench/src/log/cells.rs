@@ -47,10 +47,11 @@ impl Purpose {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::OneProcess => {
-                "row S, one process by batch size (published: 11,000 / 35,000 / 60,000 / 85,000 records/s)"
+                "published benchmark of a log, one process by batch size (another system: 11,000 / 35,000 / 60,000 / 85,000 \
+                 records/s)"
             }
             Self::ManyProcesses => {
-                "row S, by processes (published: unbatched 11,000 / 15,000 / 18,000 / 20,000, \
+                "published benchmark of a log, by processes (another system: unbatched 11,000 / 15,000 / 18,000 / 20,000, \
                  batch 100: 60,000 / 150,000 / 220,000 / 250,000 records/s)"
             }
             Self::Required => "figures that must hold",

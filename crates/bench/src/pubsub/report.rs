@@ -208,8 +208,11 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
 
 /// Creates the table for the runs of a search for the highest rate that meets an objective.
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
-    let title =
-        format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
+    let title = format!(
+        "search for {objective}: {}, {}: climb, bisect, confirm both ends",
+        scenario.name,
+        scenario.carrier.name()
+    );
     Table::new(title)
 }
 

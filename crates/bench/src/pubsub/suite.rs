@@ -12,7 +12,7 @@ use crate::{
     load::{Bounds, Knee, Objective, find_knee},
     native::{Server, bare, relay},
     options::require,
-    report::plots,
+    report::plots::{self, Axis},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -33,9 +33,11 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
         last: None,
     };
     suite.all()?;
-    let (lines, axes) = (suite.lines, ("requests above the percentile, 1 in N", "µs end to end"));
-    for (number, line) in lines.iter().enumerate() {
-        report.plots.push(plots::lines(&format!("pubsub-{number}"), &line.0, axes, std::slice::from_ref(line))?);
+    let (lines, axes) = (suite.lines, [Axis::percentiles(), Axis::log("µs from due to received")]);
+    let caption = "Times of every delivery of the last round, from the moment at which its message was due.";
+    for (number, (label, points)) in lines.into_iter().enumerate() {
+        let line = (String::new(), points);
+        report.plots.push(plots::lines(&format!("pubsub-{number}"), &label, caption, &axes, &[line]));
     }
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;

@@ -236,7 +236,7 @@ impl Suite<'_> {
             precision: 0.03,
             repeats: options.rounds,
         };
-        let mut table = Table::new("search: climb, bisect, repeat");
+        let mut table = Table::new("search: climb, bisect, confirm both ends");
         for contender in &scenario.servers {
             let Work::Requests(mix) = &scenario.work else { continue };
             let turn = self.turn(scenario, contender);

@@ -352,7 +352,7 @@ mod tests {
         let report = run(&small(), &mut Quiet).unwrap();
         assert_eq!(report.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>()[..3], [3, 3, 4]);
         assert_eq!(report.checks.len(), 2);
-        assert!(report.tables[3].rows.len() > knee::MAJORITY);
+        assert!(report.tables[3].rows.len() > knee::REPEATS as usize);
         for row in 0..3 {
             assert!(cell(&report, 0, row, "rows") >= 2000.0);
             let size = cell(&report, 0, row, "written B/payload B");

@@ -36,9 +36,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
     ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
     ("lab", &["types", "doctor"]),
+    ("load", &["types", "wire", "transport", "redis", "lab"]),
     (
         "bench",
-        &["types", "disk", "doctor", "log", "store", "state", "wire", "transport", "client", "engine", "redis", "lab"],
+        &["types", "disk", "doctor", "log", "store", "wire", "transport", "client", "engine", "redis", "lab", "load"],
     ),
     (
         "thalweg",

@@ -279,7 +279,7 @@ fn the_backends_suite_runs_and_plots() {
     let report = bench(&[&few[..], &["--plots", plots, "--html", page]].concat());
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.matches("<svg").count() >= 10 && page.contains("raw disk probe"), "{page}");
-    assert!(report["notes"].as_array().is_some_and(|notes| notes.len() > 2), "{report}");
+    assert!(report["summary"].as_array().is_some_and(|findings| findings.len() > 2), "{report}");
     assert!(std::fs::read_dir(plots).unwrap().count() >= 10, "a plot per group");
 }
 

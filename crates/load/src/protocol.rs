@@ -1,6 +1,6 @@
 //! Trait of a protocol in which replies arrive in the order of the requests.
 //!
-//! Implementations encode requests and check replies; the loop (`load::worker`) provides sockets, pace, times and
+//! Implementations encode requests and check replies; the loop (`worker`) provides sockets, pace, times and
 //! counts. All calls on the path of a request are dispatched statically.
 
 use std::{fmt::Display, time::Duration};

@@ -1,7 +1,7 @@
 //! Threads of the load generator. Each thread has a runtime of its own, so that no task moves to another thread.
 //!
 //! Owns: starting the threads of a run together, on one clock, and the resources that the threads and the server used.
-//! Event loops without a runtime (`load::worker`) run on these threads too: they never yield to the runtime.
+//! Event loops without a runtime (`worker`) run on these threads too: they never yield to the runtime.
 
 use std::{
     future::Future,

@@ -169,7 +169,7 @@ mod tests {
         let scratch = crate::Scratch::below(None).unwrap();
         let data = scratch.fresh("data").unwrap();
         let start =
-            |binary: &str| Target::start(Some(Path::new(binary)), &data, NativePort::Off, &[], &mut crate::Quiet);
+            |binary: &str| Target::start(Some(Path::new(binary)), &data, NativePort::Off, &[], &mut thalweg_lab::Quiet);
         let error = start("/bin/false").unwrap_err().to_string();
         assert!(error.contains("ended with"), "{error}");
         assert!(start("/does/not/exist").is_err());

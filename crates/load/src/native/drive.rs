@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::line::{ChannelError, ReadyChannel};
-use crate::load::Clock;
+use crate::Clock;
 
 /// Event that a session waits for after it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::{
 
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 
-use crate::load::{Event, Poller};
+use crate::{Event, Poller};
 
 /// Size of the file in bytes. At its end the server continues at position 0, as a log does that reuses segments.
 const FILE_BYTES: usize = 64 << 20;

@@ -22,7 +22,7 @@ use super::{
     },
     endpoint::TransportKind,
 };
-use crate::{BenchError, load::block_on_thread};
+use crate::{BenchError, block_on_thread};
 
 const SUBJECT: &str = "a bare relay";
 

@@ -22,7 +22,7 @@ use rustls::{
 use thalweg_transport::QuicOptions;
 
 use super::endpoint::TransportKind;
-use crate::{BenchError, latency::Latencies, load::block_on_thread};
+use crate::{BenchError, block_on_thread, latency::Latencies};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

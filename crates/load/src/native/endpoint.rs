@@ -4,7 +4,7 @@ use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{ChannelError, ReadyChannel};
-use crate::{BenchError, load::block_on_thread};
+use crate::{BenchError, block_on_thread};
 
 /// Transport of connections to the native port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]

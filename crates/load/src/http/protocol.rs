@@ -7,11 +7,10 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
 use rand::RngExt as _;
 
-use super::request::{Judgement, Operation, Requests};
+use super::requests::{Judgement, Operation, Requests};
 use crate::{
-    BenchError,
+    Address, BadReply, Batching, BenchError, Connection, Decoded, Merge, OnLoss, Protocol, Tally,
     latency::Latencies,
-    load::{self, Address, BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally},
     random::Generator,
     server::{Body, Incomplete, parse},
 };
@@ -66,7 +65,7 @@ impl Merge for Counts {
 }
 
 /// Figures of a run over HTTP.
-pub type Outcome = load::Outcome<Counts>;
+pub type Outcome = crate::Outcome<Counts>;
 
 /// Status code of a reply, and the result of checking the reply.
 #[derive(Clone, Copy, Debug)]
@@ -188,5 +187,5 @@ impl Protocol for Http {
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
-pub(super) mod tests;
+#[path = "protocol_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! Checks that a subscriber gets every message once and in order.
 //!
 //! Owns: the account of the messages that a subscriber received, at constant cost for each run of consecutive messages,
-//! and the comparison at the end. Does not own the check of the messages' content ([`super::payload`]).
+//! and the comparison at the end. Does not own the check of the messages' content (`payload`).
 //!
 //! A subscriber expects the messages of each publisher to be numbered 0, 1, 2, ... A number above the expected one
 //! leaves a gap; at the end the gaps must contain as many messages as the server reported as dropped. A number below

@@ -2,7 +2,7 @@
 //!
 //! Owns: open loops (requests are sent by a schedule) and closed loops (the next request is sent after a reply), the
 //! warm-up and the counted part of a run. Does not own the distribution of scheduled requests over time
-//! ([`super::schedule`]).
+//! (`schedule`).
 //!
 //! A request's response time counts from the moment at which the request is due, whether or not a connection was free
 //! then. A stall of the server therefore shows in every request that was due during the stall, not only in the one in

@@ -6,11 +6,7 @@ use super::{
     client::{Client, Greeting},
     requests::{Mix, Requests, Wrong},
 };
-use crate::{
-    BenchError,
-    load::{self, BadReply, Batching, Connection, Decoded, OnLoss, Protocol, Tally},
-    random::Generator,
-};
+use crate::{BadReply, Batching, BenchError, Connection, Decoded, OnLoss, Protocol, Tally, random::Generator};
 
 /// RESP requests to one server.
 #[derive(Clone, Debug)]
@@ -35,10 +31,10 @@ pub enum OnWrong {
 }
 
 /// Parameters of a run over RESP.
-pub type Plan = load::Plan<Resp>;
+pub type Plan = crate::Plan<Resp>;
 
 /// Figures of a run over RESP.
-pub type Outcome = load::Outcome<()>;
+pub type Outcome = crate::Outcome<()>;
 
 impl Protocol for Resp {
     /// A request: the position of its operation in the mix, and the index of its key.

@@ -2,8 +2,8 @@
 //! which are sent as replies arrive or by a schedule.
 //!
 //! Owns: request ids, times, counts, and the threads of such a run. Does not own the content of requests and the check
-//! of replies (a [`ChannelRequests`] does), pacing ([`crate::load::pace`]), and the event loop of a channel
-//! ([`super::drive`]).
+//! of replies (a [`ChannelRequests`] does), pacing ([`crate::Pace`]), and the event loop of a channel
+//! ([`super::drive()`]).
 //!
 //! Replies may arrive in any order: a request's id is its slot plus 1.
 
@@ -24,14 +24,7 @@ use super::{
     options::LoadOptions,
 };
 use crate::{
-    BenchError,
-    latency::nanos,
-    load::{
-        self, Clock, Pace, Pacer, Tally, Validity,
-        run_threads::{self},
-        saturated,
-    },
-    report::duration,
+    BenchError, Clock, Pace, Pacer, Tally, Validity, latency::nanos, report::duration, run_threads, saturated,
 };
 
 /// Makes the requests of one channel and checks their replies.
@@ -65,7 +58,7 @@ pub struct CallPlan {
 }
 
 /// Figures of a run. Its rate counts the items of replies that arrived after the warm-up and before the end.
-pub type Outcome = load::Outcome<()>;
+pub type Outcome = crate::Outcome<()>;
 
 impl CallPlan {
     /// Returns the plan for requests during setup, which are not measured. The run ends when there are no more requests

@@ -5,10 +5,7 @@ use std::{io::Write as _, time::Duration};
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 
 use super::requests::command;
-use crate::{
-    BenchError,
-    load::{Address, Connection},
-};
+use crate::{Address, BenchError, Connection};
 
 /// Longest wait for a reply during setup.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,16 +10,16 @@ use std::{
 
 use super::{Outcome, *};
 use crate::{
+    Arrivals, Pace, Plan, Schedule, Validity,
     data::Values,
-    http::request::Api,
-    load::{Arrivals, Pace, Plan, Schedule, Validity},
+    http::Api,
     random::{Distribution, KeyChooser},
 };
 
 /// Function that chooses what a test server does with the n-th request of a connection, besides storing and replying.
-pub(in crate::http) type Trick = fn(u64) -> Act;
+type Trick = fn(u64) -> Act;
 
-pub(in crate::http) enum Act {
+enum Act {
     Answer,
     Stall(Duration),
     Status(u16),
@@ -28,7 +28,7 @@ pub(in crate::http) enum Act {
 }
 
 /// Starts a test server that serves the entity API from a map in memory until the test process ends.
-pub(in crate::http) fn serve(trick: Trick) -> SocketAddr {
+fn serve(trick: Trick) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let map: Arc<Mutex<HashMap<String, Vec<u8>>>> = Arc::default();
@@ -86,7 +86,7 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
 }
 
 fn run(load: &Plan<Http>) -> Outcome {
-    crate::load::run(load).unwrap()
+    crate::run(load).unwrap()
 }
 
 fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {

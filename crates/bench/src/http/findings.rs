@@ -1,0 +1,183 @@
+//! Findings of the HTTP suite in sentences and plots.
+
+use std::time::Duration;
+
+use super::scenario::Scenario;
+use crate::{
+    load::{
+        Knee, Objective, Pace, Rounds, Validity,
+        http::{Counts, Outcome},
+    },
+    report::{
+        Plot, duration, number,
+        plots::{self, Axis, Bar},
+    },
+};
+
+/// Describes a durability level in words.
+pub(super) fn in_words(level: &str) -> String {
+    if level == "-" { "without writes".to_owned() } else { format!("durability {level}") }
+}
+
+/// Describes the figures of a scenario in a sentence.
+pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>) -> String {
+    let time = |percentile| duration(Duration::from_nanos((rounds.time_us(percentile) * 1e3) as u64));
+    let (name, connections) = (&scenario.name, scenario.load.connections);
+    let how = format!("{connections} connection{}, {}", if connections == 1 { "" } else { "s" }, in_words(level));
+    let rate = number(rounds.rate().median);
+    if rounds.validity() != Validity::Good {
+        return format!("{name} ({how}): not a valid run, {}.", rounds.validity().verdict().0);
+    }
+    match scenario.load.pace() {
+        Pace::Open { .. } => format!(
+            "{name} ({how}): at {rate} requests/s half of the requests were answered within {} of their scheduled moment, \
+             99 % within {}, and the slowest within {}.",
+            time(50.0),
+            time(99.0),
+            time(100.0)
+        ),
+        Pace::Closed | Pace::Each { .. } => format!(
+            "{name} ({how}): {rate} requests/s, each connection sending its next request after a reply; the times of such a \
+             run say little."
+        ),
+    }
+}
+
+/// Describes the result of a search in a sentence.
+pub(super) fn knee_sentence(knee: &Knee, objective: Objective, scenario: &Scenario, level: &str) -> String {
+    let what = format!("{}, {} connections, {}", scenario.name, scenario.load.connections, in_words(level));
+    match (knee.rate, knee.fails_at) {
+        (None, _) => format!("No rate meets {objective} ({what})."),
+        (Some(rate), Some(above)) => format!(
+            "The highest rate that meets {objective} ({what}) is between {} and {} requests/s: the lower one passed every \
+             repeat, the higher one failed twice.",
+            number(rate),
+            number(above)
+        ),
+        (Some(rate), None) => {
+            format!(
+                "{} requests/s, the highest rate that the search may try, meets {objective} ({what}).",
+                number(rate)
+            )
+        }
+    }
+}
+
+/// Returns the percentiles of a run as a line of a plot: each point is one request in N and its time.
+pub(super) fn spectrum_line(name: String, outcome: &Outcome) -> plots::Line {
+    let spectrum = outcome.times.spectrum();
+    let points = spectrum.iter().filter(|line| line.percentile < 100.0 && line.count < outcome.times.count());
+    (name, points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect())
+}
+
+/// Largest number of lines in a plot of percentiles.
+const LINES: usize = 6;
+
+/// Draws percentiles of runs, a few in each plot.
+pub(super) fn spectrum_plots(lines: &[plots::Line]) -> Vec<Plot> {
+    let axes = [Axis::percentiles(), Axis::log("µs from due to answered")];
+    let caption = "Response times of the last round, counted from the moment at which a request was due. A point at 99 % and 500 \
+                   µs: one request in a hundred took longer than 500 µs.";
+    let plot = |(number, lines): (usize, &[plots::Line])| {
+        plots::lines(&format!("spectrum-{number}"), "response times by percentile", caption, &axes, lines)
+    };
+    lines.chunks(LINES).enumerate().map(plot).collect()
+}
+
+/// Returns the median and the range of a figure over the rounds, as a row of a plot.
+pub(super) fn bar(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>, figure: fn(&Outcome) -> f64) -> Bar {
+    let values = rounds.over(figure);
+    let (low, high) =
+        values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+    let label = format!("{} ({})", scenario.name, in_words(level));
+    Bar { label, store: String::new(), is_pale: false, value: rounds.median(figure), interval: (low, high) }
+}
+
+/// Draws a figure of all scenarios.
+pub(super) fn rows_plot(name: &str, figure: &str, better: &str, rows: &[Bar]) -> Plot {
+    let caption = format!("Dot: median of the rounds; line: from the lowest to the highest round; {better}.");
+    plots::rows(name, &format!("{figure} of each scenario"), &caption, &Axis::log(figure), rows)
+}
+
+/// Draws the response times over the rates of a search.
+pub(super) fn search_plot(mut course: Vec<(f64, [f64; 3])>, objective: Objective) -> Plot {
+    course.sort_by(|(left, _), (right, _)| left.total_cmp(right));
+    let line = |name: String, of: usize| -> plots::Line {
+        (name, course.iter().map(|(rate, times)| (*rate, times[of])).collect())
+    };
+    let mut lines = vec![line("p50".to_owned(), 0), line("p99".to_owned(), 1)];
+    if ![50.0, 99.0].contains(&objective.percentile) {
+        lines.push(line(format!("p{}", objective.percentile), 2));
+    }
+    if let (Some((first, _)), Some((last, _))) = (course.first(), course.last()) {
+        let bound = objective.bound.as_secs_f64() * 1e6;
+        lines.push(("objective".to_owned(), vec![(*first, bound), (*last, bound)]));
+    }
+    let caption =
+        format!("Each point is a run at one rate. The knee is where p{} crosses the objective.", objective.percentile);
+    let axes = [Axis::log("requests/s offered"), Axis::log("µs from due to answered")];
+    plots::lines("search", "response times by rate", &caption, &axes, &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{
+        http::HttpOptions,
+        load::{Tally, Trial, find_knee},
+        usage::Spent,
+    };
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: HttpOptions,
+    }
+
+    fn scenario(flags: &[&str]) -> Scenario {
+        Scenario::all(&Cli::parse_from(["bench"].iter().chain(flags)).options).remove(0)
+    }
+
+    fn rounds(validity: Validity) -> Rounds<Counts> {
+        let mut tally: Tally<Counts> = Tally::new(2);
+        (1..=1000).for_each(|micros| tally.times[0].record(Duration::from_micros(micros)));
+        tally.right = 1000;
+        let mut rounds = Rounds::default();
+        rounds.push(Outcome { validity, ..Outcome::new(tally, 2.0, Spent::default()) });
+        rounds
+    }
+
+    #[test]
+    fn a_scenario_is_a_sentence() {
+        let open = sentence(&scenario(&["--connections", "1"]), "disk", &rounds(Validity::Good));
+        for part in ["put (1 connection, durability disk)", "500 requests/s", "within 500 µs", "99 % within 990 µs"] {
+            assert!(open.contains(part), "{part} in {open}");
+        }
+        let closed = sentence(&scenario(&["--closed", "--mix", "get"]), "-", &rounds(Validity::Good));
+        assert!(closed.contains("64 connections, without writes") && closed.contains("say little"), "{closed}");
+        let void = sentence(&scenario(&[]), "disk", &rounds(Validity::Saturated("late".to_owned())));
+        assert!(void.contains("not a valid run, late"), "{void}");
+    }
+
+    #[test]
+    fn a_knee_is_an_interval() {
+        let bounds = crate::load::Bounds { start: 100.0, max: 1e6, precision: 0.03, repeats: 2 };
+        let trial = |rate: f64| Ok::<_, ()>(if rate < 5000.0 { Trial::Pass } else { Trial::Fail });
+        let knee = find_knee(&bounds, trial).unwrap();
+        let objective: Objective = "p99<5ms".parse().unwrap();
+        let said = knee_sentence(&knee, objective, &scenario(&[]), "disk");
+        assert!(said.contains("p99 < 5.00 ms") && said.contains("is between 4,") && said.contains("and 5,"), "{said}");
+        let plot = search_plot(vec![(100.0, [1.0, 2.0, 2.0]), (50.0, [1.0, 3.0, 3.0])], objective);
+        assert!(plot.svg.contains("objective") && plot.svg.matches("<circle").count() == 6, "{}", plot.svg);
+    }
+
+    #[test]
+    fn percentiles_are_drawn_up_to_the_last_that_differs() {
+        let rounds = rounds(Validity::Good);
+        let (_, points) = spectrum_line(String::new(), &rounds.outcomes[0]);
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1), "{points:?}");
+        assert!(points.last().is_some_and(|(one_in, _)| *one_in < 1001.0), "{points:?}");
+    }
+}

@@ -1,0 +1,316 @@
+//! Plots of figures as SVG: lines over a parameter, and rows of bars or dots with their intervals.
+//!
+//! Owns: what a plot shows, and its marks. Axes are in [`axis`], colours and fonts in [`style`]. The SVG uses classes
+//! instead of colours, so a page can show it in light and in dark; a file of its own carries the light colours with it
+//! ([`Plot::file`]).
+//!
+//! Rules: a bar begins at zero, so its length is its value; on a logarithmic axis there are dots. The title of a plot is
+//! not part of the drawing, because the page has it as a heading.
+
+mod axis;
+pub mod style;
+
+use std::fmt::Write as _;
+
+use self::axis::Span;
+use super::{Plot, escape::escaped, number};
+
+pub use self::axis::{Axis, Scale};
+
+/// A line of a plot: its name, and its points as pairs of parameter and figure.
+pub type Line = (String, Vec<(f64, f64)>);
+
+/// A row of a plot: a value with its interval.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Text above the mark.
+    pub label: String,
+    /// Name of the measured store, which chooses the colour.
+    pub store: String,
+    /// True to draw the row in a lighter colour.
+    pub is_pale: bool,
+    /// Value, for example a mean.
+    pub value: f64,
+    /// Lower and upper end of the value's interval.
+    pub interval: (f64, f64),
+}
+
+/// Width of a plot in the units of its drawing, in which its font is 13 high.
+const WIDTH: f64 = 640.0;
+const FONT: f64 = 13.0;
+/// Height of the area of a plot with lines.
+const HEIGHT: f64 = 280.0;
+const LEFT: f64 = 66.0;
+const RIGHT: f64 = 16.0;
+const BOTTOM: f64 = 42.0;
+/// Height of a row with its label.
+const ROW: f64 = 38.0;
+/// Estimated width of a character, from which the lengths of labels are computed.
+const CHARACTER: f64 = 6.9;
+/// Length of the lines of a caption in a file.
+const CAPTION_CHARACTERS: usize = 100;
+
+/// Draws lines over a parameter. `caption` tells how to read the plot.
+pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[Line]) -> Plot {
+    let [x, y] = axes;
+    let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
+    let (legend, top) = legend(lines);
+    let across = Span::of(x.scale, points().map(|(x, _)| x), (LEFT, WIDTH - RIGHT));
+    let up = Span::of(y.scale, points().map(|(_, y)| y), (top + HEIGHT, top));
+    let height = top + HEIGHT + BOTTOM;
+    let mut svg = open(height, title);
+    draw_grid_across(&mut svg, &across, (top, top + HEIGHT));
+    for (at, label) in up.ticks() {
+        let _ = write!(svg, r#"<path class="grid" d="M{LEFT:.1} {at:.1}H{:.1}"/>"#, WIDTH - RIGHT);
+        text(&mut svg, (LEFT - 6.0, at + 4.5), "end", &label);
+    }
+    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+    text(&mut svg, (middle, height - 6.0), "middle", &x.label);
+    let centre = top + HEIGHT / 2.0;
+    let _ = write!(
+        svg,
+        r#"<text transform="translate(14 {centre:.1}) rotate(-90)" text-anchor="middle">{}</text>"#,
+        escaped(&y.label)
+    );
+    svg.push_str(&legend);
+    for (number, (name, points)) in lines.iter().enumerate() {
+        draw_line(&mut svg, number, name, points, (&across, &up));
+    }
+    svg.push_str("</svg>");
+    Plot { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }
+}
+
+/// Draws one row for each value: bars from zero on a linear axis, dots on a logarithmic one.
+pub fn rows(name: &str, title: &str, caption: &str, axis: &Axis, rows: &[Bar]) -> Plot {
+    let ends = rows.iter().flat_map(|row| [row.value, row.interval.0, row.interval.1]);
+    // Room for the numbers behind the marks.
+    let across = Span::of(axis.scale, ends, (8.0, WIDTH - 90.0));
+    let bottom = rows.len() as f64 * ROW + 4.0;
+    let mut svg = open(bottom + BOTTOM, title);
+    draw_grid_across(&mut svg, &across, (0.0, bottom));
+    for (number, row) in rows.iter().enumerate() {
+        draw_row(&mut svg, number as f64 * ROW, colour_of(&row.store, 0), row, &across);
+    }
+    text(&mut svg, ((WIDTH - 82.0) / 2.0, bottom + BOTTOM - 6.0), "middle", &axis.label);
+    svg.push_str("</svg>");
+    Plot { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }
+}
+
+impl Plot {
+    /// Returns the plot as an SVG file, with its title, its caption and the light colours.
+    pub fn file(&self) -> String {
+        let size = self.svg.split_once("viewBox=\"0 0 ").and_then(|(_, rest)| rest.split_once('"'));
+        let height = size.and_then(|(size, _)| size.rsplit(' ').next()?.parse().ok()).unwrap_or(HEIGHT);
+        let captions = wrapped(&self.caption, CAPTION_CHARACTERS);
+        let top = 42.0 + 16.0 * captions.len() as f64;
+        let mut out = format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.0} {:.0}" width="{0:.0}" height="{1:.0}">"#,
+            WIDTH + 20.0,
+            top + height + 10.0
+        );
+        let _ =
+            write!(out, "<style>{}</style><rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>", style::of_file());
+        let _ = write!(out, r#"<text class="title" x="10" y="26">{}</text>"#, escaped(&self.title));
+        for (number, line) in captions.iter().enumerate() {
+            let y = 46.0 + 16.0 * number as f64;
+            let _ = write!(out, r#"<text class="caption" x="10" y="{y:.0}">{}</text>"#, escaped(line));
+        }
+        let place = format!(r#"<svg x="10" y="{top:.0}" width="{WIDTH:.0}" height="{height:.0}" "#);
+        out.push_str(&self.svg.replacen("<svg ", &place, 1));
+        out.push_str("</svg>\n");
+        out
+    }
+}
+
+/// Cuts a text between words into lines of at most this number of characters, unless a word is longer.
+fn wrapped(text: &str, characters: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= characters => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn open(height: f64, title: &str) -> String {
+    format!(r#"<svg class="plot" role="img" aria-label="{}" viewBox="0 0 {WIDTH:.0} {height:.0}">"#, escaped(title))
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escaped(text));
+}
+
+fn draw_grid_across(svg: &mut String, across: &Span, (top, bottom): (f64, f64)) {
+    let mut free_from = f64::MIN;
+    for (at, label) in across.ticks() {
+        let _ = write!(svg, r#"<path class="grid" d="M{at:.1} {top:.1}V{bottom:.1}"/>"#);
+        let half = label.chars().count() as f64 * CHARACTER / 2.0;
+        if at - half > free_from {
+            text(svg, (at, bottom + 17.0), "middle", &label);
+            free_from = at + half + CHARACTER;
+        }
+    }
+}
+
+/// Returns the legend in as many lines as it needs, and the height of these lines. One line of a plot needs no legend if it
+/// has no name.
+fn legend(lines: &[Line]) -> (String, f64) {
+    let (mut svg, mut x, mut y) = (String::new(), LEFT, FONT);
+    for (number, (name, _)) in lines.iter().enumerate().filter(|(_, (name, _))| !name.is_empty()) {
+        let width = 34.0 + name.chars().count() as f64 * CHARACTER;
+        if x > LEFT && x + width > WIDTH {
+            (x, y) = (LEFT, y + 18.0);
+        }
+        let _ = write!(svg, r#"<path class="line {}" d="M{x:.1} {:.1}h18"/>"#, colours(name, number), y - 4.5);
+        text(&mut svg, (x + 24.0, y), "start", name);
+        x += width;
+    }
+    let height = if svg.is_empty() { 10.0 } else { y + 12.0 };
+    (svg, height)
+}
+
+fn draw_line(svg: &mut String, number: usize, name: &str, points: &[(f64, f64)], (across, up): (&Span, &Span)) {
+    let colours = colours(name, number);
+    let mut path = String::new();
+    let mut is_drawing = false;
+    for (x, y) in points {
+        let (Some(left), Some(top)) = (across.at(*x), up.at(*y)) else {
+            is_drawing = false;
+            continue;
+        };
+        let _ = write!(path, "{}{left:.1} {top:.1}", if is_drawing { 'L' } else { 'M' });
+        is_drawing = true;
+    }
+    let _ = write!(svg, r#"<path class="line {colours}" d="{path}"/>"#);
+    // Many points are a curve of their own; marks would hide it.
+    let radius = if points.len() <= 40 { 3.0 } else { 1.2 };
+    for (x, y) in points {
+        if let (Some(left), Some(top)) = (across.at(*x), up.at(*y)) {
+            let what = format!("{name}: {}, {}", across.label(*x), number(*y));
+            let what = escaped(what.trim_start_matches(": "));
+            let _ = write!(
+                svg,
+                r#"<circle class="{colours}" cx="{left:.1}" cy="{top:.1}" r="{radius}"><title>{what}</title></circle>"#
+            );
+        }
+    }
+}
+
+fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span) {
+    text(svg, (8.0, top + 14.0), "start", &row.label);
+    let Some(end) = across.at(row.value) else {
+        return text(svg, (8.0, top + 31.0), "start", "not measured");
+    };
+    let pale = if row.is_pale { " pale" } else { "" };
+    let middle = top + 26.5;
+    if across.begins_at_zero() {
+        let begin = across.at(0.0).unwrap_or(8.0);
+        let _ = write!(
+            svg,
+            r#"<rect class="s{colour}{pale}" x="{:.1}" y="{:.1}" width="{:.1}" height="13"/>"#,
+            begin.min(end),
+            top + 20.0,
+            (end - begin).abs().max(1.0)
+        );
+    } else {
+        let _ = write!(svg, r#"<circle class="s{colour}{pale}" cx="{end:.1}" cy="{middle:.1}" r="5"/>"#);
+    }
+    let (low, high) = (across.at(row.interval.0), across.at(row.interval.1));
+    if let (Some(low), Some(high)) = (low, high) {
+        let _ = write!(svg, r#"<path class="interval" d="M{low:.1} {middle:.1}H{high:.1}"/>"#);
+    }
+    let behind = end.max(high.unwrap_or(end)).max(across.at(0.0).unwrap_or(end));
+    text(svg, (behind + 8.0, middle + 4.5), "start", &number(row.value));
+}
+
+/// Returns the classes of a line's marks. Lines beyond the last colour repeat the colours with dashes.
+fn colours(name: &str, number: usize) -> String {
+    let dashed = if number >= style::COLOURS { " dashed" } else { "" };
+    format!("s{}{dashed}", colour_of(name, number))
+}
+
+/// Returns the number of a colour. A store has the same colour in all plots.
+fn colour_of(name: &str, number: usize) -> usize {
+    let known = ["memory", "lsm", "redb", "sqlite", "fjall"];
+    known.iter().position(|known| name.starts_with(known)).unwrap_or(number % style::COLOURS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bar(name: &str, value: f64) -> Bar {
+        Bar {
+            label: format!("{name} (log)"),
+            store: name.to_owned(),
+            is_pale: false,
+            value,
+            interval: (value * 0.9, value * 1.1),
+        }
+    }
+
+    /// Returns the numbers of an attribute in all elements of a plot.
+    fn attribute(svg: &str, name: &str) -> Vec<f64> {
+        let marker = format!(" {name}=\"");
+        let values = svg.split(&*marker).skip(1).map(|rest| rest.split('"').next().unwrap());
+        values.filter_map(|value| value.parse().ok()).collect()
+    }
+
+    #[test]
+    fn the_length_of_a_bar_is_its_value() {
+        let axis = Axis::linear("µs per operation");
+        let plot = rows("p", "t", "", &axis, &[bar("lsm", 10.0), bar("redb", 40.0), bar("sqlite", 20.0)]);
+        let lengths = attribute(&plot.svg, "width");
+        assert!(
+            (lengths[1] / lengths[0] - 4.0).abs() < 0.02 && (lengths[2] / lengths[0] - 2.0).abs() < 0.02,
+            "{lengths:?}"
+        );
+        assert!(!plot.svg.contains("<title>t") && !plot.svg.contains(">t<"), "the page has the title");
+        assert_eq!(rows("p", "t", "", &Axis::log("x"), &[bar("lsm", 10.0)]).svg.matches("<rect").count(), 0);
+    }
+
+    #[test]
+    fn points_lie_where_their_values_are() {
+        let line = ("a & b".to_owned(), vec![(1.0, 10.0), (10.0, 100.0), (100.0, f64::NAN), (1000.0, 1000.0)]);
+        let plot = lines("p", "t", "", &[Axis::log("x"), Axis::log("y")], &[line]);
+        let (x, y) = (attribute(&plot.svg, "cx"), attribute(&plot.svg, "cy"));
+        assert_eq!((x.len(), y.len()), (3, 3), "a point without a value is left out");
+        assert!(x[0] < x[1] && x[1] < x[2] && y[0] > y[1] && y[1] > y[2], "{x:?} {y:?}");
+        assert!((x[2] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "decades are equal: {x:?}");
+        assert!(plot.svg.contains("a &amp; b") && plot.svg.contains("a &amp; b: 10, 100"));
+    }
+
+    #[test]
+    fn a_plot_without_values_is_empty_and_a_file_stands_alone() {
+        let empty = lines("p", "a <title>", "read me", &[Axis::log("x"), Axis::linear("y")], &[]);
+        assert!(!empty.svg.contains("NaN") && !empty.svg.contains("inf"), "{}", empty.svg);
+        let file = empty.file();
+        assert!(file.contains("xmlns=") && file.contains("a &lt;title&gt;") && file.contains("read me"), "{file}");
+        assert!(!file.contains("var("), "viewers of images know no variables");
+        assert!(!rows("p", "t", "", &Axis::linear("x"), &[bar("x", f64::NAN)]).svg.contains("NaN"));
+    }
+
+    #[test]
+    fn captions_are_cut_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert!(wrapped("", 7).is_empty());
+    }
+
+    #[test]
+    fn a_long_legend_has_several_lines() {
+        let line = |number: usize| (format!("a scenario with a long name {number}"), vec![(1.0, 1.0)]);
+        let plot = |count| {
+            lines("p", "t", "", &[Axis::linear("x"), Axis::linear("y")], &(0..count).map(line).collect::<Vec<_>>())
+        };
+        let height = |plot: &Plot| {
+            plot.svg.split("viewBox=\"0 0 640 ").nth(1).unwrap().split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        assert!(height(&plot(8)) > height(&plot(2)) + 30.0);
+        assert!(plot(8).svg.contains("dashed"), "the seventh line differs from the first");
+    }
+}

@@ -1,0 +1,55 @@
+//! One load generator for any server, over HTTP, RESP or the native protocol.
+//!
+//! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which [`http`] and [`resp`]
+//! implement; the requests with their keys and values ([`data`]), and the check of each reply; connections, and when
+//! requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its
+//! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
+//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]); the reasons for which a run's figures are void
+//! ([`Validity`]); reaching or starting a server ([`server`]); and servers without a database, which show what the machine
+//! itself can carry ([`native::bare`], [`native::relay`], [`resp::bare`]). Does not own: histograms, statistics and
+//! reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crate `bench`.
+//!
+//! The loop of the native protocol's channels ([`native::drive()`]) is another one, because a channel may be TLS or QUIC
+//! and therefore needs a runtime. It uses the same threads, pace, clock, counts and judgement of runs.
+//!
+//! The generator knows a server only by its protocol. It measures any other server in the same way, also one whose
+//! answers are known, which is how `tests/known_answers` checks the generator itself.
+
+mod address;
+mod connection;
+pub mod data;
+pub mod http;
+pub mod native;
+pub mod options;
+mod pace;
+mod poller;
+mod protocol;
+pub mod resp;
+mod rounds;
+mod run;
+pub mod run_threads;
+mod schedule;
+mod search;
+pub mod server;
+mod tally;
+mod timeline;
+mod validity;
+mod worker;
+
+use thalweg_lab::{BenchError, Progress, Scratch, latency, random, report, stats, usage};
+
+pub use self::{
+    address::Address,
+    connection::Connection,
+    pace::{Pace, Pacer},
+    poller::{Event, Poller},
+    protocol::{BadReply, Batching, Decoded, OnLoss, Plan, Protocol},
+    rounds::{Outcome, Rounds, turns},
+    run::run,
+    run_threads::{Clock, block_on_thread},
+    schedule::{Arrivals, Schedule},
+    search::{Bounds, Knee, Objective, Trial, find_knee},
+    tally::{Merge, Tally},
+    timeline::{Timeline, Window},
+    validity::{BACKLOG, MAX_BUSY, Validity, saturated},
+};

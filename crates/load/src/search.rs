@@ -1,0 +1,430 @@
+//! Search for the knee: the highest rate that meets a response-time objective, and meets it again when repeated.
+//!
+//! The search doubles the rate until a run fails, then bisects between the highest rate that passed and the lowest that
+//! failed, each time at their geometric mean. When the two are within the precision, it confirms both: the lower rate
+//! must pass the number of repeats, and the higher one must fail twice. A single run that was disturbed, or that was
+//! lucky, therefore decides nothing: its rate is run again, and the search continues above or below it. The two confirmed
+//! rates are the interval of the knee.
+//!
+//! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a server.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::validity::Validity;
+use crate::{
+    BenchError,
+    latency::Latencies,
+    options::parse_duration,
+    report::{self, Check, Verdict},
+};
+
+/// Upper bound on a percentile of the response time, as in `p99<5ms`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// Percentile from 0 to 100.
+    pub percentile: f64,
+    /// Response time that the percentile must stay below.
+    pub bound: Duration,
+}
+
+impl Objective {
+    /// Returns true if the percentile of `times` is below the bound. Returns false if `times` is empty.
+    pub fn is_met(&self, times: &Latencies) -> bool {
+        times.count() > 0 && times.percentile(self.percentile) < self.bound
+    }
+
+    /// Returns the longest wait for a reply before a run of the search is aborted: 20 times the bound, but at least 1
+    /// s. The run then counts as failed, and the search continues at another rate.
+    pub fn patience(&self) -> Duration {
+        (self.bound * 20).max(Duration::from_secs(1))
+    }
+
+    /// Decides whether a run of the search passed, from the validity of the run and its response times. Returns an
+    /// error if `subject` gave wrong replies, which ends the search.
+    pub fn judge(&self, subject: &str, validity: &Validity, times: &Latencies) -> Result<Trial, BenchError> {
+        match validity {
+            Validity::Good if self.is_met(times) => Ok(Trial::Pass),
+            Validity::Good | Validity::Overloaded(_) => Ok(Trial::Fail),
+            Validity::Saturated(_) => Ok(Trial::Void),
+            Validity::Errors(why) => Err(BenchError::wrong(subject, "answering the search", why.as_str())),
+        }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{} < {}", self.percentile, report::duration(self.bound))
+    }
+}
+
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || format!("{text:?} is not an objective: write for example p99<5ms, p99.9<800us or max<1s");
+        let (left, right) = text.split_once('<').ok_or_else(wrong)?;
+        let percentile = match left.trim() {
+            "max" => 100.0,
+            name => name.strip_prefix('p').and_then(|number| number.parse().ok()).ok_or_else(wrong)?,
+        };
+        if !(0.0..=100.0).contains(&percentile) {
+            return Err(wrong());
+        }
+        Ok(Self { percentile, bound: parse_duration(right.trim())? })
+    }
+}
+
+/// Result of one run of the search, at one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// The run met the objective.
+    Pass,
+    /// The run missed the objective.
+    Fail,
+    /// The run has no valid result: the load generator was saturated, so the run says nothing about the server.
+    Void,
+}
+
+impl Trial {
+    /// Returns the result of a run in words, for a table.
+    pub fn name(self, validity: &Validity) -> String {
+        match self {
+            Self::Pass => "pass".to_owned(),
+            Self::Fail | Self::Void => format!("{self:?}: {}", validity.name()).to_lowercase(),
+        }
+    }
+}
+
+/// Bounds and precision of a search for the knee.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Rate at which the search begins.
+    pub start: f64,
+    /// Highest rate that the search tries.
+    pub max: f64,
+    /// The bisection ends when the gap between the highest passed and the lowest failed rate is below this share of the
+    /// passed rate.
+    pub precision: f64,
+    /// Number of runs that the best rate must pass, at least 1.
+    pub repeats: u32,
+}
+
+/// Result of a search for the knee, the highest rate that meets the objective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knee {
+    /// Highest rate that passed the number of repeats, and failed at most once; `None` if no rate did.
+    pub rate: Option<f64>,
+    /// Lowest rate above [`rate`](Self::rate) that failed twice: the knee is below it. `None` if no rate failed.
+    pub fails_at: Option<f64>,
+    /// Reason why no higher rate was found.
+    pub limited_by: Limit,
+    /// All runs of the search in order, each with its rate and result.
+    pub trials: Vec<(f64, Trial)>,
+}
+
+impl Knee {
+    /// Creates the check that a knee was found and that the load generator did not limit it. `describe` formats a rate
+    /// as text.
+    pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
+        let (measured, verdict) = match (self.rate, self.limited_by) {
+            (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
+            (Some(rate), limit) => {
+                let verdict = if limit == Limit::Generator { Verdict::Void } else { Verdict::Met };
+                let above = self.fails_at.map_or_else(String::new, |rate| format!(", missed at {}", describe(rate)));
+                (format!("{}{above}, limited by the {}", describe(rate), limit.name()), verdict)
+            }
+        };
+        let required = "found, and limited by the server".to_owned();
+        Check { what, required, measured, verdict, is_goal: false }
+    }
+}
+
+/// Reason why a search found no higher rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The server: at a higher rate it missed the objective.
+    Server,
+    /// The load generator could not send more requests; the server may be able to handle more.
+    Generator,
+    /// The search has reached its maximum rate.
+    MaxRate,
+}
+
+impl Limit {
+    /// Returns the reason why the rate is not higher, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Generator => "load generator",
+            Self::MaxRate => "highest rate allowed (--max-rate)",
+        }
+    }
+}
+
+/// Lowest rate that the search tries. With fewer requests percentiles mean nothing.
+const LOWEST_RATE: f64 = 10.0;
+/// Number of failed runs after which a rate counts as one that the server cannot serve.
+const FAILURES: u32 = 2;
+/// Largest number of runs of a search. A search of a usual server takes about 15; one that takes this many sees results
+/// without an order, and ends with the best rate that passed all its repeats.
+const MAX_RUNS: usize = 100;
+
+/// Searches for the knee, the highest rate that meets an objective; `trial` runs the load at one rate and returns the
+/// result.
+pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
+    let mut search = Search { bounds, tried: Vec::new() };
+    let mut trials = Vec::new();
+    while let Some(rate) = search.next_rate().filter(|_| trials.len() < MAX_RUNS) {
+        let how = trial(rate)?;
+        trials.push((rate, how));
+        search.record(rate, how);
+    }
+    Ok(search.conclude(trials))
+}
+
+/// A rate with the results of its runs.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    rate: f64,
+    passes: u32,
+    fails: u32,
+    voids: u32,
+}
+
+impl Tried {
+    fn failures(&self) -> u32 {
+        self.fails + self.voids
+    }
+
+    /// Returns true if more runs passed than not, so that the rate is a candidate for the knee.
+    fn is_good(&self) -> bool {
+        self.passes > self.failures()
+    }
+
+    fn is_stable(&self, repeats: u32) -> bool {
+        self.is_good() && self.passes >= repeats
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.is_good() && self.failures() >= FAILURES
+    }
+}
+
+/// State of a search: the rates tried so far.
+struct Search<'a> {
+    bounds: &'a Bounds,
+    /// Rates in ascending order.
+    tried: Vec<Tried>,
+}
+
+impl Search<'_> {
+    /// Returns the rate of the next run; `None` if the knee is found, or if there is none.
+    fn next_rate(&self) -> Option<f64> {
+        let Bounds { start, max, precision, repeats } = *self.bounds;
+        match self.bracket() {
+            (None, None) => Some(start.min(max)),
+            (None, Some(high)) => (high.rate > LOWEST_RATE).then(|| (high.rate / 2.0).max(LOWEST_RATE)),
+            (Some(low), None) if low.rate < max => Some((low.rate * 2.0).min(max)),
+            (Some(low), Some(high)) if high.rate > low.rate * (1.0 + precision) => Some((low.rate * high.rate).sqrt()),
+            (Some(low), _) if !low.is_stable(repeats) => Some(low.rate),
+            (Some(_), Some(high)) if !high.has_failed() => Some(high.rate),
+            (Some(_), _) => None,
+        }
+    }
+
+    /// Returns the highest rate that is good so far and the lowest above it that is not. Results below a stable rate
+    /// are ignored: what failed there was disturbed.
+    fn bracket(&self) -> (Option<Tried>, Option<Tried>) {
+        let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
+        let above = &self.tried[stable..];
+        let bad = above.iter().position(|tried| !tried.is_good());
+        let low = above[..bad.unwrap_or(above.len())].last();
+        (low.copied(), bad.map(|bad| above[bad]))
+    }
+
+    fn record(&mut self, rate: f64, how: Trial) {
+        let at = self.tried.partition_point(|tried| tried.rate < rate);
+        if self.tried.get(at).is_none_or(|tried| tried.rate > rate) {
+            self.tried.insert(at, Tried { rate, passes: 0, fails: 0, voids: 0 });
+        }
+        let tried = &mut self.tried[at];
+        match how {
+            Trial::Pass => tried.passes += 1,
+            Trial::Fail => tried.fails += 1,
+            Trial::Void => tried.voids += 1,
+        }
+    }
+
+    fn conclude(&self, trials: Vec<(f64, Trial)>) -> Knee {
+        let (low, high) = self.bracket();
+        let rate = low.filter(|low| low.is_stable(self.bounds.repeats)).map(|low| low.rate);
+        let limited_by = match high {
+            None => Limit::MaxRate,
+            Some(high) if high.fails > 0 => Limit::Server,
+            Some(_) => Limit::Generator,
+        };
+        Knee { rate, fails_at: high.filter(Tried::has_failed).map(|high| high.rate), limited_by, trials }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use rand::RngExt as _;
+    use rand_distr::Exp1;
+
+    use super::*;
+    use crate::{Arrivals, Schedule, random::generator};
+
+    const BOUNDS: Bounds = Bounds { start: 1000.0, max: 1e6, precision: 0.02, repeats: 3 };
+    /// Service time of the queues in these tests, in seconds.
+    const SERVICE: f64 = 40e-6;
+    /// Rate at which the 99th percentile of an M/M/1 queue with this service time is 1 ms: it is
+    /// ln(100) × service / (1 − load).
+    const KNEE: f64 = 20_395.0;
+
+    fn knee(bounds: &Bounds, mut trial: impl FnMut(f64) -> Trial) -> Knee {
+        let Ok(knee) = find_knee(bounds, |rate| Ok::<_, Infallible>(trial(rate)));
+        knee
+    }
+
+    fn passes_below(limit: f64) -> impl Fn(f64) -> Trial {
+        move |rate| if rate < limit { Trial::Pass } else { Trial::Fail }
+    }
+
+    #[test]
+    fn the_knee_of_a_queue_is_found_to_the_asked_precision() {
+        let knee = knee(&BOUNDS, |rate| {
+            let load: f64 = rate * SERVICE;
+            if load < 1.0 && 100_f64.ln() * SERVICE / (1.0 - load) < 1e-3 { Trial::Pass } else { Trial::Fail }
+        });
+        let (rate, fails_at) = (knee.rate.unwrap(), knee.fails_at.unwrap());
+        assert!(rate < KNEE && KNEE < fails_at && fails_at <= rate * 1.02, "{rate} to {fails_at}");
+        assert_eq!(knee.limited_by, Limit::Server);
+        assert!(knee.trials.len() < 20, "{:?}", knee.trials);
+        let at = |wanted| knee.trials.iter().filter(move |(rate, _)| *rate == wanted).count();
+        assert_eq!((at(rate), at(fails_at)), (3, 2), "both ends are confirmed");
+    }
+
+    /// Runs an M/M/1 queue for two seconds of its own time, as an open loop would measure it.
+    fn queue(rate: f64, seed: u64) -> Trial {
+        let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 1, seed), generator(!seed));
+        let (mut times, mut free) = (Latencies::default(), 0);
+        loop {
+            let due = schedule.take();
+            if due > 2_000_000_000 {
+                break;
+            }
+            free = free.max(due) + (rng.sample::<f64, _>(Exp1) * SERVICE * 1e9) as u64;
+            times.record_nanos(free - due);
+        }
+        if times.percentile(99.0) < Duration::from_millis(1) { Trial::Pass } else { Trial::Fail }
+    }
+
+    #[test]
+    fn the_knee_of_a_random_queue_is_found_within_five_percent_and_repeats_within_five() {
+        let bounds = Bounds { precision: 0.03, ..BOUNDS };
+        let mut found = Vec::new();
+        for search in 0..8 {
+            let mut run = 0;
+            let knee = knee(&bounds, |rate| {
+                run += 1;
+                queue(rate, search * 1000 + run)
+            });
+            assert!(knee.trials.len() <= 20, "20 runs of 6 s are two minutes: {:?}", knee.trials);
+            found.push(knee.rate.unwrap());
+        }
+        let off = found.iter().map(|rate| (rate / KNEE - 1.0).abs()).fold(0.0, f64::max);
+        assert!(off < 0.05, "{found:?} of {KNEE}");
+        let (low, high) = found.iter().fold((f64::MAX, 0.0_f64), |(low, high), rate| (low.min(*rate), high.max(*rate)));
+        assert!(high / low < 1.05, "{found:?}");
+    }
+
+    #[test]
+    fn one_disturbed_run_decides_nothing() {
+        let undisturbed = knee(&BOUNDS, passes_below(KNEE));
+        for disturbed in 0..undisturbed.trials.len() {
+            let mut run = 0;
+            let knee = knee(&BOUNDS, |rate| {
+                run += 1;
+                if run == disturbed + 1 { Trial::Fail } else { passes_below(KNEE)(rate) }
+            });
+            let (rate, fails_at) = (knee.rate.unwrap(), knee.fails_at.unwrap());
+            assert!(rate < KNEE && KNEE <= fails_at && fails_at <= rate * 1.02, "run {disturbed}: {knee:?}");
+        }
+    }
+
+    #[test]
+    fn one_lucky_run_decides_nothing() {
+        let undisturbed = knee(&BOUNDS, passes_below(KNEE));
+        for lucky in 0..undisturbed.trials.len() {
+            let mut run = 0;
+            let knee = knee(&BOUNDS, |rate| {
+                run += 1;
+                if run == lucky + 1 { Trial::Pass } else { passes_below(KNEE)(rate) }
+            });
+            let rate = knee.rate.unwrap();
+            assert!(rate < KNEE && rate > KNEE * 0.95, "run {lucky}: {knee:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_passes_only_once_is_not_the_knee() {
+        let mut runs_above = 0;
+        let knee = knee(&BOUNDS, |rate| {
+            if rate > 10_000.0 {
+                return Trial::Fail;
+            }
+            // Above 9000 only the first runs go well.
+            runs_above += u32::from(rate > 9000.0);
+            if rate > 9000.0 && runs_above > 3 { Trial::Fail } else { Trial::Pass }
+        });
+        assert!(knee.rate.unwrap() <= 9000.0, "{knee:?}");
+    }
+
+    #[test]
+    fn results_without_an_order_end() {
+        for seed in 0..50 {
+            let mut rng = generator(seed);
+            let knee = knee(&BOUNDS, |_| if rng.random::<bool>() { Trial::Pass } else { Trial::Fail });
+            assert!(knee.trials.len() <= MAX_RUNS);
+        }
+    }
+
+    #[test]
+    fn a_saturated_generator_is_named_as_the_limit() {
+        let knee = knee(&BOUNDS, |rate| if rate > 50_000.0 { Trial::Void } else { Trial::Pass });
+        assert_eq!(knee.limited_by, Limit::Generator);
+        assert!(knee.rate.unwrap() <= 50_000.0);
+    }
+
+    #[test]
+    fn the_ends_of_the_range() {
+        let bounds = Bounds { max: 5000.0, ..BOUNDS };
+        let all = knee(&bounds, |_| Trial::Pass);
+        assert_eq!((all.rate, all.fails_at, all.limited_by), (Some(5000.0), None, Limit::MaxRate));
+        assert_eq!(knee(&bounds, |_| Trial::Fail).rate, None);
+        let low = knee(&BOUNDS, passes_below(37.0));
+        assert!((35.0..37.0).contains(&low.rate.unwrap()), "{low:?}");
+    }
+
+    #[test]
+    fn the_check_names_both_ends() {
+        let check = knee(&BOUNDS, passes_below(KNEE)).check("p99".to_owned(), |rate| format!("{rate:.0}/s"));
+        assert_eq!(check.verdict, Verdict::Met);
+        assert!(check.measured.contains("/s, missed at 20") && check.measured.contains("server"), "{}", check.measured);
+    }
+
+    #[test]
+    fn objectives_and_durations_are_read() {
+        let objective: Objective = "p99.9<800us".parse().unwrap();
+        assert_eq!(objective, Objective { percentile: 99.9, bound: Duration::from_micros(800) });
+        assert_eq!("max < 1s".parse::<Objective>().unwrap().percentile, 100.0);
+        for wrong in ["p99", "p101<1s", "q<1s", "p99<1h", "p99<", "p99<-1s", "p99<1e999s"] {
+            assert!(wrong.parse::<Objective>().is_err(), "{wrong}");
+        }
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+    }
+}
