@@ -6,6 +6,10 @@
 //! queue, which grows up to its own bound. A batch is answered at its deadline at the latest; its bytes count until
 //! consensus has decided.
 //!
+//! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election are
+//! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
+//! forwarded commands wait as well.
+//!
 //! | openraft says | proposers are told |
 //! |---|---|
 //! | applied | the outcomes |
@@ -19,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use openraft::{
-    async_runtime::AsyncRuntime,
+    async_runtime::{AsyncRuntime, WatchReceiver},
     errors::{ClientWriteError, ForwardToLeader},
     impls::ProgressResponder,
     raft::ClientWriteResult,
@@ -62,6 +66,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         while !self.0.is_stopped.get() {
             self.0.bell.heard().await;
             while self.has_room() {
+                self.first_acknowledgement().await;
                 let leadership = self.0.member.leadership();
                 let Some(batch) = self.0.member.take_batch() else { break };
                 self.submit(leadership, batch).await;
@@ -78,6 +83,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         within: Duration,
     ) -> Result<Index, ProposeError> {
         let member = &self.0.member;
+        let gives_up = deadline::<Rt>(within);
         if !member.leads() {
             return Err(member.leadership().refusal());
         }
@@ -88,8 +94,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
+        let is_acknowledged = Types::<Rt>::timeout_at(gives_up, self.first_acknowledgement()).await.is_ok();
+        if !(is_acknowledged && member.leads()) {
+            return Err(member.leadership().refusal());
+        }
         let mut decided = self.write(payload).await?;
-        match Types::<Rt>::timeout_at(deadline::<Rt>(within), &mut decided).await {
+        match Types::<Rt>::timeout_at(gives_up, &mut decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
                 Ok(Index(written.log_id.index))
@@ -98,6 +108,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             Err(_) => {
                 detach::<Rt>(await_decision(decided, in_flight));
                 Err(out_of_time())
+            }
+        }
+    }
+
+    /// If this node has just been elected, waits until a majority has acknowledged it, or until it leads no more. A leader
+    /// whom no majority acknowledges does not count as one after a while (`update_leadership`).
+    async fn first_acknowledgement(&self) {
+        let mut metrics = self.0.raft.data_metrics();
+        while self.0.member.leads() && metrics.borrow_watched().last_quorum_acked.is_none() {
+            // The leadership can end without a change of these metrics.
+            match Types::<Rt>::timeout(self.0.options.heartbeat, metrics.changed()).await {
+                Ok(Err(_)) => return,
+                Ok(Ok(())) | Err(_) => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use thalweg_replica::{Leadership, ProposeError};
 use thalweg_types::{Index, command::Outcome};
 
@@ -60,19 +60,6 @@ fn the_cluster_goes_on_after_each_leader_is_lost() {
     });
 }
 
-/// Proposes a command until the answer is another one than that there is no leader.
-async fn propose_again(node: &crate::node::Node, command: &thalweg_types::command::Framed) {
-    let begun = std::time::Instant::now();
-    loop {
-        match node.propose(command.clone()).await {
-            Err(ProposeError::NoLeader | ProposeError::NotLeader { .. }) if begun.elapsed() < crate::node::PATIENCE => {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            answered => return drop(answered.unwrap()),
-        }
-    }
-}
-
 #[test]
 fn leadership_is_transferred_without_a_loss() {
     run(async {
@@ -90,12 +77,17 @@ fn leadership_is_transferred_without_a_loss() {
                 status.members.iter().find(|(node, member)| **node != here && is_fit(member)).map(|(node, _)| *node)
             });
             let to = to.await;
-            assert_eq!(leader.consensus.transfer(Some(to)).await.unwrap(), to);
-            let new = cluster.leader_except(&[leader.id]).await;
-            assert_eq!(new.id, to.0);
-            // For a moment after the election, nodes may answer that there is no leader, with no effect.
-            propose_again(&new, &put("k", &[round, round])).await;
-            propose_again(&leader, &put("k", &[round, round, round])).await;
+            let new = cluster.node(to.0);
+            // At its election, the new leader has votes, and no acknowledgement yet.
+            let elected = async {
+                while !new.member.leads() {
+                    tokio::task::yield_now().await;
+                }
+                new.propose(put("k", &[round, round])).await.unwrap();
+            };
+            let (transferred, ()) = join(leader.consensus.transfer(Some(to)), elected).await;
+            assert_eq!(transferred.unwrap(), to);
+            leader.propose(put("k", &[round, round, round])).await.unwrap();
             assert_eq!(leader.get("k"), Some(vec![round; 3]), "the old leader forwards");
         }
     });
@@ -128,11 +120,7 @@ fn a_leader_whose_fsyncs_hang_gives_up() {
         // Its followers are a majority.
         let written = old.propose(put("meanwhile", b"v")).await;
         assert!(written.is_ok(), "{written:?}");
-        // An fsync that began just before includes this write on a busy machine. Later writes wait for the next fsync.
-        for _ in 0..3 {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            let _ = old.propose(put("later", b"v")).await;
-        }
+        assert!(old.syncs.has_waiting(), "the leader has not synced the write");
         let new = cluster.leader_except(&[old.id]).await;
         cluster.write_except(&[old.id], &put("after", b"v")).await;
         assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));

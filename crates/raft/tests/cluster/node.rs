@@ -4,17 +4,15 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, Condvar, Mutex},
+    thread::JoinHandle,
     time::Duration,
 };
 
 use openraft_rt_tokio::TokioRuntime;
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
-use thalweg_raft::{ConsensusOptions, ConsensusParts, SyncDriver, SyncQueue, SyncThread};
+use thalweg_raft::{ConsensusOptions, ConsensusParts, SyncDriver, SyncQueue};
 use thalweg_replica::{Committed, Member, MemberOptions, NodeInfo, ProposeError, Wake};
 use thalweg_state::{
     keyspaces::StoredValue,
@@ -56,27 +54,85 @@ pub fn options() -> ConsensusOptions {
     }
 }
 
-/// Performs the fsyncs of a node, unless the test holds them back.
+/// Performs the fsyncs of a node in a thread, unless the test holds them back.
 pub struct Syncs {
-    thread: SyncThread,
-    is_held: AtomicBool,
+    gate: Arc<Gate>,
+    queue: Arc<SyncQueue<TokioRuntime>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_due: bool,
+    is_held: bool,
+    is_stopped: bool,
+    /// True while an fsync runs.
+    runs: bool,
+}
+
+impl Gate {
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    /// Waits until an fsync is due and not held back. Returns false if the thread must stop.
+    fn pass(&self) -> bool {
+        let waits = |state: &mut GateState| !state.is_stopped && (state.is_held || !state.is_due);
+        let mut state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
+        (state.is_due, state.runs) = (false, !state.is_stopped);
+        state.runs
+    }
 }
 
 impl Syncs {
+    fn start(queue: Arc<SyncQueue<TokioRuntime>>) -> Self {
+        let gate = Arc::new(Gate::default());
+        let (passed, stepped) = (Arc::clone(&gate), Arc::clone(&queue));
+        let thread = std::thread::spawn(move || {
+            while passed.pass() {
+                stepped.step();
+                passed.change(|state| state.runs = false);
+            }
+            stepped.step();
+            stepped.close();
+        });
+        Self { gate, queue, thread: Some(thread) }
+    }
+
+    /// Holds all later writes back from their fsync. Waits for the fsync that runs.
     pub fn hold(&self) {
-        self.is_held.store(true, SeqCst);
+        self.gate.change(|state| state.is_held = true);
+        drop(self.gate.changed.wait_while(self.gate.state.lock().unwrap(), |state| state.runs).unwrap());
     }
 
     pub fn release(&self) {
-        self.is_held.store(false, SeqCst);
-        self.thread.notify();
+        self.gate.change(|state| state.is_held = false);
+    }
+
+    /// Returns true if a write waits for its fsync.
+    pub fn has_waiting(&self) -> bool {
+        self.queue.unsynced().bytes > 0
     }
 }
 
 impl SyncDriver for Syncs {
     fn notify(&self) {
-        if !self.is_held.load(SeqCst) {
-            self.thread.notify();
+        self.gate.change(|state| state.is_due = true);
+    }
+}
+
+impl Drop for Syncs {
+    fn drop(&mut self) {
+        self.gate.change(|state| state.is_stopped = true);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
         }
     }
 }
@@ -124,8 +180,7 @@ impl Node {
             MemberOptions { max_wait: settings.max_wait, ..MemberOptions::new(SpaceId::ZERO, NodeId(id), 1 << 20) };
         let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options).unwrap();
         let queue: Arc<SyncQueue<TokioRuntime>> = Arc::new(SyncQueue::new(log.clone()));
-        let thread = SyncThread::start(Arc::clone(&queue)).unwrap();
-        let syncs = Arc::new(Syncs { thread, is_held: AtomicBool::new(false) });
+        let syncs = Arc::new(Syncs::start(Arc::clone(&queue)));
         let links = network.links_of(id);
         let snapshots = Copies::of(&member);
         let parts = ConsensusParts {
