@@ -5,8 +5,9 @@
 //! Order: batches are taken first, then the changes of the filters, which are sent before the batches. So the reply subject
 //! of a request is announced before the request.
 //!
-//! Losses: messages wait for a connection while it is dialled. What waits when an attempt has failed is lost: old messages
-//! are of no use to subscribers that missed the ones between. What was being written when a connection ended counts as lost.
+//! Losses: messages wait for a connection while it is dialled. Messages that wait when an attempt fails are lost: old
+//! messages are of no use to subscribers that missed the ones between. Messages that were being written when a
+//! connection ended count as lost.
 
 use std::{io, rc::Rc, sync::Arc, time::Duration};
 
