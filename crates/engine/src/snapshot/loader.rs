@@ -50,7 +50,7 @@ impl From<AppendError> for LoadError {
     }
 }
 
-/// Loader of a full snapshot.
+/// Loads the rows of a full snapshot into an empty state.
 pub(super) struct Loader {
     log: Log,
     backend: Arc<dyn Backend>,
