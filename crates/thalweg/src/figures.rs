@@ -26,7 +26,7 @@ pub fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Endings of names that state a unit.
+/// Suffixes of metric names that state a unit.
 const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
 /// Returns a name without its ending that states a unit.
