@@ -503,7 +503,8 @@ pub(crate) enum Consistency {
     /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has read
     /// the body.
     Body,
-    /// The operation needs nothing: it creates what it names, or concerns this node or the cluster itself.
+    /// The operation does not depend on the node's state: it creates what it names, or concerns this node or the
+    /// cluster itself.
     Local,
 }
 
