@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Description of these clients in log lines.
+/// Description of native clients in log lines.
 const WHOSE: &str = "native clients";
 
 /// Accepts native connections until the server stops, then waits until all connections have ended. Dropping the future
