@@ -197,7 +197,7 @@ fn run_thread(mesh: &Mesh, parts: Parts, broker: Broker) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no messages are carried between the nodes");
+            tracing::error!(%error, "messages do not reach other nodes: cannot start their thread");
             return;
         }
     };

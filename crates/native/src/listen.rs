@@ -94,7 +94,7 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
         Ok(established) => established,
         Err(error) => {
             native.metrics.handshake_failed();
-            tracing::debug!(%peer, %kind, %error, "no handshake");
+            tracing::debug!(%peer, %kind, %error, "the handshake of a native connection failed");
             return;
         }
     };

@@ -9,7 +9,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// Another version of the program has written the profile.
-    #[error("the profile has form {found}, and this version reads form {FORMAT}")]
+    #[error("the profile has format version {found}, and this program reads version {FORMAT}")]
     Format {
         /// Version of the profile's form.
         found: u32,

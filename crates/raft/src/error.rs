@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// An entry does not follow its predecessor.
-    #[error("entry {found} follows, where entry {expected} should: the group's log has a gap")]
+    #[error("the group's log has a gap: entry {found} follows instead of entry {expected}")]
     Gap {
         /// Index that the entry should have.
         expected: Index,
