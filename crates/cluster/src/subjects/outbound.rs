@@ -167,7 +167,8 @@ impl Outbound {
         }
     }
 
-    /// Appends the filters that have changed since the version `sent`, or all. Returns the version that the node has then.
+    /// Appends a frame with the filters that have changed since version `sent`, which the other node has, or with all
+    /// filters. Returns the version that the other node has afterwards.
     fn put_changes(&self, sent: Option<u64>, out: &mut Vec<u8>) -> Result<Option<u64>, EncodeError> {
         let Some(changes) = self.broker.announcement(sent) else { return Ok(sent) };
         let filters: Vec<_> = changes
