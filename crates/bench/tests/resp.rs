@@ -172,7 +172,7 @@ fn a_wrong_reply_ends_the_run_or_voids_its_figures() {
     for (reply, said) in [
         (&b"$3\r\nbad\r\n"[..], "may not answer"),
         (b"-ERR out of order\r\n", "ERR out of order"),
-        (b"HTTP/1.1 400\r\n\r\n", "begins no reply"),
+        (b"HTTP/1.1 400\r\n\r\n", "a reply cannot begin with"),
     ] {
         let error = run(&format!("--server {} --mix set -c 2 -P 3", liar(reply))).unwrap_err();
         assert!(matches!(&error, BenchError::WrongData { message, .. } if message.contains(said)), "{error}");

@@ -31,7 +31,7 @@ use crate::{Pattern, locked};
 /// Maximum number of patterns that a node announces to other nodes, and separately of queue groups, which count once for
 /// each pattern.
 pub const MAX_FILTERS: usize = 65_536;
-/// Maximum bytes of the names of these patterns, and separately of these queue groups.
+/// Maximum total bytes of the announced patterns, and separately of the announced queue groups with their patterns.
 const MAX_FILTER_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum number of ended filters that are remembered for nodes that do not know of their end.
 const MAX_ENDED: usize = 16_384;
@@ -89,7 +89,7 @@ struct State {
     changes: BTreeMap<u64, Filter>,
     ended: BTreeSet<u64>,
     version: u64,
-    /// Nodes with an older version get the whole set.
+    /// Version up to which single changes are no longer known. A node with an older version gets the whole set.
     floor: u64,
     patterns: Size,
     groups: Size,

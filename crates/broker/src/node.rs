@@ -63,7 +63,7 @@ pub struct NodeBatch {
     pub groups: SmallVec<[Arc<[u8]>; 1]>,
 }
 
-/// Figures of the exchange with another node.
+/// Counters of the messages exchanged with another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeStats {
     /// Number of filters that the node has announced.
@@ -84,7 +84,7 @@ struct Filters {
     groups: HashMap<SubscriptionId, Arc<[u8]>, FixedState>,
     next: u64,
     version: Option<u64>,
-    /// Reused for what is taken from the link.
+    /// Buffer that is reused for the items taken from the link.
     taken: Vec<Outbound>,
 }
 

@@ -77,7 +77,8 @@ impl Published {
         self.delivered > 0 || self.nodes > 0
     }
 
-    /// Counts the subscriptions of one link. The subscriptions of another node count as one: it gets the batch, or misses it.
+    /// Adds the result of a publish to the subscriptions of one link. All subscriptions of another node count as one,
+    /// because the node either gets the whole batch or misses it.
     fn note(&mut self, link: &Shared, batch: &Batch, queued: u64, missed: u64) {
         match &link.node {
             None => {
@@ -130,9 +131,10 @@ pub(crate) struct Publish<'a> {
 /// Subscriptions that a publish reaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach<'a> {
-    /// Those of this node's clients and of other nodes.
+    /// Subscriptions of this node's clients and of other nodes.
     Everyone,
-    /// Those of this node's clients, and one member of each of these queue groups. Another node has published the batch.
+    /// Subscriptions of this node's clients only, and one member of each queue group in `groups`, because another node
+    /// has published the batch.
     Clients {
         /// Queue groups for which that node has chosen a member on this node, in order.
         groups: &'a [&'a [u8]],

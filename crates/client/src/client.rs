@@ -291,8 +291,8 @@ impl Client {
         }
     }
 
-    /// Takes over what an error says about the leader. Returns true if the request is to be retried until its timeout,
-    /// because the cluster gets, or has, another leader.
+    /// Updates the client's knowledge of the leader from an error. Returns true if the request is to be retried until
+    /// its timeout, because the cluster gets, or has, another leader.
     fn looks_for_leader(&self, error: &Error) -> bool {
         let directory = &self.inner.directory;
         let Some(failure) = error.failure() else { return false };

@@ -59,7 +59,7 @@ struct Known {
     term: u64,
     /// Leader to which this client failed to connect.
     unreachable: Option<u64>,
-    /// Node that gave no answer, or knows no leader: another one may know more.
+    /// Node that gave no answer, or that knows no leader, so the client asks another one about the leader.
     doubted: Option<u64>,
 }
 
@@ -206,7 +206,7 @@ impl Directory {
     }
 }
 
-/// Effect of new knowledge.
+/// Effect that new knowledge about the cluster has on the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// Connections stay where they are.

@@ -1,4 +1,4 @@
-//! Facts about a node that the others show to people.
+//! Facts that a node tells the other nodes about itself for display.
 
 use thalweg_serving::cluster::NodeAddresses;
 

@@ -1,4 +1,4 @@
-//! Calls of other threads, as the consensus thread answers them.
+//! Answers of the consensus thread to calls from other threads.
 //!
 //! Owns: the answers and their errors. Does not own: what the calls do (`raft`, `tasks`), and the handle from which they come
 //! (`handle`).
@@ -95,7 +95,7 @@ impl Tasks {
         read.map(|()| self.revision()).map_err(read_error)
     }
 
-    /// Changes the members here if this node leads, and otherwise on the leader.
+    /// Changes the membership: on this node if it leads, otherwise by a request to the leader.
     async fn change(&self, change: Change, within: Duration) -> Result<NodeId, ClusterError> {
         let Change { kind, node, info } = change;
         let changed = match self.consensus.member().leadership() {

@@ -34,7 +34,7 @@ struct ChannelBytes {
     received: AtomicU64,
 }
 
-/// Counters of the links to one other node. A clone is the same.
+/// Counters of the links to one other node. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Carried(Arc<[ChannelBytes; CHANNELS.len()]>);
 
@@ -45,7 +45,7 @@ impl Carried {
     }
 }
 
-/// Counter of one channel. It counts nothing on a channel that is not counted.
+/// Counter of one channel; for a channel without a counter, counting does nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelCounter {
     carried: Carried,
@@ -66,7 +66,7 @@ impl ChannelCounter {
     }
 }
 
-/// Counters of the links to all other nodes. A clone is the same.
+/// Counters of the links to all other nodes. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkCounters(Arc<Mutex<BTreeMap<NodeId, Carried>>>);
 

@@ -46,11 +46,11 @@ fn kind_of(kind: RecordKind) -> EntryKind {
     }
 }
 
-/// Entries in the form in which frames carry them.
+/// Entries of an append, converted to the fields that frames carry.
 pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
 
 impl Parts {
-    /// Takes the parts of entries. `first_time` is the space time of the group's first entry, if it is among them.
+    /// Converts entries. `first_time` is the space time of the group's first entry, if `entries` contains it.
     pub fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
         let part = |entry: &RaftEntry| {
             let (kind, payload) = thalweg_raft::record_of(entry)?;
@@ -104,7 +104,7 @@ pub(crate) fn append_request(append: &Append<'_>, body: &Bytes) -> Result<Append
     })
 }
 
-/// Returns the frame of an append's result. `last` is the last entry of the request, or the one before it if it has none.
+/// Returns the frame that reports an append's result to the leader.
 pub(crate) fn appended(result: &openraft::raft::AppendEntriesResponse<Types>) -> Appended {
     use openraft::raft::AppendEntriesResponse as Response;
     let (result, last, vote) = match result {
@@ -116,7 +116,8 @@ pub(crate) fn appended(result: &openraft::raft::AppendEntriesResponse<Types>) ->
     Appended { result, last, vote }
 }
 
-/// Positions of an append request, by which its result is understood.
+/// Entry before an append request, and the last entry of the request, which the sender needs to interpret the
+/// follower's result. If the request has no entries, `last` is the entry before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub previous: Option<RaftLogId>,

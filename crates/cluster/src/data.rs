@@ -6,10 +6,10 @@ use thalweg_engine::Database;
 use thalweg_types::Index;
 use tokio::time::{Instant, sleep};
 
-/// Time after which a digest that is being computed is looked for again.
+/// Time between two checks for a digest that is being computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The state of this node, as far as it is compared.
+/// Access to the digests and running hashes of this node's state, which nodes compare with each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Data(pub Database);
 

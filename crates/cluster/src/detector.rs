@@ -26,14 +26,14 @@ use thalweg_types::NodeId;
 const INTERVALS: usize = 64;
 /// Number of intervals without a tick after which the detector itself was paused.
 const PAUSED_INTERVALS: u32 = 3;
-/// Least deviation of the intervals, relative to their mean. A local network is so regular that the smallest delay would
-/// otherwise look improbable.
+/// Minimum standard deviation of the intervals, relative to their mean. A local network is so regular that the smallest
+/// delay would otherwise look improbable.
 const MIN_DEVIATION: f64 = 0.25;
 
 /// Timing of the detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorOptions {
-    /// Usual time between two signs of life. A shorter one finds failures sooner and sends more.
+    /// Usual time between two signs of life. A shorter time detects failures sooner and costs more messages.
     pub interval: Duration,
     /// Silence after which a node is never suspected.
     pub min_silence: Duration,
@@ -66,7 +66,7 @@ impl Default for DetectorOptions {
 /// State of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// The node is heard.
+    /// The node sends signs of life.
     Alive,
     /// The node is silent for improbably long, or was never heard.
     Suspect,
@@ -102,7 +102,8 @@ struct Watched {
     state: NodeState,
     /// Time of the last sign of life, or at which the node became known.
     last: Duration,
-    /// Time of the last sign from which the next interval is measured; `None` if there was none since the node is alive.
+    /// Time of the sign of life from which the next interval is measured; `None` if the node has sent none since it
+    /// became alive.
     measured: Option<Duration>,
     intervals: VecDeque<f64>,
 }

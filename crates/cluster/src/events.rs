@@ -11,7 +11,7 @@ use thalweg_serving::cluster::{Event, EventLog};
 
 use crate::detector::{NodeState, StateChange};
 
-/// Events of this node. A clone appends to the same log.
+/// Event log of this node. Clones append to the same log.
 #[derive(Clone, Debug)]
 pub(crate) struct Events(pub Arc<EventLog>);
 
@@ -21,7 +21,7 @@ impl Events {
         self.0.push(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX), event);
     }
 
-    /// Notes that the failure detection has changed its mind about a node.
+    /// Records that the failure detector has changed the state of a node.
     pub fn changed(&self, change: StateChange) {
         let StateChange { node, state, silent_for } = change;
         let silent_ms = silent_for.as_millis() as u64;

@@ -1,4 +1,4 @@
-//! Requests of this node's consensus to the leader, over the links.
+//! Requests that this node's consensus forwards to the leader over the links.
 //!
 //! Owns: the errors that a follower's clients get. Does not own: when a request is forwarded (`raft`).
 
@@ -21,7 +21,8 @@ use crate::{
     network::Network,
 };
 
-/// Additional time for the way of the reply: the leader ends first, so that its answer says what it knows.
+/// Time that this node waits longer than the leader, to allow for the network. The leader then reaches its own time
+/// limit first and can still report the outcome.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// Forwards requests over the links.
@@ -110,7 +111,7 @@ impl Forwarder for LinkForwarder {
     }
 }
 
-/// Asks a node, which should lead, to change the members.
+/// Sends a change of the members to a node that is believed to lead.
 pub(crate) async fn manage(
     link: &Link,
     kind: ManageKind,

@@ -51,8 +51,8 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 }
 
 /// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for the body as its
-/// bytes arrive, at most `max_body`. A compressed body is accepted only where bodies of any size are: a peer that has proved
-/// nothing must not make this node take more memory than it sends.
+/// bytes arrive, at most `max_body`. A compressed body is accepted only after the handshake, where `max_body` is the
+/// largest body: before it, a peer must not make this node allocate more memory than the peer has sent.
 pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
     let mut header = [0; HEADER_BYTES];
     match stream.read(&mut header).await? {
@@ -112,7 +112,7 @@ pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) 
     Ok(compressing.await.expect("compression does not panic, and the runtime is running"))
 }
 
-/// Makes the system end a connection whose peer no longer exists.
+/// Enables TCP keep-alive probes, so that the kernel ends a connection whose peer no longer exists.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE).with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&probes)
@@ -123,7 +123,7 @@ struct Queued {
     _room: OwnedSemaphorePermit,
 }
 
-/// Frames that wait to be written. A clone is another sender to the same connection.
+/// Sending half of a connection's queue of frames. Clones send to the same connection.
 #[derive(Clone)]
 pub(crate) struct FrameSender {
     frames: mpsc::Sender<Queued>,

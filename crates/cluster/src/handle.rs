@@ -69,7 +69,7 @@ impl ClusterHandle for Node {
 
     fn carry_subjects(&self, broker: &Broker) {
         if let Err(error) = self.shared.mesh.start(broker) {
-            tracing::error!(%error, "no messages are carried between the nodes");
+            tracing::error!(%error, "messages do not reach other nodes: cannot start their thread");
         }
     }
 

@@ -40,7 +40,7 @@ pub struct Credentials {
     pub cluster: ClusterId,
     /// Id of this node.
     pub node: NodeId,
-    /// Address at which other nodes reach this one.
+    /// Address at which other nodes reach this node.
     pub address: String,
     /// Secret of the cluster.
     pub secret: Secret,
@@ -54,7 +54,8 @@ impl Credentials {
     }
 }
 
-/// What the members know of a node; `None` if it is no member.
+/// Description of a node in the membership, against which its certificate is checked; `None` if the node is not a
+/// member.
 pub(crate) type Names = Option<NodeInfo>;
 
 /// Error of a handshake.
@@ -77,7 +78,8 @@ pub enum HandshakeError {
         /// Reason, for people.
         reason: String,
     },
-    /// The peer does not know the secret of the cluster, or it is not the end of this TLS session.
+    /// The peer does not know the secret of the cluster, or another party relays the connection and ended its TLS
+    /// session.
     #[error(
         "the node at this address does not know the secret of the cluster, or something between the nodes ends the TLS \
          session"
@@ -208,8 +210,9 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((challenge.node, stream))
 }
 
-/// The other node checks the certificate of this one after this one's part of the TLS handshake, so its alert arrives in
-/// place of the first frame.
+/// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
+/// certificate only after this node has finished its part of the TLS handshake, so a rejection arrives in place of the
+/// first frame.
 fn after_tls(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData && error.get_ref().is_some() => {
@@ -328,7 +331,8 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
-/// host; a node that joins, by the host that it states, and so is the first node until the cluster knows its address.
+/// host; a node that joins, by the host that it states. The first node is also known by the host that it states, until
+/// the cluster knows its address.
 fn check_certificate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &Secured<S>,
     hello: &Hello<'_>,

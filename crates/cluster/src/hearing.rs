@@ -1,6 +1,6 @@
-//! Pings between this node and all others, and their silence.
+//! Pings between this node and all others, and the detection of silent nodes.
 //!
-//! Owns: the hearing of each other node over its present connection, and the failure detector. Does not own: the rules
+//! Owns: the numbers of the pings that each other node has received, and the failure detector. Does not own: the rules
 //! (`raft::Hearing`, `detector`), sockets.
 
 use std::{
@@ -22,7 +22,7 @@ struct Inner {
     detector: RefCell<Detector>,
 }
 
-/// Pings to and from all other nodes. A clone is the same.
+/// State of the pings to and from all other nodes. Clones share the state.
 #[derive(Clone)]
 pub(crate) struct Ears(Rc<Inner>);
 
@@ -61,7 +61,7 @@ impl Ears {
         self.alive(node)
     }
 
-    /// Notes that a frame of a node states the last ping that it has heard.
+    /// Records the number of the last ping that a node has received, which each of its frames states.
     pub fn heard(&self, node: NodeId, heard: u64) {
         self.with(node, |hearing, _| hearing.heard(heard));
     }
@@ -71,12 +71,14 @@ impl Ears {
         self.0.detector.borrow_mut().heard(node, self.now())
     }
 
-    /// Returns true if this node must ignore appends of a node because it does not hear this one.
+    /// Returns true if this node must ignore the appends of a leader because the leader does not receive this node's
+    /// pings.
     pub fn is_deaf(&self, node: NodeId) -> bool {
         self.with(node, |hearing, now| hearing.is_deaf(now))
     }
 
-    /// Notes that a node has connected anew: it may have restarted, and then counts from the beginning.
+    /// Records a new connection from a node. The node may have restarted, and then numbers its pings from the
+    /// beginning.
     pub fn reconnected(&self, node: NodeId) {
         self.with(node, |hearing, _| hearing.reconnected());
     }
@@ -87,7 +89,7 @@ impl Ears {
         self.0.detector.borrow_mut().watch(nodes.iter().copied(), self.now());
     }
 
-    /// Returns the changes since the last call.
+    /// Recomputes the states of the nodes, and returns those that have changed since the last call.
     pub fn tick(&self) -> Vec<StateChange> {
         self.0.detector.borrow_mut().tick(self.now())
     }

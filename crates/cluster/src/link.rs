@@ -136,13 +136,13 @@ type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 /// Network path to a node, which all connections to it share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
-    /// Wakes all connections when the node is silent.
+    /// Notified when the node is silent; all connections to the node then end.
     silent: Rc<Notify>,
     carried: Carried,
 }
 
 impl Path {
-    /// Creates a path whose bytes these counters count.
+    /// Creates a path. `counted` counts the bytes of its connections.
     pub(crate) fn counted(carried: Carried) -> Self {
         Self { silent: Rc::default(), carried }
     }

@@ -3,11 +3,11 @@
 //! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not own:
 //! the meaning of requests ([`Service`]).
 //!
-//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN`] connections wait for a hello that this node accepts, each
-//! with less than 4 KiB and a time limit; if there are more, the oldest one is given up. A member sends its hello at once,
-//! so it is rarely the oldest. Behind the hello, which states the id of the cluster, as many connections have a TLS session
-//! and prove themselves, again the newest ones. So strangers that do not know the id, however many, never take the place of
-//! a member in the longer part of its handshake.
+//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN`] connections wait for a hello that this node accepts,
+//! each with less than 4 KiB and a time limit; if there are more, the oldest one is given up. A member sends its hello
+//! at once, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a connection moves
+//! to a second list with the same bound, on which the TLS session and the proof of the secret take place. So any number
+//! of strangers that do not know the id cannot displace a member that is in this longer part of its handshake.
 
 use std::{
     borrow::Cow,
@@ -36,7 +36,7 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum number of connections that wait for a hello, and of those that prove themselves behind it.
+/// Maximum number of connections that wait for a hello, and separately of those that prove themselves after it.
 pub(crate) const MAX_HALF_OPEN: usize = 256;
 /// Maximum number of established connections: a few for each of the largest number of members.
 const MAX_CONNECTIONS: usize = 8192;
@@ -51,13 +51,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Requests of other nodes, as this node serves them.
 pub(crate) trait Service: 'static {
-    /// Checks that this node talks to a node, and returns what the members know of it; otherwise the reason.
+    /// Decides whether this node accepts connections of a node. Returns what the membership states about the node, or
+    /// the reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>>;
 
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
 
-    /// Takes over a connection whose handshake has succeeded and that another thread serves. Returns the other connections.
+    /// Hands a connection over to another thread if that thread serves its channel, and returns the connection
+    /// otherwise. The handshake has succeeded.
     fn take_over(&self, _peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
         Some(stream)
     }
@@ -158,7 +160,8 @@ impl<S: Service> Shared<S> {
         tracing::warn!(%error, others, "rejected a connection from a node");
     }
 
-    /// Accepts the hello of a node. Its connection may now take the time to prove itself.
+    /// Moves a connection whose hello was accepted to the list of connections that prove themselves, which have more
+    /// time.
     fn greet(&self, number: u64, node: NodeId) -> Result<Names, Cow<'static, str>> {
         let names = self.service.admits(node)?;
         if let Some(task) = end(&self.half_open, number) {

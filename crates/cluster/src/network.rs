@@ -95,7 +95,7 @@ struct Inner {
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     ears: Ears,
     counters: LinkCounters,
-    /// Reader of this node's log, once consensus runs. Consensus itself refers to this network.
+    /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
     log: OnceCell<LogReader>,
 }
 
@@ -150,7 +150,7 @@ impl Network {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
 
-    /// Returns a link of its own to an address, for a node whose membership is not known here.
+    /// Returns a new link to a node at an address, for a node that may not be in the membership.
     pub fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
         Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
     }
@@ -195,7 +195,7 @@ fn deadline(option: &RPCOption) -> Instant {
     Instant::now() + option.soft_ttl()
 }
 
-/// Sends an append, and returns the reply to come with the positions by which it is understood.
+/// Sends an append. Returns the pending reply, and the entries that are needed to interpret it.
 async fn send_append(
     connection: &Connection,
     request: &AppendEntriesRequest<Types>,
@@ -210,7 +210,7 @@ async fn send_append(
     Ok((Range::of(request), pending))
 }
 
-/// Takes room for the entries of an append, once other appends have left enough.
+/// Reserves memory for the entries of an append. Waits until the appends on their way leave enough.
 async fn room_for(room: Arc<Semaphore>, request: &AppendEntriesRequest<Types>) -> OwnedSemaphorePermit {
     let bytes = |entry: &RaftEntry| match &entry.payload {
         EntryPayload::Normal(commands) => commands.bytes.len(),

@@ -48,7 +48,7 @@ use crate::{
 /// Error of a node that could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The database was opened as that of a node alone.
+    /// The database was opened for a single node, not as a member of a cluster.
     #[error("the database is not a member of a cluster")]
     NotAMember,
     /// The address for other nodes could not be bound.
@@ -104,7 +104,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Parts with which the thread of a node starts.
+/// Parts that the thread of a node needs to start.
 struct Start {
     db: Database,
     parts: MemberParts,

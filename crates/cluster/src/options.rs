@@ -21,7 +21,8 @@ pub struct NodeOptions {
     pub zone: String,
     /// Secret of the cluster.
     pub secret: Secret,
-    /// TLS of the links to other nodes, which all nodes use, or none. `None` is allowed at a loopback address only.
+    /// TLS of the links to other nodes. Either all nodes of a cluster use TLS, or none does. `None` is allowed at a
+    /// loopback address only.
     pub tls: Option<PeerTls>,
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,

@@ -15,19 +15,19 @@ use crate::about::AboutNode;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
-    /// Last index of its log and last applied index, as its last reply to a ping stated them.
+    /// Index of the node's last entry and of its last applied entry, from its last reply to a ping.
     pub last: Option<(Index, Index)>,
-    /// True if its disk is too full for data.
+    /// True if the node's disk is too full for new data.
     pub lacks_room: bool,
-    /// Milliseconds by which its wall clock was ahead of this node's when its last reply to a ping arrived.
+    /// Milliseconds by which the node's wall clock was ahead of this node's when its last reply to a ping arrived.
     pub clock_ahead_millis: Option<i64>,
-    /// Time at which it had all entries the last time.
+    /// Time at which the node last had all entries.
     pub up_to_date: Option<Instant>,
     pub is_lagging: bool,
     pub is_stale: bool,
 }
 
-/// Knowledge about all other nodes. A clone is the same.
+/// Knowledge about all other nodes. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
 
@@ -47,7 +47,7 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Time since it had all entries; `None` if it has them, or never had.
+    /// Returns the time since the node last had all entries; `None` if it never had them.
     pub fn behind(&self) -> Option<Duration> {
         self.up_to_date.map(|at| at.elapsed())
     }

@@ -1,4 +1,4 @@
-//! A node's knowledge of its cluster, as people and programs are shown it.
+//! The report of a node about its cluster, for people and programs.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ pub(crate) fn compose(
     }
 }
 
-/// Returns the distance between the last entry of this node and the last one of a member.
+/// Returns how far the last entry of a member is behind the last entry of this node.
 fn lag_of(consensus: &Consensus<Rt>, last: Index, matched: Index) -> Lag {
     Lag { entries: last.0.saturating_sub(matched.0), bytes: consensus.bytes_after(matched) }
 }

@@ -70,7 +70,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests for a log line. Their node has escaped them; a line cannot be broken in any case.
+/// Returns the names of requests without control characters, for a log line. The sending node has escaped the names
+/// already; this ensures that they cannot break the line.
 fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).collect()
 }

@@ -27,7 +27,7 @@ use crate::secret::nonce;
 /// Time for which a snapshot is kept after its transfer was interrupted.
 const KEEP: Duration = Duration::from_secs(20);
 
-/// A snapshot with its identity.
+/// A snapshot that is kept for an interrupted transfer, and its id.
 struct Kept {
     id: SnapshotId,
     snapshot: Snapshot,

@@ -58,11 +58,12 @@ const MAX_ACCEPTED: usize = 64;
 /// Number of nodes that have connected and are no members, above which they are forgotten.
 const MAX_STRANGERS: usize = 64;
 
-/// Other members with their places.
+/// Addresses of the other members, and whether they accept messages.
 type Places = BTreeMap<NodeId, Place>;
 
-/// A connection on its way from the thread that has accepted it. The system reports its readiness to the thread that serves it;
-/// for a TLS session, to the one that has accepted it, which then wakes the other.
+/// A connection on its way from the thread that has accepted it. A plain socket is registered with the runtime of the
+/// serving thread. A TLS session stays registered with the runtime of the accepting thread, which wakes the serving
+/// thread.
 enum HandedOver {
     Plain(std::net::TcpStream),
     Tls(Secured<TcpStream>),
@@ -84,7 +85,7 @@ impl HandedOver {
     }
 }
 
-/// Parts with which the thread starts.
+/// Receivers and credentials that the thread takes over when it starts.
 struct Parts {
     credentials: Credentials,
     accepted: mpsc::Receiver<(NodeId, HandedOver)>,
@@ -103,7 +104,7 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Messages between this node and all others. A clone is the same.
+/// Exchange of messages between this node and all others. Clones refer to the same exchange.
 #[derive(Clone)]
 pub(crate) struct Mesh(Arc<Inner>);
 
@@ -112,7 +113,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mesh {
-    /// Creates a mesh that carries nothing yet.
+    /// Creates an exchange that carries no messages until [`start`](Self::start).
     pub fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
         let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
         let (places, of_thread) = watch::channel(Places::new());
@@ -128,7 +129,7 @@ impl Mesh {
         }))
     }
 
-    /// Starts to carry the messages of a broker, on a thread of its own. Does nothing after the first call.
+    /// Starts a thread that exchanges the messages of a broker. Does nothing after the first call.
     pub fn start(&self, broker: &Broker) -> io::Result<()> {
         let Some(parts) = locked(&self.0.parts).take() else { return Ok(()) };
         let (mesh, broker) = (self.clone(), broker.clone());
@@ -140,7 +141,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Waits until the thread has ended. Its receiver `stop` must be true.
+    /// Waits until the thread has ended. The caller must have set `stop` to true.
     pub fn join(&self) {
         let thread = locked(&self.0.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -196,7 +197,7 @@ fn run_thread(mesh: &Mesh, parts: Parts, broker: Broker) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no messages are carried between the nodes");
+            tracing::error!(%error, "messages do not reach other nodes: cannot start their thread");
             return;
         }
     };
@@ -224,7 +225,7 @@ impl Drop for Running {
     }
 }
 
-/// Another member.
+/// Another member of the cluster, with the tasks that exchange messages with it.
 struct Member {
     link: Arc<NodeLink>,
     place: watch::Sender<Place>,

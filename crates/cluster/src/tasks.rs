@@ -36,9 +36,9 @@ use crate::{
     types::Rt,
 };
 
-/// Time between two refreshes of the report and looks at the members.
+/// Time between two refreshes of the report and checks of the members.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time between two descriptions of another node.
+/// Interval at which this node asks another node for its description.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);

@@ -17,9 +17,10 @@ const STEP: Duration = Duration::from_millis(5);
 /// Bound of the kernel on the error of a synchronised clock above which it is reported. `thalweg cluster doctor` reports
 /// clocks that differ by 10 s.
 const MAX_ERROR: Duration = Duration::from_secs(1);
-/// Sources of which a reading takes a system call or access to a slow device.
+/// Clock sources whose reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];
-/// Time of suspension below which the difference of both clocks is that of the two readings.
+/// Minimum suspension that is reported. A smaller difference between the two clocks comes from the time between their
+/// readings.
 const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 /// Number of readings whose time is taken.
 const READINGS: u32 = 10_000;
@@ -62,7 +63,7 @@ fn in_micros<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok,
 }
 
 impl Clocks {
-    /// Reads the facts about the clocks; `walls` has observed the wall clock.
+    /// Reads the facts about the clocks; `walls` has the observations of the wall clock.
     #[must_use]
     pub fn read(system: &System, walls: &Walls) -> Self {
         let began = Instant::now();

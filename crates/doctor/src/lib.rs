@@ -86,8 +86,8 @@ pub struct Facts {
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be read, or if a write or sync of the probe fails. A failed write for want of
-/// permission or space is no error: then nothing is measured, and the facts about both are there.
+/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or the
+/// disk is full, that is no error: then nothing is measured, and the facts show the reason.
 pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
     let system = System::of_this_machine();
     let space = Space::read(dir)?;

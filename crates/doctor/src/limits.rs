@@ -39,7 +39,7 @@ pub struct Limits {
 pub struct Needs {
     /// Connections of clients (`max_connections`), each of which takes a file.
     pub connections: u64,
-    /// Files beside them: segments, tables, listening sockets.
+    /// Files that a node opens in addition: segments, tables, listening sockets.
     pub other_files: u64,
 }
 

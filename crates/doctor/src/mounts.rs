@@ -13,7 +13,7 @@ use crate::System;
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
-    /// Directory at which it is mounted.
+    /// Directory at which the file system is mounted.
     #[serde(serialize_with = "lossy")]
     pub point: PathBuf,
     /// Type of the file system, such as `ext4`.

@@ -28,7 +28,7 @@ pub struct Owners {
     pub files: usize,
     /// Number of files with another owner than the directory.
     pub foreign_files: usize,
-    /// One of these files.
+    /// Name of one of the files with another owner.
     pub foreign_example: Option<String>,
     /// True if a process has the directory open; `None` if that cannot be known.
     pub in_use: Option<bool>,

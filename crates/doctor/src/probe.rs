@@ -57,7 +57,7 @@ impl ProbeFile {
         Ok(probe)
     }
 
-    /// Writes data behind the last write, or at the beginning if the file ends.
+    /// Writes data after the previous write, or at the beginning of the file if the end has no room for it.
     ///
     /// # Errors
     ///

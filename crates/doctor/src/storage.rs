@@ -20,7 +20,7 @@ const FASTEST_FLASH_MICROS: f64 = 75.0;
 const HALF_TURN_MICROS: f64 = 2000.0;
 /// Time of a median sync above which a node that waits for it writes less than 50 times a second on one connection.
 const SLOW_MICROS: f64 = 20_000.0;
-/// Time of a 99th percentile that durable writes see as a pause.
+/// Time above which a 99th percentile of syncs means noticeable pauses in durable writes.
 const PAUSE_MICROS: f64 = 100_000.0;
 
 /// File systems without a disk.

@@ -391,7 +391,7 @@ pub enum WriteError {
     TooMany {
         /// Description of the counted objects, for messages (such as `leases`).
         what: &'static str,
-        /// Maximum number of these objects.
+        /// Maximum number of objects of this kind.
         limit: usize,
     },
     /// The command would do too much work at once, and so block others for too long. It changed nothing.

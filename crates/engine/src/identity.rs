@@ -48,7 +48,7 @@ pub enum MemberIdentity {
     Existing,
 }
 
-/// Part that the opener of a directory wants it to take.
+/// Role that the caller wants a directory to have: alone, or in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The node is alone.

@@ -93,7 +93,7 @@ const FULL_ROUNDS_PER_FLUSH: u32 = 10;
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
-/// Number of maintenance rounds after which a member computes the digest of such a view.
+/// Number of maintenance rounds after which a member computes the digest of a kept view that no caller has taken.
 const MEMBER_DIGEST_ROUNDS: u32 = 1;
 
 /// State of maintenance that is kept between rounds.

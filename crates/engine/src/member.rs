@@ -35,8 +35,8 @@ pub struct MemberParts {
     pub member: Member,
 }
 
-/// Surroundings of a database that is opened in stepped mode, without threads of its own. A member that is opened so may
-/// have segments of any size: the caller sees to it that entries fit.
+/// Environment of a database that is opened in stepped mode, without threads of its own. A member that is opened in
+/// this mode may have segments of any size: the caller must ensure that entries fit.
 #[derive(Clone, Debug)]
 pub struct SteppedOptions<'a> {
     /// Disk of the node.
@@ -128,8 +128,8 @@ impl Database {
         let _ = self.inner.open.witness.set(observer);
     }
 
-    /// Keeps log from an entry on while it is within `history_bytes`, whatever its age, because a live follower still
-    /// needs it. `None` keeps nothing for followers. A node alone has none.
+    /// Keeps the log from an entry on while its size is within `history_bytes`, whatever its age, because a live
+    /// follower still needs it. `None` keeps nothing for followers. A node alone has none.
     pub fn set_follower_floor(&self, floor: Option<Index>) {
         let floor = floor.unwrap_or(Index(u64::MAX));
         self.inner.follower_floor.store(floor.0, Ordering::Release);

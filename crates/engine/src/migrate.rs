@@ -75,7 +75,7 @@ pub struct Migrated {
     pub to: BackendKind,
     /// Number of pairs copied and compared, including the state machine's own rows.
     pub pairs: u64,
-    /// Bytes of the keys and values of all these pairs.
+    /// Bytes of the keys and values of all migrated pairs.
     pub bytes: u64,
 }
 

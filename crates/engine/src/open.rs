@@ -104,8 +104,8 @@ pub(crate) fn random_cluster() -> ClusterId {
     ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
 }
 
-/// Opens a data directory on the real disk, with the system's clocks and a random seed. A member has the way in which it
-/// is opened, and the id of the cluster if it founds one.
+/// Opens a data directory on the real disk, with the system's clocks and a random seed. For a member, `member` states
+/// if it founds or joins a cluster, and the id of the cluster that it founds.
 pub(crate) fn real(
     path: &Path,
     options: &Options,
@@ -162,7 +162,7 @@ pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Surroundings in which a directory is opened.
+/// Disk, clock, seed and mode with which a directory is opened.
 pub(crate) struct Surroundings<'a> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: &'a Arc<dyn Clock>,

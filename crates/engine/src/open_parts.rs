@@ -14,9 +14,9 @@ use crate::error::OpenError;
 /// Way in which the background work of a database is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Threads of the database do it.
+    /// Threads of the database do the background work.
     Threaded,
-    /// The caller does it in steps; the database has no threads of its own. For simulations.
+    /// The caller does the background work in steps; the database has no threads of its own. For simulations.
     Stepped,
 }
 

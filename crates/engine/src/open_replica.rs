@@ -6,9 +6,9 @@
 //! A node alone replays its whole log. A member applies nothing at open, because it does not know which entries after
 //! its state are committed.
 //!
-//! A directory that founds a cluster, and a member that was in use alone since and showed a later time than its last
-//! entry has, are first opened alone. So the log of a founder is founded before the identity says so, and no key that a
-//! reader of the node alone saw ended appears again.
+//! Two kinds of directories are first opened alone and closed again. One that founds a cluster: its log is complete
+//! before its identity file names the cluster. And one whose node ran alone after its last entry and may have shown
+//! readers a later time: a key that they saw expired must not appear again.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -51,7 +51,7 @@ pub(crate) struct SpaceParts<'a> {
     pub(crate) mode: Mode,
 }
 
-/// The space of a directory.
+/// Parts of an opened space: its state, its replica, and a report of the replay.
 pub(crate) struct OpenedSpace {
     pub(crate) machine: Arc<Machine>,
     pub(crate) replica: Replica,

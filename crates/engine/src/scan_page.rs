@@ -4,7 +4,7 @@
 //! values of a page share one buffer, so a page costs two allocations instead of two for each pair. Does not own: the
 //! scan, or how many pairs a page has.
 //!
-//! Invariant: a pair that a caller keeps does so at the cost of its page's buffer, which has at most the page's keys and
+//! Invariant: a pair that a caller keeps also keeps its page's buffer in memory, which has at most the page's keys and
 //! [`MAX_SHARED_BYTES`] for each of its pairs. A longer value has memory of its own.
 
 use bytes::Bytes;

@@ -46,7 +46,7 @@ pub struct ScrubStats {
     pub damage: Option<String>,
 }
 
-/// The scrub of one open database.
+/// Thread that verifies all stored data of one open database in the background, and its statistics.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     shared: Arc<Shared>,

@@ -127,7 +127,8 @@ impl StateView {
         spawned.map(drop).map_err(|error| DigestError::Thread { message: error.to_string() })
     }
 
-    /// Computes the digest like [`digest`](Self::digest), while the database has a handle.
+    /// Computes the digest like [`digest`](Self::digest), but ends with the error `closed` once the last handle of the
+    /// database is dropped.
     fn digest_while_used(self) -> Result<Arc<DigestReport>, DigestError> {
         let inner = &self.inner;
         let mut proceed =

@@ -216,7 +216,8 @@ impl MonitoredSocket {
         Self { inner: Some(inner), activity, peer_closed: false, held: Some(held), bulk }
     }
 
-    /// Writes the first bytes of `data`, of `waiting` bytes that wait for the client.
+    /// Writes from the start of `data`, which is a part of the `waiting` bytes queued for the client. A larger amount
+    /// than [`REPLY_BYTES`] counts as bulk output, which is written only in the connection's turn.
     fn write_front(&mut self, context: &mut Context<'_>, data: &[u8], waiting: usize) -> Poll<io::Result<usize>> {
         if waiting <= REPLY_BYTES {
             let result = self.socket().poll_write(context, data);

@@ -227,8 +227,8 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     Ok(response)
 }
 
-/// Takes a share of the snapshots for a connection. If its address holds its share already, a snapshot that is kept for a
-/// client of that address is released first.
+/// Reserves one of the concurrent snapshots for a connection. If the client address already holds as many as it may,
+/// this releases a snapshot that is kept for that address until a client resumes it.
 fn share(snapshots: &Snapshots, account: &Arc<Account>) -> Result<Reservation, ApiError> {
     loop {
         if let Some(held) = account.take_quietly(Resource::Snapshots, 1) {

@@ -14,7 +14,7 @@ const PAIRS: usize = 12;
 /// Noise of a machine, as a factor that changes from one run or window to the next.
 struct Noise {
     rng: Generator,
-    /// Correlation of neighbours.
+    /// Correlation of a value with the one before it.
     correlation: f64,
     last: f64,
     /// Change of the logarithm from one value to the next.

@@ -30,7 +30,7 @@ pub enum Role {
     Deciding,
     /// The figure is compared, but does not decide.
     Compared,
-    /// The load gives the figure, so that a comparison says nothing.
+    /// The figure follows from the load, so comparing it would mean nothing.
     Shown,
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn serve(
         Ok(Ok(agreed)) => agreed,
         Ok(Err(error)) => {
             native.metrics.handshake_failed();
-            tracing::debug!(peer = %channel.peer(), %error, "no native connection");
+            tracing::debug!(peer = %channel.peer(), %error, "a native connection could not be set up");
             close(&mut channel).await;
             return;
         }

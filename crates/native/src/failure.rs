@@ -202,7 +202,7 @@ pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
-/// Creates the reason that ends a push whose node does not follow the leader any more under which the push began.
+/// Creates the reason that ends a push because its node no longer follows the leader under which the push began.
 #[must_use]
 pub(crate) fn moved() -> Failure {
     Failure::new(

@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Description of these clients in log lines.
+/// Description of native clients in log lines.
 const WHOSE: &str = "native clients";
 
 /// Accepts native connections until the server stops, then waits until all connections have ended. Dropping the future
@@ -94,7 +94,7 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
         Ok(established) => established,
         Err(error) => {
             native.metrics.handshake_failed();
-            tracing::debug!(%peer, %kind, %error, "no handshake");
+            tracing::debug!(%peer, %kind, %error, "the handshake of a native connection failed");
             return;
         }
     };

@@ -3,10 +3,11 @@
 //! Owns: a push of the engine, and releasing its deliveries when the subscription ends. Does not own: credit and
 //! limits (`subscription`), and the bytes of a delivery (`deliveries`).
 //!
-//! On a member of a cluster, a push ends with `moved` when another node has become the leader, or when a delivery could not be
-//! committed for want of a leader. The receiver then pushes again, and acks what it holds: its records stay with it until
-//! their deadline. So they do also when the receiver leaves because of the new leader, or because the node stops. Otherwise
-//! each of them would be delivered again while the receiver still works on it.
+//! On a member of a cluster, a push ends with `moved` when another node has become the leader, or when a delivery could
+//! not be committed for want of a leader. The receiver then requests a new push, and acks the records that it holds,
+//! which stay assigned to it until their deadline. The same applies if the receiver leaves because of the new leader,
+//! or because the node stops. If the records were returned to the group, they would be delivered again while the
+//! receiver still works on them.
 
 use std::{future::pending, time::Duration};
 

@@ -32,7 +32,7 @@ impl Interval {
 /// and 2.09 beyond, which is a little too wide.
 const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
-/// The line of least squares through points.
+/// A least-squares line through points.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// Value at zero.

@@ -2,8 +2,8 @@
 //!
 //! The chain of reasoning:
 //!
-//! 1. Of the runs of each payload size, those count whose number of clients meets the objective in every round and has
-//!    the highest rate. Their rate is the capacity of one node at this size.
+//! 1. For each payload size, the plan uses the runs with the number of clients that meets the objective in every round
+//!    and reaches the highest rate. This rate is the capacity of one node at this size.
 //! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
 //! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
 //! 4. All resources follow from the writes of one cluster.
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::{Interval, Line, Profile, ProfileError, Quantile, Request, Run, Settings};
 
-/// A figure of a plan.
+/// One figure of a plan, with its formula.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Stable name for programs.
     pub name: &'static str,
-    /// Value with its bounds.
+    /// Estimated value with its lower and upper bound.
     pub interval: Interval,
     /// Unit: `writes/s`, `processors`, `bytes`, `bytes/s`, `fsyncs/s` or `seconds`.
     pub unit: &'static str,
@@ -25,7 +25,7 @@ pub struct Figure {
     pub formula: String,
 }
 
-/// A plan.
+/// Number of clusters and nodes that a load needs, and the figures behind that.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Clusters, each with its own leader.
@@ -197,8 +197,8 @@ fn check(request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Returns the runs that count: of each payload size, those with the number of clients that meets the objective in every round
-/// and has the highest mean rate.
+/// Returns the runs that the plan uses: for each payload size, those with the number of clients that meets the
+/// objective in every round and has the highest mean rate.
 fn chosen_runs<'p>(profile: &'p Profile, request: &Request) -> Result<Vec<&'p Run>, PlanError> {
     let round_trip = if request.replicas > 1 { request.round_trip } else { std::time::Duration::ZERO };
     let budget = request.objective.below.checked_sub(round_trip).filter(|left| !left.is_zero());

@@ -8,10 +8,10 @@ pub const FORMAT: u32 = 1;
 /// Reason why a profile cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// Another version of the program has written it.
-    #[error("the profile has form {found}, and this version reads form {FORMAT}")]
+    /// Another version of the program has written the profile.
+    #[error("the profile has format version {found}, and this program reads version {FORMAT}")]
     Format {
-        /// Form of the profile.
+        /// Version of the profile's form.
         found: u32,
     },
     /// A line needs three runs of two payload sizes or more.
@@ -66,7 +66,7 @@ pub struct Machine {
 pub struct Disk {
     /// Median time of an `fdatasync` after a write of 4 KiB.
     pub sync_p50_micros: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the time of an `fdatasync` after a write of 4 KiB.
     pub sync_p99_micros: f64,
     /// Bytes per second of synced writes of 1 MiB.
     pub bytes_per_second: f64,
@@ -93,7 +93,7 @@ pub struct Run {
     pub state_bytes: u64,
     /// Largest resident memory of the server's process until the end of the run.
     pub peak_memory_bytes: u64,
-    /// Percentiles of the time of a write, as the client sees it.
+    /// Median time of a write, as the client sees it.
     pub p50_micros: f64,
     /// 90th percentile.
     pub p90_micros: f64,

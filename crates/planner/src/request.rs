@@ -49,11 +49,11 @@ impl Quantile {
 pub struct Objective {
     /// Percentile.
     pub quantile: Quantile,
-    /// Time below which it must be.
+    /// Time below which the percentile must stay.
     pub below: Duration,
 }
 
-/// Load and objective.
+/// Load that a plan is for, and the objective that it must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Request {
     /// Writes per second.

@@ -1,7 +1,8 @@
-//! The position up to which a node has applied its group's entries, for those that wait for it, and the outcomes of
+//! The position up to which a node has applied its group's entries, for tasks that wait for it, and the outcomes of
 //! entries whose commands this node has forwarded.
 //!
-//! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which is the state's.
+//! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which belongs to the
+//! state.
 //!
 //! While commands of this node are on their way to the leader, this node does not know their index, so it keeps the
 //! outcomes of all entries that it applies, [`MAX_KEPT`] at most.
@@ -25,7 +26,7 @@ const MAX_KEPT: usize = 1024;
 struct State<Rt: AsyncRuntime> {
     /// Last applied entry; `None` before the first one.
     applied: Option<Index>,
-    /// Those that wait, by the entry that they wait for and a number.
+    /// Tasks that wait, by the index of the awaited entry and a number.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
     /// Outcomes of the latest entries, while `keepers` is above 0.
@@ -42,7 +43,7 @@ impl<Rt: AsyncRuntime> Clone for AppliedWatch<Rt> {
     }
 }
 
-/// Removes a waiter that gave up.
+/// Guard that removes a waiter when its task stops waiting.
 struct Waiting<'a, Rt: AsyncRuntime>(&'a AppliedWatch<Rt>, (Index, u64));
 
 impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
@@ -125,7 +126,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         }
     }
 
-    /// Waits until entry `index` is applied. Returns false if that takes until the deadline.
+    /// Waits until entry `index` is applied. Returns false if the deadline passes first.
     pub async fn reached(&self, index: Index, deadline: InstantOf<Types<Rt>>) -> bool {
         let (key, receiver) = {
             let mut state = self.0.borrow_mut();

@@ -159,7 +159,8 @@ async fn switch<Rt: AsyncRuntime>(mut writer: Box<dyn SnapshotWriter>) -> io::Re
     }
 }
 
-/// A position of the state as a snapshot: up to there, entries may be purged.
+/// The state as a snapshot for openraft. It contains only the position of the state, up to which openraft may then
+/// purge entries.
 #[derive(Debug)]
 pub struct SnapshotPoint(io::Result<Option<RaftSnapshot>>);
 

@@ -9,7 +9,7 @@ use thalweg_types::Index;
 
 use crate::{error::BarrierError, types::Types};
 
-/// Recipient of the entry up to which a read must wait.
+/// Channel to a waiting read. It delivers the index of the entry that must be applied before the read.
 type Reader<Rt> = OneshotSenderOf<Types<Rt>, Result<Index, BarrierError>>;
 
 /// Reads that wait for the next round.

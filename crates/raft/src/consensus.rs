@@ -45,7 +45,7 @@ use crate::{
     types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
-/// Leases without an answer of a majority after which a leader takes no proposals.
+/// Leases without an answer of a majority after which a leader accepts no proposals.
 const LOST_LEASES: u32 = 2;
 
 /// Parts of a node that consensus works with.
@@ -82,9 +82,10 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub barriers: Barriers<Rt>,
     /// Bytes of proposals whose outcome is not known.
     pub in_flight_bytes: Cell<u64>,
-    /// Instant from which this node knows all promises that it has made.
+    /// Instant at which all promises to leaders that this node may have made before its restart have expired. Until
+    /// then it does not vote.
     pub trusts_itself_at: InstantOf<Types<Rt>>,
-    /// Term in which this node has begun to transfer its leadership. It reads by lease no more in that term.
+    /// Term in which this node has begun to transfer its leadership. It serves no more lease reads in that term.
     pub transferred: Cell<Option<Term>>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
@@ -286,7 +287,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.install_full_snapshot(leader, snapshot).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// A leader that transfers its leadership has stopped to rely on its lease.
+    /// Returns true if this node must refuse its vote, because it may have promised it to a leader before a restart. A
+    /// transfer of leadership is exempt: the leader that transfers no longer relies on its lease.
     fn must_not_vote(&self, request: &VoteRequest<Types<Rt>>) -> bool {
         Types::<Rt>::now() < self.0.trusts_itself_at && !request.leadership_transfer
     }

@@ -1,4 +1,4 @@
-//! State of the votes that a node asks for without an election timeout.
+//! State of the elections that a node starts without waiting for an election timeout.
 //!
 //! Owns: what the node remembers of its requests, and the lengths of its pauses. Does not own: the requests (`elections`).
 

@@ -3,15 +3,17 @@
 //! Owns: the time at which a node asks for votes in these cases. Does not own: the rule by which a leader is deaf
 //! ([`Hearing`](crate::Hearing)), and all other elections and their rules (openraft).
 //!
-//! **Deaf leader.** A follower whose leader falls silent waits for the end of the lease that it has given, and then for an
-//! election timeout, in which a leader that was only slow comes back. A deaf leader has had as long to answer before its
-//! followers ignore it. So they ask for votes as soon as their own leases end:
+//! **Deaf leader.** A follower whose leader falls silent waits for the end of the lease that it has given, and then for
+//! an election timeout, in case the leader was only slow. With a deaf leader, followers skip the election timeout: they
+//! have already waited that long for its answers before they began to ignore it. They ask for votes as soon as their
+//! own leases end:
 //!
 //! ```text
 //! last append accepted ── lease ──> pre-vote, repeated after each pause ── election timeout ──> elections of openraft
 //! ```
-//! A pre-vote changes nothing on any node unless a majority would elect. If the leader hears other followers, their leases
-//! last, and they refuse. A leader that hears again renews this node's lease, and openraft then asks nobody.
+//! A pre-vote changes nothing on any node unless a majority would elect the asking node. Followers that the leader
+//! still hears refuse, because they keep renewing its lease. If the leader hears this node again, it renews this node's
+//! lease, and no election follows.
 //!
 //! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks again
 //! after a pause, but only once in an election timeout: over slow links the votes could be split again.

@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// An entry does not follow its predecessor.
-    #[error("entry {found} follows, where entry {expected} should: the group's log has a gap")]
+    #[error("the group's log has a gap: entry {found} follows instead of entry {expected}")]
     Gap {
         /// Index that the entry should have.
         expected: Index,
@@ -142,9 +142,9 @@ pub enum ChangeError {
     Lags {
         /// The learner.
         node: NodeId,
-        /// Number of entries that it lacks.
+        /// Number of entries that the learner lacks.
         entries: u64,
-        /// Maximum number of entries that it may lack.
+        /// Maximum number of entries that a learner may lack to become a voter.
         max: u64,
     },
     /// After the change, the voters that answer would be no majority.

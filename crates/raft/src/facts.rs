@@ -19,9 +19,9 @@ use crate::types::Types;
 /// Facts about a member that only the member itself knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberFacts {
-    /// True if its disk is too full for new data.
+    /// True if the member's disk is too full for new data.
     pub lacks_room: bool,
-    /// Its wall clock.
+    /// Time of the member's wall clock.
     pub wall: SpaceTime,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Room {
     Has,
     /// The voter's disk is too full for new data.
     Lacks,
-    /// The voter has reported, and not for long.
+    /// The voter has reported before, but not recently.
     Silent,
 }
 

@@ -25,7 +25,7 @@ pub struct StoreStats {
     pub index_bytes: usize,
     /// Number of entries in the cache of the newest entries.
     pub cached_entries: usize,
-    /// Bytes of these entries.
+    /// Bytes of the cached entries.
     pub cached_bytes: usize,
 }
 

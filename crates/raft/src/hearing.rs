@@ -41,8 +41,9 @@ impl Hearing {
         self.last_sent
     }
 
-    /// Notes that the peer has connected anew: if it has restarted, its pings begin again and it has heard none. The own
-    /// numbers go on. If they began again, a peer that was only cut off would seem to have heard the next ones already.
+    /// Notes that the peer has connected anew: if it has restarted, its pings begin again and it has heard none. This
+    /// node's own numbers continue: if they began again, a peer that was only cut off would seem to have heard the next
+    /// pings already.
     pub fn reconnected(&mut self) {
         self.unheard.clear();
         self.received = 0;

@@ -1,4 +1,4 @@
-//! Members of a group: who they are, how far they are, and changes.
+//! Members of a group: their identity, their replication progress, and changes of the membership.
 //!
 //! Owns: the conditions under which a change is made. Does not own: the protocol of the change (openraft, by joint
 //! consensus).
@@ -35,21 +35,21 @@ use crate::{
 
 /// Maximum time of a change.
 const MAX_CHANGE: Duration = Duration::from_secs(10);
-/// Time after an answer for which a member counts as alive, in leases.
+/// Time after its last answer for which a member counts as alive, as a multiple of the lease.
 const ALIVE_LEASES: u32 = 3;
-/// Interval at which a change looks for answers of the voters.
+/// Interval at which a change of the membership checks which voters have answered.
 const ANSWER_POLL: Duration = Duration::from_millis(20);
 
 /// A member as the leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Name and address.
+    /// Name and address of the member.
     pub info: NodeInfo,
-    /// True if it votes.
+    /// True if the member is a voter.
     pub votes: bool,
-    /// Last entry that it has; known to the leader only.
+    /// Last entry of this leader's log that the member has stored; known to the leader only.
     pub matched: Option<Index>,
-    /// Time since its last answer; known to the leader only, and `None` before the first one.
+    /// Time since the member's last answer; known to the leader only, and `None` before the first answer.
     pub last_answer: Option<Duration>,
 }
 
@@ -88,7 +88,7 @@ pub struct ConsensusStatus {
     pub is_changing: bool,
     /// All members.
     pub members: BTreeMap<NodeId, MemberStatus>,
-    /// Time since a majority has answered the leader; known to the leader only.
+    /// Time since a majority last answered the leader; known to the leader only.
     pub last_quorum: Option<Duration>,
     /// Bytes of proposals whose outcome is not known.
     pub in_flight_bytes: u64,
@@ -287,7 +287,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Begins to transfer the leadership. Reads by lease end first.
+    /// Begins to transfer the leadership. From then on, this node serves no more lease reads in this term.
     pub(crate) async fn begin_transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let status = self.led()?;
         let here = self.0.member.node();

@@ -18,9 +18,9 @@ pub struct ConsensusOptions {
     /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
     /// commands wait in the queue. One entry may exceed it.
     pub max_in_flight_bytes: u64,
-    /// Age of the oldest write without an fsync at which a leader gives up.
+    /// Age of the oldest write without an fsync at which a leader gives up its leadership.
     pub max_sync_age: Duration,
-    /// Bytes of entries without an fsync at which a leader gives up.
+    /// Bytes of entries without an fsync at which a leader gives up its leadership.
     pub max_unsynced_bytes: u64,
     /// Number of entries that a learner may lack when it becomes a voter.
     pub max_promotion_lag: u64,

@@ -74,8 +74,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Commands that another member has forwarded to this node. They are never forwarded again. Returns the index of their
-    /// entry once it is committed.
+    /// Proposes commands that another member has forwarded to this node. They are never forwarded again. Returns the
+    /// index of their entry once it is committed.
     pub async fn propose_forwarded(
         &self,
         payload: Bytes,

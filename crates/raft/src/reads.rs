@@ -10,8 +10,8 @@
 //!
 //! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader names.
 //!
-//! A leader reads by lease no more in a term in which it has begun to transfer its leadership, because a transfer makes
-//! followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
+//! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
+//! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const MAX_ROUND: Duration = Duration::from_secs(1);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Returns once this node's state contains everything that was committed before the call. Returns the index of the
-    /// entry up to which it was waited for.
+    /// entry for which the call has waited.
     pub async fn read_linearizable(&self, within: Duration) -> Result<Index, BarrierError> {
         let gives_up = deadline::<Rt>(within);
         let index = match Types::<Rt>::timeout_at(gives_up, self.barrier()).await {
@@ -48,8 +48,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if self.0.applied.reached(index, gives_up).await { Ok(index) } else { Err(BarrierError::Behind) }
     }
 
-    /// Like [`read_linearizable`](Self::read_linearizable), but a leader relies on its lease. Correct if the monotonic
-    /// clocks of the nodes run equally fast within a quarter.
+    /// Like [`read_linearizable`](Self::read_linearizable), but a leader relies on its lease. Correct if the speeds of
+    /// the nodes' monotonic clocks differ by less than a quarter.
     pub async fn read_lease(&self, within: Duration) -> Result<Index, BarrierError> {
         let gives_up = deadline::<Rt>(within);
         match Types::<Rt>::timeout_at(gives_up, self.leased_index()).await {

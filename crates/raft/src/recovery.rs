@@ -9,9 +9,9 @@ use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
 
 use crate::{error::StoreError, group::Group};
 
-/// Facts from records that the state has passed, and that the log may therefore have freed.
+/// Facts from log records that the state has already processed, which the log may therefore have freed.
 ///
-/// The default is a state that has passed nothing: the log contains all records.
+/// The default is a state that has processed nothing: the log contains all records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// Last vote.
@@ -22,7 +22,7 @@ pub struct Base {
     pub applied: Option<LogId>,
     /// Space time of the last applied entry.
     pub time: SpaceTime,
-    /// LSN below which the state has passed all records.
+    /// LSN below which the state has processed all records.
     pub lsn: Lsn,
 }
 

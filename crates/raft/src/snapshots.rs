@@ -27,9 +27,9 @@ pub struct SnapshotPosition {
 /// Builds and installs snapshots of one node's state. The methods run on the consensus thread; those that block for long do
 /// their work elsewhere and return a future.
 pub trait Snapshots: fmt::Debug + 'static {
-    /// Opens a snapshot for reading: of the present state, or one whose transfer was interrupted, if it contains the entry
-    /// `least`. openraft takes it for granted that a follower with the snapshot has the entries up to there, and counts
-    /// them for the majority.
+    /// Opens a snapshot for reading: of the present state, or one whose transfer was interrupted, if it contains the
+    /// entry `least`. openraft assumes that a follower with the snapshot has the entries up to `least`, and counts them
+    /// for the majority.
     fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>>;
     /// Begins to receive a snapshot, or continues one that an earlier call has begun to receive and that has the same
     /// `id`.

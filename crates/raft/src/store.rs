@@ -104,8 +104,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, member: None })
     }
 
-    /// Gives the group's log the member that applies its entries. The log sets the member's clock by the entries that it
-    /// contains and receives, and takes the time of an installed snapshot from the member's state.
+    /// Attaches the member that applies the group's entries. The log advances the member's clock to the times of the
+    /// entries that it contains and receives, and takes the time of an installed snapshot from the member's state.
     #[must_use]
     pub fn with_member(self, member: Member) -> Self {
         member.clock().raise_to(self.reader.group().last_time);

@@ -26,7 +26,7 @@ use crate::{error::StoreError, types::Types};
 /// Maximum number of callbacks that wait for the next fsync.
 pub const MAX_PENDING: usize = 16 * 1024;
 
-/// Makes someone call [`SyncQueue::step`] soon: a thread in a server, the scheduler in a simulation.
+/// Arranges that [`SyncQueue::step`] is called soon: by a thread in a server, by the scheduler in a simulation.
 pub trait SyncDriver {
     /// Notifies the driver that callbacks wait for an fsync.
     fn notify(&self);
@@ -47,7 +47,7 @@ struct State<Rt: AsyncRuntime> {
     /// Entry bytes of the pending callbacks, and when the first of them came.
     pending_bytes: u64,
     pending_since: Option<InstantOf<Types<Rt>>>,
-    /// The same of the callbacks whose fsync runs.
+    /// Entry bytes of the callbacks whose fsync is running, and when the first of them came.
     running_bytes: u64,
     running_since: Option<InstantOf<Types<Rt>>>,
 }

@@ -28,7 +28,7 @@ const MAX_TRANSFER: Duration = Duration::from_millis(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     Healthy,
-    /// The fsyncs hang; the leadership has been transferred for so many ticks.
+    /// The fsyncs hang, and a transfer of leadership began this number of ticks ago.
     Transferring(u32),
     /// Heartbeats are off.
     Silent,
@@ -47,8 +47,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Purges what the node's maintenance has released, in two steps: openraft purges only what a snapshot contains, and
-    /// the state itself is one.
+    /// Purges the entries that the node's maintenance has released. openraft purges only entries that a snapshot
+    /// contains, so this first makes the state itself openraft's snapshot.
     async fn purge(&self) {
         let wanted = self.0.member.purge_wanted();
         if wanted == Index::ZERO {

@@ -3,11 +3,11 @@
 //! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall clocks.
 //! Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
 //!
-//! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while the
-//! voters that have room are no majority, and names those that lack it. A voter that was not heard for
-//! [`SILENT_AFTER`] counts as one without room, but only beside one that says so: silence alone is no full disk. A
-//! leader that refuses data because its own disk is full passes its leadership to a voter with room, if a majority has
-//! room.
+//! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while
+//! fewer than a majority of the voters have room, and its error names the others. A voter that has been silent for
+//! [`SILENT_AFTER`] counts as one without room, but only if another voter has reported a full disk: silence alone does
+//! not mean a full disk. A leader that refuses data because its own disk is full passes its leadership to a voter with
+//! room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
 //! across a failover. It falls behind while no member runs. A new leader makes that up from the wall clocks of a majority
@@ -15,8 +15,8 @@
 //! the leader's own included, moves nothing. A group with one voter has no other clock to ask, so there the limit of a
 //! node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the clock, or the limit.
 //!
-//! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries before
-//! them: nobody else decides about time.
+//! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
+//! before them: no other part decides about time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -34,12 +34,12 @@ use crate::{
     types::Types,
 };
 
-/// Age of a report from which on its sender counts as silent.
+/// Age of the last report at which a voter counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// Time from the beginning of a leadership in which reports of further voters can raise space time again.
 const CATCH_UP_FOR: Duration = Duration::from_secs(3);
-/// Distance between the wall clocks and space time up to which space time stays as it is. Wall clocks differ by such
-/// times, and the monotonic clocks that space time follows do not.
+/// Minimum distance between the wall clocks and space time at which space time is raised. Smaller distances are normal
+/// between wall clocks.
 const CATCH_UP_FROM: Duration = Duration::from_secs(1);
 /// Time between two attempts of a leader with a full disk to pass on its leadership.
 const PASS_ON_EVERY: Duration = Duration::from_secs(5);

@@ -132,13 +132,13 @@ impl ReplyBudget {
         }
     }
 
-    /// Counts steps of a delivery that cost no bytes of the reply.
+    /// Counts steps of a delivery that add no bytes to the reply.
     pub(crate) fn work(&mut self, steps: u64) {
         self.taken_steps = self.taken_steps.saturating_add(steps);
     }
 
-    /// Counts an entry that is delivered for `steps` steps besides those of reading its bytes. Returns true if the reply
-    /// and the delivery are still within their limits.
+    /// Counts a delivered entry: `steps` steps, those of reading its bytes, and its bytes in the reply. Returns true if
+    /// the reply and the delivery are still within their limits.
     pub(crate) fn fits_delivery(&mut self, entry: &Reply, steps: u64) -> bool {
         self.work(steps + steps_to_read(entry));
         self.fits_part(entry)

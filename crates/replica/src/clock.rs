@@ -41,9 +41,9 @@ const FROZEN: u64 = 1;
 /// with a longer one the time jumps further after a kill.
 pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
-/// Keeper of a time that no read of the space exceeds.
+/// Stores a time, outside the log, that is at least the time of every read of the space.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
-    /// Notes a time. The times of successive calls increase.
+    /// Stores a time. The times of successive calls increase.
     fn note(&self, time: SpaceTime);
 }
 

@@ -11,7 +11,7 @@ use crate::queue::Queue;
 pub struct ReplicaStats {
     /// Number of committed commands since the space was opened.
     pub commands: u64,
-    /// Number of log entries that contain these commands.
+    /// Number of log entries that contain the applied commands.
     pub entries: u64,
     /// Histogram of the number of commands in each log entry.
     pub entry_commands: Log2Histogram,

@@ -42,8 +42,8 @@ use super::{
 /// are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// Budget of a look at the keys of a blocked read. It may wait for the disk, a few times, because nothing else would load
-/// the rows: the read would be tried again and again.
+/// Budget for reading the keys of a blocked read. It permits a few waits for the disk, because no other thread loads
+/// these rows, and the read would otherwise be tried again and again.
 const LOOK: Budget = Budget::ALONE;
 
 /// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.

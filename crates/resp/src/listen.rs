@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{Resp, connection::Connection, session::Session};
 
-/// Name of the clients in log lines.
+/// Description of Redis clients in log lines.
 const WHOSE: &str = "Redis clients";
 
 /// Accepts connections of Redis clients until the server stops, then waits until all connections have ended.

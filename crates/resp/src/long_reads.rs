@@ -50,8 +50,8 @@ const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
 impl Session {
-    /// Gives a command to the readers, because it has `spent` the budget of a read on this thread. `wait` begins if the
-    /// command is a blocking read that finds nothing.
+    /// Passes a command to the threads for long reads, because it has `spent` the budget of a read on this thread.
+    /// `wait` begins if the command is a blocking read that finds nothing.
     pub(super) fn read_again(
         &mut self,
         spent: Spent,
@@ -71,8 +71,8 @@ impl Session {
         })
     }
 
-    /// Gives a write of many keys of a cache to the readers, which make it in parts. So neither this thread nor the
-    /// others, whose clients write to the same cache, wait for all of it.
+    /// Passes a write of many keys of a cache to the threads for long reads, which make it in parts. So neither this
+    /// thread nor the others, whose clients write to the same cache, wait for all of it.
     pub(super) fn write_long(
         &mut self,
         command: &'static Command,
@@ -98,7 +98,8 @@ impl Session {
         })
     }
 
-    /// Gives work with one reply to the readers. `wait` begins if the command is a blocking read that finds nothing.
+    /// Passes work with one reply to the threads for long reads. `wait` begins if the command is a blocking read that
+    /// finds nothing.
     pub(super) fn run_again(
         &mut self,
         spent: Spent,
@@ -124,7 +125,7 @@ impl Session {
         self.begin_long(reply, |reply| LongReadKind::Command { number, wait, reply }, out)
     }
 
-    /// Gives a transaction that only reads to the readers.
+    /// Passes a transaction that only reads to the threads for long reads.
     pub(super) fn read_transaction_again(
         &mut self,
         spent: Spent,
@@ -140,7 +141,7 @@ impl Session {
         self.begin_long(outcome, |outcome| LongReadKind::Transaction { slots, outcome }, out)
     }
 
-    /// Gives a `WATCH` of many or cold keys to the readers.
+    /// Passes a `WATCH` of many or cold keys to the threads for long reads.
     pub(super) fn watch_again(&mut self, spent: Spent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
         let (resp, database) = (Arc::clone(&self.resp), self.database);
@@ -151,7 +152,8 @@ impl Session {
         self.begin_long(watched, |watched| LongReadKind::Watch { watched }, out)
     }
 
-    /// Gives the comparison of watched keys of other databases to the readers. `EXEC` continues after it.
+    /// Passes the comparison of watched keys of other databases to the threads for long reads. `EXEC` continues after
+    /// it.
     pub(super) fn compare_again(&mut self, spent: Spent, watched: Vec<Watch>, out: &mut Outbox) -> CommandProgress {
         let resp = Arc::clone(&self.resp);
         let compare = move || are_unchanged_elsewhere(&resp.databases, watched.iter());
@@ -162,7 +164,8 @@ impl Session {
         self.begin_long(unchanged, |unchanged| LongReadKind::Exec { unchanged }, out)
     }
 
-    /// Gives a read to the readers. Returns `None` if it is a long read and the client has its share of these.
+    /// Passes a read to the threads for long reads. Returns `None` if it is a long read and the client already has as
+    /// many as it may.
     fn give<T: Send + 'static>(
         &self,
         spent: Spent,

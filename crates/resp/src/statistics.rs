@@ -25,7 +25,7 @@ use thalweg_serving::metrics::{Shards, Snapshot};
 enum Counter {
     /// Number of times that the command ran.
     Calls,
-    /// Number of these runs that ended with an error.
+    /// Number of runs of the command that ended with an error.
     Failed,
     /// Number of times that the command was rejected before it ran.
     Rejected,

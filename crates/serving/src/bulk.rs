@@ -261,7 +261,7 @@ impl BulkSeat {
         false
     }
 
-    /// Pauses the connection's turn until the next round. Returns true if that has begun.
+    /// Pauses the connection's turn until the next round. Returns true if that round has begun already.
     fn pause(&mut self, cx: &Context<'_>, left: usize) -> bool {
         let seat = Arc::clone(self.seat.get_or_insert_default());
         let mut waiting = self.turns.lock();
@@ -318,7 +318,7 @@ impl Drop for BulkSeat {
 /// Period for which one connection handles requests, about a millisecond: the length of a turn. Most batches of pipelined
 /// requests take less.
 pub const SLICE: Duration = Duration::from_nanos(TURN_BYTES as u64);
-/// Time of the requests of one poll from which it counts as work.
+/// Minimum total time of the requests of one poll at which the time is charged to the connection like bulk output.
 const LONG_REQUESTS: Duration = Duration::from_micros(100);
 /// Number of requests after which the clock is read again.
 const CLOCK_INTERVAL: u32 = 16;
@@ -331,7 +331,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Begins a period at the time `now`, which the caller has just read.
+    /// Starts the period at the current time, `now`.
     #[inline]
     #[must_use]
     pub fn begin(now: Instant) -> Self {

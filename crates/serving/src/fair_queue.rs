@@ -62,8 +62,8 @@ impl<T> FairQueue<T> {
         *len += 1;
     }
 
-    /// Takes the item whose turn it is, without the items of addresses that have `max_of_address` unfinished items.
-    /// Returns `None` if there is none, or if the item does not fit.
+    /// Takes the next item, skipping addresses that have `max_of_address` unfinished items. Returns `None` if there is
+    /// none, or if `fits` returns false for it.
     pub(crate) fn pop(&mut self, max_of_address: usize, fits: impl FnOnce(&T) -> bool) -> Option<(Place, T)> {
         let may_run = |address| self.running.get(address).is_none_or(|running| *running < max_of_address);
         let turn = self.turns.iter().position(may_run)?;

@@ -86,7 +86,7 @@ pub(crate) const MAX_READER_THREADS: usize = 16;
 /// Maximum number of threads for short reads that wait for the disk: the number of reads that a disk answers at a time. More
 /// gain little on an SSD, and each takes a thread's stack.
 pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
-/// Maximum number of bytes that such a read returns, as its budget of steps permits.
+/// Maximum number of bytes that a read on a thread for cold reads returns, as its budget of steps permits.
 pub(crate) const COLD_READ_BYTES: u64 = 128 * 1024;
 const _: () = assert!(read_bytes(COLD_READ_BYTES as usize) >= COLD_READ);
 /// Maximum number of bytes that reads on threads for long reads may request at a time. Further reads wait, because

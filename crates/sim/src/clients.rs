@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// Most records that one fetch asks for.
 const MAX_FETCHED: u64 = 12;
 
-/// One client.
+/// A client of the simulated cluster.
 pub(crate) struct Client {
     cluster: Cluster,
     /// Next unique number of all clients.
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     id: u64,
     /// Node that the client asks next.
     target: ProcessId,
-    /// Node that the client asks always, if there is one.
+    /// Node to which the client sends all requests; `None` if it looks for the leader.
     only: Option<ProcessId>,
     /// Values that the client saw last, for its next conditional write.
     seen: BTreeMap<Key, Option<u64>>,
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     append: Option<(OperationId, Action)>,
     /// Records that the client got and has not acked, each with its attempt.
     delivered: Vec<(u64, Vec<u64>)>,
-    /// Space time of the last fetch, except that it is later by the ack deadline.
+    /// Ack deadline of the records of the last fetch, in space time.
     fetched_at: SpaceTime,
     lease: Option<HeldLease>,
     /// Lock that the client holds, as far as it knows, with its token.
@@ -108,7 +108,7 @@ impl Client {
         self.perform(Action::Write { expect: Vec::new(), put: vec![(0, Some(number))], number }).await;
     }
 
-    /// Reads a key on a node by its lease.
+    /// Reads a key on a node, which may rely on its lease as leader.
     pub(crate) async fn read_by_lease(mut self, node: ProcessId) {
         self.only = Some(node);
         self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
@@ -270,7 +270,7 @@ impl Client {
         false
     }
 
-    /// Draws conclusions from an answer.
+    /// Updates the client's knowledge by an answer.
     fn note(&mut self, action: Action, answer: &Answer) {
         match answer {
             Answer::Values { revision, .. } => self.revision = self.revision.max(*revision),

@@ -149,7 +149,7 @@ impl Cluster {
         self.0.last_write.get()
     }
 
-    /// Ends all nodes, which hold each other through the network.
+    /// Ends all nodes. They refer to each other through the network, so none would be dropped otherwise.
     pub(crate) fn end_all(&self) {
         for (id, parts) in &*self.0.nodes.borrow() {
             self.0.network.disconnect(*id);
@@ -180,8 +180,8 @@ impl Cluster {
         !self.0.broken.borrow().is_empty()
     }
 
-    /// Notes that a node cannot go on. That is right only if its files are damaged, if it could not switch to the state of a
-    /// snapshot, or if its power is off. A failed switch ends with a restart.
+    /// Records that a node cannot continue. That is correct behaviour only if its files are damaged, if it could not
+    /// switch to the state of a snapshot, or if its power is off. A failed switch ends with a restart.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         let parts = self.parts(id);
         if parts.is_power_cut.get() {
@@ -502,8 +502,8 @@ impl Cluster {
         *parts.disk.borrow_mut() = next;
     }
 
-    /// Cuts a node off from half of the other voters, which soon want to elect another leader and have all entries, because
-    /// the clients are quiet. Then the others restart, and the node is cut off from them too.
+    /// Cuts a node off from half of the other voters, which soon want to elect another leader. They have all entries,
+    /// because the clients are quiet. Then restarts the other half, and cuts the node off from it too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
         let restarted = others.split_off(others.len() / 2);
@@ -573,8 +573,8 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again. Or
-    /// lets the node's first attempts to switch to that snapshot fail.
+    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again.
+    /// Alternatively, makes the node's first attempts to switch to that snapshot fail.
     fn cut_install(&self, id: ProcessId) {
         let (cluster, parts, begun) = (self.clone(), self.parts(id), now());
         let before = parts.received.get();
@@ -603,7 +603,7 @@ impl Cluster {
         });
     }
 
-    /// Lets the node perform so many more operations of its disk, and then cuts its power.
+    /// Cuts the power of a node after this number of further disk operations.
     fn cut_power(&self, id: ProcessId, operations: u64) {
         let parts = self.parts(id);
         let disk = parts.disk.borrow().clone();

@@ -60,7 +60,8 @@ pub(crate) fn key_bytes(key: Key) -> Vec<u8> {
     format!("key{key}").into_bytes()
 }
 
-/// Returns the bytes of a value: its number, and so many further bytes that nodes store some values inline and others not.
+/// Returns the bytes of a value: its number, followed by padding. The length of the padding varies, so that nodes store
+/// some values inline and others in the log.
 pub(crate) fn value_bytes(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(8 + [0, 30, 300, 1500][(number % 4) as usize], number as u8);

@@ -1,6 +1,6 @@
-//! The script of faults of a simulation, which follows from the seed alone.
+//! The script of faults of a simulation, which is derived from the seed alone.
 //!
-//! Owns: what happens when and for how long. Does not own: carrying it out (`cluster`).
+//! Owns: the choice, the time and the duration of each fault. Does not own: carrying out the faults (`cluster`).
 
 use std::{fmt, time::Duration};
 
@@ -9,34 +9,37 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 /// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// The node loses power, and with it everything that was not synced. It starts again at the end.
+    /// The node loses power and everything that was not synced. It starts again when the fault ends.
     PowerLoss,
-    /// The node loses power in the middle of its writes, after some more of them. It starts again at the end.
+    /// The node loses power in the middle of its writes, some operations after the fault begins. It starts again when
+    /// the fault ends.
     PowerCut,
-    /// The process is killed; what it wrote stays. It starts again at the end.
+    /// The process is killed; its files keep everything that it wrote. It starts again when the fault ends.
     Kill,
-    /// The process is killed, and starts again at once.
+    /// The process is killed and starts again at once.
     Restarted,
-    /// The leader is cut off from some voters, and a second later from the others, which restart at that moment: they forget
-    /// what they promised to the leader. The clients are quiet meanwhile.
+    /// The leader is cut off from some voters, and a second later from the others, which restart at that moment and so
+    /// forget their promises to the leader. The clients send nothing meanwhile.
     LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
-    /// No message reaches or leaves the node. At the end it gets a snapshot, if the others have freed their logs, and loses
-    /// power in the middle of the install, or cannot switch to the snapshot's state at first.
+    /// No message reaches or leaves the node. When the fault ends, the node gets a snapshot, if the others have freed
+    /// the log that it lacks, and loses power in the middle of the install, or fails at first to switch to the
+    /// snapshot's state.
     CutInstall,
-    /// The process is killed, and starts again at the end with other options.
+    /// The process is killed, and starts again with other options when the fault ends.
     Reconfigured,
-    /// The process is killed, and a bit of its files flips. It starts again at the end. If the node finds the damage, it is
-    /// repaired in place with a snapshot of the leader if it opens, and replaced otherwise.
+    /// The process is killed, and one bit of its files flips. The node starts again when the fault ends. If it finds
+    /// the damage, it is repaired in place with a snapshot of the leader, or replaced by a new node if its files no
+    /// longer open.
     Flipped,
     /// The node's disk is full, or nearly so.
     FullDisk,
     /// No message reaches or leaves the node.
     Isolated,
-    /// The node hears nobody, and is heard.
+    /// The node receives nothing; the others receive its messages.
     Deaf,
-    /// Nobody hears the node; it hears all.
+    /// The others receive nothing from the node; the node receives their messages.
     Mute,
     /// The link between the node and the next one is cut in both directions.
     Partition,
@@ -44,7 +47,7 @@ pub enum FaultKind {
     StuckSync,
     /// Each fsync of the node takes 20 ms longer.
     SlowSync,
-    /// The process is stopped, and goes on at the end.
+    /// The process is stopped, and continues when the fault ends.
     Stopped,
     /// The wall clock of the node is stepped.
     ClockStep,
@@ -147,9 +150,9 @@ pub enum Victim {
 pub struct Fault {
     /// Number of the fault in the script.
     pub number: usize,
-    /// Time of its beginning.
+    /// Time at which the fault begins.
     pub at: Duration,
-    /// Time until it ends.
+    /// Duration of the fault.
     pub lasts: Duration,
     /// Kind of the fault.
     pub kind: FaultKind,

@@ -16,7 +16,8 @@ pub type Key = u64;
 pub enum Level {
     /// The read sees every write that was answered before it began.
     Linearizable,
-    /// The same, and the leader relies on its lease.
+    /// The read sees every write that was answered before it began, provided that the leader's lease is valid: the
+    /// leader does not ask a majority.
     Lease,
     /// The read sees a revision that the client has seen, or a later one.
     AtLeast(u64),
@@ -121,7 +122,7 @@ pub enum Action {
         attempt: u64,
         /// Offsets of the records, ascending.
         offsets: Vec<u64>,
-        /// Time after which they are delivered again.
+        /// Time after which the records are delivered again.
         delay: Duration,
     },
 }

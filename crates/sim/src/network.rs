@@ -53,7 +53,7 @@ const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time of an install.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
-/// Usual time of a message.
+/// Usual time that a message takes.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
 /// A snapshot that a node is receiving, by its sender.
@@ -73,7 +73,8 @@ pub struct Network(Rc<Inner>);
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
-    /// Knowledge of a node (the first one) about another.
+    /// Record, for each pair of nodes, of the pings that the first has received from the second and the second from the
+    /// first.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
     /// Directed links that are cut.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
@@ -263,7 +264,7 @@ impl Forwarder for Links {
     }
 }
 
-/// Error of a request that is always served.
+/// Error type of requests that cannot fail; it has no values.
 #[derive(Debug)]
 enum Never {}
 
@@ -294,7 +295,7 @@ fn unreachable(reason: &str) -> Unreachable<Types> {
 }
 
 impl Link {
-    /// Carries one message. A lost message costs its sender the time limit.
+    /// Carries one message. The sender of a lost message waits until its time limit.
     async fn carry(&self, from: ProcessId, to: ProcessId, limit: Duration) -> Result<(), Unreachable<Types>> {
         let network = &self.network.0;
         network.messages.set(network.messages.get() + 1);

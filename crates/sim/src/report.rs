@@ -36,11 +36,11 @@ pub struct Report {
     pub undecided: usize,
     /// Times until the next answered write, for each fault.
     pub gaps: Vec<Gap>,
-    /// Time by which the last entry was behind the true time.
+    /// Time by which the space time of the last entry was behind the true time.
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
-    /// Virtual time.
+    /// Virtual time that the simulation took.
     pub elapsed: Duration,
     /// Number of times that a task ran.
     pub polls: u64,

@@ -26,7 +26,7 @@ use crate::{
     types::SimConsensus,
 };
 
-/// Time after which a node gives up to serve a read.
+/// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
 /// Number of batches of the stream that are read at a time.

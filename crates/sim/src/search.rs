@@ -2,8 +2,9 @@
 //!
 //! Owns: the translation of reads and writes into operations of the checker in `linear`. Does not own: the search.
 //!
-//! It proves the same of keys as the oracle, but believes nothing except the clients: an error of the nodes that shows in
-//! the committed entries and in the answers alike cannot deceive it. Keys that an operation uses together form one object.
+//! For keys it proves the same as the oracle, but it relies only on what the clients saw. So it finds an error that
+//! falsifies the committed entries and the answers in the same way. Keys that an operation uses together form one
+//! object.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +63,8 @@ fn keys_of(action: &Action) -> Vec<Key> {
     }
 }
 
-/// Keys that are used together, each with another key of its object; the key itself if there is none.
+/// Union-find structure of the keys that operations use together: each key maps to another key of its object, or to
+/// itself.
 #[derive(Default)]
 struct Objects(BTreeMap<Key, Key>);
 

@@ -115,7 +115,8 @@ fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
     }
 }
 
-/// Writes to the next leader as soon as there is one, and reads then from the old one by its lease.
+/// Writes to the next leader as soon as there is one, and then reads from the old leader, which may believe that its
+/// lease still holds.
 fn probe_lease(cluster: &Cluster, old: ProcessId) {
     let cluster = cluster.clone();
     spawn(OUTSIDE, async move {

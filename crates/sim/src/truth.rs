@@ -21,7 +21,7 @@ use thalweg_types::{
 
 use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
-/// Difference that is no error of a clock.
+/// Maximum difference between two clocks that does not count as an error.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
 /// Most violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
@@ -50,7 +50,7 @@ pub struct CommittedCommand {
 #[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
-    /// Commands of each entry.
+    /// Commands of each entry, by its index.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
     /// Running hashes of states that were opened at entries that are not known.
     opened: BTreeMap<u64, u64>,
@@ -121,7 +121,7 @@ impl Truth {
         }
     }
 
-    /// Creates the truth about a group with so many voters.
+    /// Creates the truth about a group with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))

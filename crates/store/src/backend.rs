@@ -525,7 +525,7 @@ pub enum BackendError {
     /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
-    /// The state cannot continue with that of another backend, which is of another kind or the same backend.
+    /// The other backend, whose state this backend was to continue with, is of another kind or is this backend itself.
     #[error("the {kind} backend can't continue with the state of this other backend")]
     OtherKind {
         /// Name of the backend's kind.

@@ -9,7 +9,7 @@ use crate::{
     span::{show_span, show_time},
 };
 
-/// Returns the figures of a group, with the names of inner groups before theirs.
+/// Returns all figures of a JSON group. The name of a figure in an inner group begins with the name of that group.
 pub fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     let named = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix} {name}") };
     value.as_object().into_iter().flatten().fold(Vec::new(), |mut all, (name, value)| {
@@ -26,7 +26,7 @@ pub fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Endings of names that state a unit.
+/// Suffixes of metric names that state a unit.
 const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
 /// Returns a name without its ending that states a unit.

@@ -59,9 +59,9 @@ pub struct CertificateFiles {
 /// Decision about files that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// They are kept, and making new ones fails.
+    /// Existing files are kept, and making new ones fails.
     Keep,
-    /// They are replaced.
+    /// Existing files are replaced.
     Replace,
 }
 
@@ -112,8 +112,8 @@ impl CertificateFiles {
 }
 
 impl Authority {
-    /// Makes an authority and writes its files. Without a name it has one that no other has: two authorities of one name
-    /// could be confused.
+    /// Makes an authority and writes its files. Without a name, the authority gets a unique one, because two
+    /// authorities with the same name could be confused.
     pub fn create(files: &CertificateFiles, name: Option<&str>, validity: Validity) -> Result<(), IdentityError> {
         let key = KeyPair::generate().map_err(failed)?;
         let name = name.map_or_else(|| unique_name(&key), str::to_owned);

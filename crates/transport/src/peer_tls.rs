@@ -3,10 +3,10 @@
 //! Owns: certificates for both roles, their check, their replacement while the node runs, and the value that identifies a
 //! session. Does not own: the secret of the cluster, which the nodes prove to each other inside of the session.
 //!
-//! There are two kinds. With an authority, each side checks that the other's certificate is signed by it and valid now, and
-//! the side that dials checks that the certificate names the dialled host. Without one, the certificates are made when the
-//! process starts and anyone could make such a certificate: then [`PeerStream::binding`] shows a man in the middle, because
-//! both ends of one session have the same value, and no other session has it.
+//! There are two kinds. With an authority, each side checks that the other's certificate is signed by it and valid now,
+//! and the side that dials checks that the certificate names the dialled host. Without one, the certificates are made
+//! when the process starts and anyone could make such a certificate: then [`PeerStream::binding`] reveals a man in the
+//! middle, because both ends of one session have the same value, and no other session has it.
 //!
 //! Invariant: a session uses the files as they were read last, completely. Files that cannot be used change nothing.
 
@@ -72,7 +72,7 @@ struct Inner {
     configs: RwLock<Arc<Configs>>,
 }
 
-/// TLS of a node in both roles. A clone is the same.
+/// TLS configuration of a node, for sessions that it dials and that it accepts. Clones share it.
 #[derive(Clone)]
 pub struct PeerTls(Arc<Inner>);
 
@@ -93,7 +93,7 @@ pub enum PeerTlsError {
     Authorities {
         /// Path of the file.
         path: PathBuf,
-        /// Reason why they cannot serve as authorities.
+        /// Reason why the certificates cannot serve as authorities.
         reason: String,
     },
     /// The other nodes would not accept the certificate of this node.
@@ -179,8 +179,8 @@ impl PeerTls {
     }
 }
 
-/// Returns what an error of a session means, if its own words do not say it. The signature of another authority with the
-/// name of ours is bad; without an authority of its name, the issuer is unknown.
+/// Returns an explanation of a TLS error whose own text does not name the cause. A bad signature comes from another
+/// authority that has the same name as this node's; an unknown issuer, from an authority with another name.
 fn meaning(error: &Error) -> Option<&'static str> {
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
@@ -193,7 +193,7 @@ fn meaning(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// Adds to an error of a session what it means.
+/// Appends an explanation to a TLS error.
 fn explained(error: io::Error) -> io::Error {
     let meaning = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(meaning);
     match meaning {

@@ -74,7 +74,8 @@ pub enum AtNone {
     /// The server executes the command at level `os` instead, because the client needs the answer, such as an id or a
     /// deadline.
     Raised,
-    /// The server rejects the command, because the database's state decides whether the command has an effect.
+    /// The server rejects the command, because its client could not know whether it had an effect: that depends on the
+    /// state of the database.
     Refused,
 }
 

@@ -43,7 +43,7 @@ use crate::{
 const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
-/// Options of the backends suite.
+/// Options of `thalweg bench backends`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
     /// Backends to measure.

@@ -17,7 +17,7 @@ use crate::{
     report::{Check, Table, cells},
 };
 
-/// Options of the cache suite.
+/// Options of `thalweg bench cache`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheOptions {
     #[command(flatten)]

@@ -36,7 +36,7 @@ pub(super) struct Appends {
     pub seed: u64,
 }
 
-/// Result of a load.
+/// Number of records that a finished load has appended, and how long the appends took.
 #[derive(Clone, Debug)]
 pub(super) struct Appended {
     pub records: u64,

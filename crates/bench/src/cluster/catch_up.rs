@@ -29,15 +29,15 @@ const RATE: f64 = 1000.0;
 const CLIENTS: usize = 8;
 /// Longest run of the clients at a time during the catch-up; the next run begins at once.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Interval at which the node is asked how far it is.
+/// Interval at which the benchmark asks the node for its progress.
 const LOOK: Duration = Duration::from_millis(5);
-/// Goal in bytes per second.
+/// Goal for the rate at which a follower gets the entries that it lacks, in bytes per second.
 const GOAL: f64 = 200e6;
-/// Size of a write of the probe of the disk, and of its file.
+/// Size in bytes of each write of the disk probe, and of the probe's file.
 const PROBE_WRITE: usize = 1 << 20;
 const PROBE_FILE: u64 = 256 << 20;
 
-/// Course of one catch-up.
+/// Times and latencies measured in one catch-up.
 struct Course {
     missed_bytes: u64,
     /// Time from the start of the process until it answered.

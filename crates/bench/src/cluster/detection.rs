@@ -24,7 +24,7 @@ use crate::{
 /// Goals of the whole suite: time until `down`, median and 99th percentile.
 const GOALS: (f64, f64) = (1.0, 2.0);
 
-/// Times of one number of nodes.
+/// Detection times measured with one number of nodes.
 #[derive(Debug, Default)]
 struct Times {
     suspect: Latencies,

@@ -1,4 +1,4 @@
-//! Failover: the leader is killed with SIGKILL while clients write; how long until the next acknowledgement.
+//! Failover: the leader is killed with SIGKILL while clients write. Measures the time until the next acknowledgement.
 //!
 //! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken for
 //! the new leader's. Each write has a key of its own, and a client goes on to the next node after an error. After each

@@ -24,9 +24,9 @@ const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 /// Bytes that all nodes have sent since they started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sent {
-    /// On the channel of pings and heartbeats.
+    /// Bytes sent on the channel of pings and heartbeats.
     control: f64,
-    /// On all channels.
+    /// Bytes sent on all channels.
     all: f64,
 }
 

@@ -1,8 +1,8 @@
 //! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the network.
 //!
-//! Row S's table. The delay is that of relays on the loopback between the nodes ([`super::relay`]); clients are not delayed.
-//! A sampler asks a follower for the end of the stream, as it has it, and then the leader. In between the stream grows, so the
-//! figure errs on the high side, by the rate times the time of a request.
+//! Row S's table. The delay is that of relays on the loopback between the nodes ([`super::relay`]); clients are not
+//! delayed. A sampler asks a follower for the end of its copy of the stream, and then the leader. The stream grows
+//! between the two requests, so the figure is too high by the rate times the time of a request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

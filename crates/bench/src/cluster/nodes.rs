@@ -27,7 +27,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Foundings that are tried, because another program may take a free port before the node listens there.
+/// Maximum number of attempts to found a cluster. An attempt fails if another program takes a chosen port before the
+/// node listens there.
 const FOUNDINGS: u32 = 3;
 /// Nodes that found a cluster together, at most.
 const MAX_FOUNDERS: usize = 7;
@@ -36,15 +37,15 @@ const MAX_FOUNDERS: usize = 7;
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
 
-/// Nodes of the benchmark's own that are to be started.
+/// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup<'a> {
-    /// Name of their directory.
+    /// Name of the directory of all nodes.
     pub name: &'a str,
     pub count: usize,
     /// Command to start; by default this program.
     pub binary: Option<&'a Path>,
-    /// Directory below which they keep their data.
+    /// Directory below which the nodes keep their data.
     pub dir: &'a Path,
     /// Additional arguments of `serve`.
     pub args: &'a [String],
@@ -82,7 +83,7 @@ pub(super) struct Node {
     pub http: SocketAddr,
     /// Address of the node's native port, if it has one.
     pub native: Option<SocketAddr>,
-    /// Address for the other nodes; of no use for a node that the benchmark did not start.
+    /// Address for the other nodes; unused for a node that the benchmark did not start.
     peer: SocketAddr,
     /// Relay through which the other nodes reach this one, if their network has a delay.
     relay: Option<Relay>,
@@ -90,7 +91,7 @@ pub(super) struct Node {
     process: Option<ServerProcess>,
 }
 
-/// How the benchmark starts its own nodes.
+/// Program, directory, arguments and join token with which the benchmark starts its own nodes.
 #[derive(Debug)]
 struct Own {
     binary: PathBuf,
@@ -99,7 +100,7 @@ struct Own {
     token: String,
 }
 
-/// Part that a node plays.
+/// Role that a node has in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Leader,

@@ -53,7 +53,7 @@ pub enum PeerKind {
     Etcd,
 }
 
-/// Options of the cluster suite.
+/// Options of `thalweg bench cluster`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ClusterOptions {
     /// HTTP addresses of the nodes of a running cluster, separated by commas. Without them the benchmark starts nodes of

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Blocks that wait in one direction of a connection.
+/// Maximum number of blocks that wait in one direction of a connection.
 const MAX_WAITING: usize = 4096;
 /// Bytes that are read at a time.
 const BLOCK_BYTES: usize = 64 << 10;

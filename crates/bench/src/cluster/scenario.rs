@@ -15,7 +15,7 @@ use crate::{
     report::{Check, Table},
 };
 
-/// Figures of a scenario.
+/// Tables, checks and notes that a scenario adds to the report.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub tables: Vec<Table>,
@@ -23,7 +23,7 @@ pub(super) struct Figures {
     pub notes: Vec<String>,
 }
 
-/// Surroundings of a scenario.
+/// Options, directory, progress and probes of a scenario.
 pub(super) struct Scenario<'a> {
     pub options: &'a ClusterOptions,
     pub dir: &'a Path,

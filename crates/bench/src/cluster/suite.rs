@@ -62,7 +62,7 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report.finish())
 }
 
-/// Measures one scenario.
+/// Function that measures one scenario.
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
 /// Scenarios with nodes of their own, in the order of the report.
@@ -110,12 +110,12 @@ struct Suite<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// Rounds of one row.
+/// Results of one row of the report, from all rounds so far.
 struct Rounds {
     work: Work,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// Puts that one client could do in each round, by the probes right before it.
+    /// Puts per second that one client could do at most in each round, according to the probes right before it.
     allowed: Vec<f64>,
 }
 

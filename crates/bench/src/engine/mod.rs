@@ -69,7 +69,7 @@ pub enum Group {
     Stream,
 }
 
-/// Options of the engine suite.
+/// Options of `thalweg bench engine`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
     /// Part of the suite to run.

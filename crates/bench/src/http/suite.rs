@@ -1,4 +1,4 @@
-//! `thalweg bench http`: goes from the command's options to its report.
+//! The HTTP suite (`thalweg bench http`): runs the scenarios that the options select, and makes the report.
 
 use std::collections::HashSet;
 

@@ -107,8 +107,8 @@ impl Writers<'_> {
     }
 
     /// Runs all writers as tasks on one thread. Each task appends a batch and waits until the log's durable position
-    /// reaches the end of the batch. When no task can run, the thread syncs the log before it would sleep; that makes
-    /// the tasks runnable that waited for the sync.
+    /// reaches the end of the batch. When no task can run, the thread syncs the log instead of sleeping, so that the
+    /// tasks that wait for the sync can run.
     fn run_tasks(&self) -> Result<Vec<Latencies>, BenchError> {
         let log = self.log.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()

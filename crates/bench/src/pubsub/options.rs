@@ -13,7 +13,7 @@ use crate::{
     options::{parse_duration, rate_within, require, within},
 };
 
-/// Options of the subjects suite.
+/// Options of `thalweg bench pubsub`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PubsubOptions {
     #[command(flatten)]

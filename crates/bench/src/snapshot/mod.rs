@@ -266,7 +266,7 @@ impl Measured {
         let rate = Summary::of(&rates).median / 1e6;
         report.checks.push(Check::at_least("payload in a snapshot beside writers", rate, WANTED_RATE / 1e6, " MB/s"));
         let times = beside.p99(self.load.rate) / without.p99(self.load.rate);
-        let what = "writers' p99 beside a snapshot, of without, over all windows";
+        let what = "writers' p99 beside a snapshot / without one, over all windows";
         report.checks.push(Check::below(what, times, WANTED_TIMES, " ×"));
     }
 

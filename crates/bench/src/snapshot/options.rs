@@ -13,7 +13,7 @@ use crate::{
 /// Name of the measured store in error messages.
 pub(super) const NAME: &str = "thalweg";
 
-/// Options of the snapshot suite.
+/// Options of `thalweg bench snapshot`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SnapshotOptions {
     /// Number of entries in the database.

@@ -28,7 +28,7 @@ use crate::{
     probe::{Probe, Sync},
 };
 
-/// Options of the streams suite.
+/// Options of `thalweg bench streams`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StreamsOptions {
     #[command(flatten)]
@@ -73,7 +73,7 @@ const SEASON_RECORD_BYTES: usize = 1024;
 const REUSED: f64 = 16.0;
 /// Interval at which setup reads the number of reused segments.
 const SEASON_STEP: Duration = Duration::from_secs(1);
-/// Maximum number of times that setup reads the number of reused segments.
+/// Maximum number of checks of the reused segments before setup gives up.
 const SEASON_STEPS: u32 = 60;
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// Size in bytes of the file with which the disk's raw speed is measured.

@@ -144,8 +144,8 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// Streams that begin like a member's: none panics, and none costs more unless its hello is whole. `THALWEG_TEST_MUTATIONS`
-/// sets their number (20,000), and `THALWEG_TEST_SEED` another seed.
+/// Handshakes with random changes never make a node panic, and only a complete hello makes it use more memory.
+/// `THALWEG_TEST_MUTATIONS` sets their number (20,000), and `THALWEG_TEST_SEED` another seed.
 #[test]
 fn mutated_handshakes_are_rejected_within_the_bound() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -94,7 +94,7 @@ async fn nodes_meet_in_a_session_with_the_secret_alone() {
     assert_fails(&meet(&node(1, 6, without_authority()), &two).await, "secret");
 }
 
-/// Passes the hello and its answer on, and from then on talks TLS with both sides.
+/// Acts as a man in the middle: passes on the hello and its answer, and from then on has a TLS session with each side.
 async fn ends_sessions(mut near: DuplexStream, mut far: DuplexStream) {
     let tls = PeerTls::without_authority().unwrap();
     let pass = |frame: Frame| {

@@ -102,7 +102,7 @@ fn strangers_get_a_reason_at_most_and_change_nothing() {
     });
 }
 
-/// A body of 2 KB could otherwise demand 500 KB before any proof.
+/// A compressed body of 2 KB could make the node allocate 500 KB before the sender has proved anything.
 #[test]
 fn a_stranger_cannot_make_the_node_decompress() {
     run(async {
@@ -128,8 +128,9 @@ fn a_stranger_cannot_make_the_node_decompress() {
     });
 }
 
-/// Many connections that say nothing, half a frame, or a recorded hello: the oldest are given up, and members connect and
-/// are served. As many as the process may open; 10,000 if the limit of open files permits it.
+/// Strangers hold many connections open and send nothing, half a frame, or a recorded hello. The node closes the oldest
+/// ones, and still accepts and serves members. The test opens 10,000 connections, or as many as the limit of open files
+/// permits.
 #[test]
 fn half_open_connections_are_bounded_and_members_get_in() {
     const KINDS: usize = 3;

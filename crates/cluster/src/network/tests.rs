@@ -20,7 +20,7 @@ fn id(index: u64) -> RaftLogId {
     thalweg_raft::raft_log_id(thalweg_state::membership::LogId { term: Term(1), index: Index(index) })
 }
 
-/// Returns an append of one entry with so many bytes of commands; `None` for none.
+/// Returns an append with one entry whose commands have this size in bytes, or without entries if `None`.
 fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
     let entry = |bytes| RaftEntry {
         log_id: id(index),

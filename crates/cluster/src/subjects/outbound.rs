@@ -5,8 +5,9 @@
 //! Order: batches are taken first, then the changes of the filters, which are sent before the batches. So the reply subject
 //! of a request is announced before the request.
 //!
-//! Losses: messages wait for a connection while it is dialled. What waits when an attempt has failed is lost: old messages
-//! are of no use to subscribers that missed the ones between. What was being written when a connection ended counts as lost.
+//! Losses: messages wait for a connection while it is dialled. Messages that wait when an attempt fails are lost: old
+//! messages are of no use to subscribers that missed the ones between. Messages that were being written when a
+//! connection ended count as lost.
 
 use std::{io, rc::Rc, sync::Arc, time::Duration};
 
@@ -166,7 +167,8 @@ impl Outbound {
         }
     }
 
-    /// Appends the filters that have changed since the version `sent`, or all. Returns the version that the node has then.
+    /// Appends a frame with the filters that have changed since version `sent`, which the other node has, or with all
+    /// filters. Returns the version that the other node has afterwards.
     fn put_changes(&self, sent: Option<u64>, out: &mut Vec<u8>) -> Result<Option<u64>, EncodeError> {
         let Some(changes) = self.broker.announcement(sent) else { return Ok(sent) };
         let filters: Vec<_> = changes

@@ -1,6 +1,6 @@
 //! Places of other nodes: their addresses, and whether they take messages.
 
-/// Place of another node.
+/// Address of another node, and whether the node accepts messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Address at which the node accepts connections of other nodes; empty if it is not known.

@@ -5,7 +5,7 @@
 pub struct Maintenance {
     /// Number of expired keys removed.
     pub expired_keys: u64,
-    /// Number of index rows deleted because their key or lease has another deadline or lease by now.
+    /// Number of index rows deleted because the deadline or lease of their key has changed since.
     pub stale_rows: u64,
     /// Number of streams trimmed.
     pub trimmed_streams: u64,

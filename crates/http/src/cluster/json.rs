@@ -193,7 +193,7 @@ pub(crate) struct ReplicaShown {
     applied_index: Option<u64>,
     /// Number of entries that the replica lacks.
     lag_entries: Option<u64>,
-    /// Size in bytes of these entries.
+    /// Size in bytes of the entries that the replica lacks.
     lag_bytes: Option<u64>,
     /// Time since the replica was up to date; missing if it is.
     behind_millis: Option<u64>,

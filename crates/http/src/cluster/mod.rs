@@ -38,7 +38,8 @@ use crate::{
 /// Default time for which a change of the members waits, such as for a learner that receives its first entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
-/// Pause before a node that leaves looks again for the leader to which it has handed over.
+/// Pause after which a node that leaves repeats the request for its removal, because it does not know the new leader
+/// yet.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Returns the cluster of this node. Returns an error if the node runs alone.

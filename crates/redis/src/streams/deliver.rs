@@ -1,7 +1,8 @@
 //! `XREADGROUP`: delivers entries to a consumer; they stay pending until it acknowledges them.
 //!
-//! Invariant: a delivery leaves further entries to the next command before it is too expensive, so a command without
-//! `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`], [`MAX_REDIS_DELIVERY_STEPS`](thalweg_types::limits)).
+//! Invariant: a delivery stops before it becomes too expensive and leaves the remaining entries to the next command, so
+//! a command without `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`],
+//! [`MAX_REDIS_DELIVERY_STEPS`](thalweg_types::limits)).
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 

@@ -72,7 +72,7 @@ impl Token<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// The type byte does not exist in RESP.
-    #[error("0x{0:02x} begins no reply; is this a server that speaks RESP?")]
+    #[error("a reply cannot begin with 0x{0:02x}; is this a server that speaks RESP?")]
     Type(u8),
     /// A number is malformed or out of range.
     #[error("a reply announces a number that is malformed or too large")]

@@ -40,7 +40,8 @@ impl Batch {
         &self.payload
     }
 
-    /// Purpose of the entry.
+    /// Purpose with which the entry is appended to the log: an entry whose commands all free space may use the disk's
+    /// reserve.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         purpose_of(&self.proposals)

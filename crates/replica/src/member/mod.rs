@@ -56,7 +56,7 @@ use crate::{
     solo::{Observer, Wake},
 };
 
-/// Time after a proposal's deadline at which its blocked thread stops to wait, should consensus not have answered.
+/// Time after a proposal's deadline at which its blocked thread stops waiting if consensus has not answered.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Leadership of a space, as this node knows it.
@@ -64,7 +64,7 @@ const LATE: Duration = Duration::from_secs(2);
 pub enum Leadership {
     /// This node leads.
     Leader {
-        /// Term in which it leads.
+        /// Term in which this node leads.
         term: Term,
     },
     /// Another node leads, or none does.
@@ -309,8 +309,8 @@ impl Member {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space: rejects new proposals and those that wait in the queue. Batches that consensus has taken are its
-    /// own to answer.
+    /// Closes the space: rejects new proposals and those that wait in the queue. Consensus answers the batches that it
+    /// has already taken.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.is_closed.store(true, Ordering::SeqCst);

@@ -22,7 +22,7 @@ use thalweg_types::{Durability, Index, Lsn, Term};
 use super::{Member, Shared, cursor::Cursor};
 use crate::error::ProposeError;
 
-/// Time after which a waiting caller looks again, should nothing wake it.
+/// Time after which a waiting caller checks again if nothing has woken it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Member {

@@ -46,7 +46,7 @@ struct Covered {
     outcome: Result<Revision, ClusterError>,
 }
 
-/// The barrier of one connection.
+/// State of the read barrier of one connection.
 #[derive(Default)]
 pub struct ConnectionBarrier {
     pending: Option<Pending>,

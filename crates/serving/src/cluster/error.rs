@@ -90,7 +90,7 @@ pub enum ClusterError {
     /// The change is not possible.
     #[error("{reason}")]
     Refused {
-        /// Reason.
+        /// Reason, for people.
         reason: String,
     },
     /// The request has no administrator's token.

@@ -22,7 +22,7 @@ pub enum Event {
     Leader {
         /// The new leader.
         leader: Option<NodeId>,
-        /// Its term.
+        /// Term of the leader.
         term: Term,
     },
     /// A node became a member, as a learner.

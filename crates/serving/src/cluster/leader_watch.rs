@@ -31,7 +31,7 @@ impl fmt::Debug for LeaderWatch {
 }
 
 impl LeaderWatch {
-    /// Begins to watch.
+    /// Starts to watch for a change of the leader.
     #[must_use]
     pub fn new(handle: Arc<dyn ClusterHandle>) -> Self {
         // Events before the report are taken first: a change between the two is then noticed, or is in the report.
@@ -40,8 +40,8 @@ impl LeaderWatch {
         Self { handle, leader, led, seen, changed: false }
     }
 
-    /// Returns true if another node has taken over since the beginning. A node that has just lost the leadership knows it
-    /// at once, and any other change with its event.
+    /// Returns true if another node has become leader since the watch began. If this node led, the loss of its
+    /// leadership is detected at once; any other change is detected when its event arrives.
     pub fn has_changed(&mut self) -> bool {
         let (_, events) = self.handle.events().after(self.seen);
         for event in events {

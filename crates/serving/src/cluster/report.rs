@@ -50,7 +50,7 @@ impl NodeHealth {
 pub struct Lag {
     /// Number of entries that the replica lacks.
     pub entries: u64,
-    /// Size in bytes of these entries, as far as the reporting node's log still has them.
+    /// Size in bytes of the entries that the replica lacks, as far as the reporting node's log still has them.
     pub bytes: u64,
 }
 
@@ -194,7 +194,7 @@ impl ClusterReport {
 /// headers, compressed, before encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTraffic {
-    /// The other node.
+    /// Node at the other end of the link.
     pub node: NodeId,
     /// Name of the channel: `appends`, `control`, `snapshots` or `proposals`. Heartbeats and pings use `control`.
     pub channel: &'static str,

@@ -32,7 +32,7 @@ impl Config {
         is_remote || self.cluster_tls || self.cluster_certificate != PeerPem::None
     }
 
-    /// Checks that the files for the links are all there, or none.
+    /// Checks that either all three files for the links between nodes are set, or none of them.
     fn check_link_files(&self) -> Result<(), ConfigError> {
         let files = [
             ("cluster_ca", &self.cluster_ca),
@@ -66,7 +66,8 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the settings of a cluster.
+    /// Checks that the settings about a cluster agree with each other, and that none is set on a node without a
+    /// cluster.
     pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         let Some(address) = self.cluster.address() else {

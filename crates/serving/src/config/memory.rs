@@ -87,7 +87,7 @@ impl Config {
     }
 }
 
-/// The memory of a server, as the configuration and the system determine it.
+/// Memory that a server may use, from the configuration or from the size that the system reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBudget {
     /// Number of bytes; `None` if the configuration states none and the system reports none.

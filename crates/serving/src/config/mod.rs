@@ -361,13 +361,16 @@ knobs! {
     /// reply; 1 disables batches. Cost: larger batches delay their first messages, smaller ones use more CPU per
     /// message.
     batch_messages: u32 = |_| Batching::BALANCED.max_messages;
-    /// Maximum size of such a batch in bytes. Cost: this much memory for each channel that publishes one by one.
+    /// Maximum size in bytes of a batch that the server gathers. Cost: this much memory for each channel that publishes
+    /// one by one.
     batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
-    /// Maximum age of such a batch; then it is published even if it is not full. Cost: this much latency, for every
-    /// such message if `batch_when_idle` is wait, otherwise only while more messages keep arriving.
+    /// Maximum age of a batch that the server gathers; then it is published even if it is not full. Cost: this much
+    /// latency, for every message published one by one if `batch_when_idle` is wait, otherwise only while more messages
+    /// keep arriving.
     batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
-    /// Action when the channel of such a batch has no more input: `flush` publishes the batch, `wait` keeps it until it
-    /// is full or old enough. Cost: wait adds latency; it saves CPU if many connections publish a few messages each.
+    /// Action when the channel of a gathered batch has no more input: `flush` publishes the batch, `wait` keeps it
+    /// until it is full or old enough. Cost: wait adds latency; it saves CPU if many connections publish a few messages
+    /// each.
     batch_when_idle: WhenIdle = |_| WhenIdle(Batching::BALANCED.when_idle);
     /// Maximum number of subscriptions to subjects, over all connections. Cost: about 400 bytes per subscription, and
     /// its queued messages.

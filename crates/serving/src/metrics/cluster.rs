@@ -13,10 +13,10 @@ use thalweg_broker::NodeStats;
 use super::encode::gauge;
 use crate::cluster::{ClusterHandle, LinkTraffic, MemberReport, NodeHealth, Role, Since};
 
-/// Figure of one member.
+/// Function that returns a figure of one member.
 type OfMember = fn(&MemberReport) -> Option<i64>;
 
-/// Figure of the messages exchanged with one other node.
+/// Function that returns a figure of the messages exchanged with one other node.
 type OfNode = fn(&NodeStats) -> u64;
 
 /// Counters of the messages exchanged with other nodes.

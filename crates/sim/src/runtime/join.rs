@@ -16,8 +16,8 @@ struct Shared<T> {
     waker: Option<Waker>,
 }
 
-/// A future that resolves with the output of a task. If the task's process is killed, it never resolves: whoever waits
-/// for it belongs to the same process.
+/// A future that resolves with the output of a task. If the task's process is killed, it never resolves. Only tasks of
+/// the same process wait for it, and they are dropped too.
 pub struct JoinHandle<T>(Rc<RefCell<Shared<T>>>);
 
 impl<T> fmt::Debug for JoinHandle<T> {

@@ -47,7 +47,8 @@ pub(crate) struct Applier {
     /// Number of keyspace rows. Includes dropped keyspaces that are not swept yet, and the changes of the log record
     /// being applied.
     pub(crate) keyspace_count: usize,
-    /// Kind of each keyspace (missing, plain or configured), with the changes of the commands so far.
+    /// Kind of each keyspace (missing, plain or configured), including the changes that commands of the current record
+    /// have made.
     pub(crate) kinds: KeyspaceKinds,
     /// Number of leases. Includes ended ones that are not removed yet, and the changes of the log record being
     /// applied.
@@ -55,13 +56,15 @@ pub(crate) struct Applier {
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
-    /// Deleted prefixes whose rows are not all removed, with the changes of the commands so far.
+    /// Deleted prefixes whose rows are not all removed, including the changes that commands of the current record have
+    /// made.
     pub(crate) clears: Arc<ClearTable>,
-    /// Exact counts of keyspaces, with the changes of the commands so far.
+    /// Exact counts of keyspaces, including the changes that commands of the current record have made.
     pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
     pub(crate) verdict: VerdictBuilder,
     pub(crate) history_floor: HistoryFloor,
-    /// History rows of the keyspaces that keep or have kept former values, with the changes of the commands so far.
+    /// History rows of the keyspaces that keep or have kept former values, including the changes that commands of the
+    /// current record have made.
     pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
     /// Offset, within its log segment, at which the payload of the current entry begins.
     pub(crate) payload_at: u32,

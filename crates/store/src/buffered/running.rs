@@ -36,7 +36,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Memtables in front of one store, with the threads that work on them.
 pub(super) struct Running<S: Store> {
     pub shared: Arc<Shared<S>>,
-    /// Locked by the thread that applies a batch or seals the active memtable.
+    /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }

@@ -244,8 +244,8 @@ impl Store for RedbStore {
         })
     }
 
-    /// A transaction copies each page that it changes, and frees the old pages for the transaction after the next. It
-    /// cannot copy more than the whole file.
+    /// Counts copied pages twice, because a transaction copies each page that it changes, and frees the old pages only
+    /// for the transaction after the next. It cannot copy more than the whole file.
     fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
         let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
         let copied = copied.min(self.figures.file.allocated_bytes().unwrap_or(u64::MAX));
@@ -253,8 +253,9 @@ impl Store for RedbStore {
         copied * 2 + memtables * bytes * 2
     }
 
-    /// Returns the part of the file that the pairs do not need, even if its pages are half full and all inner pages are
-    /// counted, without the pages that the last two transactions have freed and the next two copy.
+    /// Returns the bytes of the file that new pairs can use. This is a lower bound: it assumes that pages are half
+    /// full, counts all inner pages as used, and leaves out the pages that the last two transactions have freed, which
+    /// the next two need for copies.
     fn reusable_bytes(&self) -> u64 {
         match self.pair_bytes.load(Ordering::Relaxed) {
             0 => 0,

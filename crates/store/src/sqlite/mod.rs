@@ -282,8 +282,8 @@ impl Store for SqliteStore {
         }
     }
 
-    /// A transaction that finds too little room for the pages that it changes gives its space back, and is repeated. So
-    /// only the rows themselves count, in the WAL and in the database.
+    /// Counts only the rows themselves, once in the WAL and once in the database: a transaction that finds too little
+    /// room for its changed pages gives its space back, and is repeated.
     fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
         memtables * bytes * 2
     }

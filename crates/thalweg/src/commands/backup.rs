@@ -75,7 +75,7 @@ pub enum BackupAction {
     Show(BackupSources),
 }
 
-/// Backups.
+/// Arguments that name snapshot files or directories of backups.
 #[derive(Args, Debug)]
 pub struct BackupSources {
     /// Files, or directories of backups

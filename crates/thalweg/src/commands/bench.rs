@@ -26,7 +26,7 @@ use crate::{
     render,
 };
 
-/// The suites.
+/// Subcommands of `bench`: one for each suite, and those that compare results.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Exit codes: 0 all checks are met; 4 a check is missed; 1 the figures are void (the report gives the\n\

@@ -187,7 +187,7 @@ pub enum ClusterAction {
         /// Name of the authority, for people [default: a name that no other authority has]
         #[arg(long)]
         name: Option<String>,
-        /// Days for which it is valid
+        /// Days for which the authority is valid
         #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: u32,
         /// Print JSON

@@ -34,9 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time at which records are acked.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// After they were printed, or after their command succeeded
+    /// Ack records after they were printed, or after their command succeeded
     Auto,
-    /// Never; ack with `thalweg groups ack` and the attempt that is printed with each record
+    /// Ack nothing; ack with `thalweg groups ack` and the attempt that is printed with each record
     None,
 }
 

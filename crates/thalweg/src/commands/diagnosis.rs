@@ -204,7 +204,7 @@ fn health(found: &mut Findings, members: &[Value]) {
     }
 }
 
-/// Looks at the number of voters and their places.
+/// Checks the number of voters, how they are spread over zones, and that all members run one version.
 fn shape(found: &mut Findings, members: &[Value]) {
     let voters: Vec<_> = members.iter().filter(|member| is_voter(member)).collect();
     match voters.len() {

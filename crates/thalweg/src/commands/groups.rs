@@ -26,7 +26,7 @@ pub struct Groups {
     pub place: TargetArgs,
 }
 
-/// A group of a stream.
+/// Arguments that name a consumer group of a stream.
 #[derive(Args, Clone, Debug)]
 pub struct GroupArgs {
     /// Name of the stream
@@ -67,7 +67,7 @@ pub struct DeliveryArgs {
     pub no_dead_letters: bool,
 }
 
-/// A position in a stream.
+/// Argument that names a position in a stream.
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
 pub struct StreamPosition {

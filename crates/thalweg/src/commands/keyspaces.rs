@@ -40,7 +40,7 @@ pub enum KeyspaceAction {
     Drop(Named),
 }
 
-/// A keyspace.
+/// Arguments of actions on an existing keyspace.
 #[derive(Args, Debug)]
 pub struct Named {
     /// Name of the keyspace
@@ -49,7 +49,7 @@ pub struct Named {
     pub place: TargetArgs,
 }
 
-/// A keyspace with settings.
+/// Arguments of actions that set options of a keyspace.
 #[derive(Args, Debug)]
 pub struct Configured {
     /// Name of the keyspace

@@ -1,7 +1,7 @@
 //! `cluster repair`: puts a snapshot of another member in the place of a stopped member's state.
 //!
-//! Owns: the order of the steps, and the checks that the snapshot belongs here. Does not own: the install itself, which is
-//! that of a member which lacks entries (`Database::reinstall`).
+//! Owns: the order of the steps, and the check that the server belongs to the same cluster. Does not own: the install
+//! itself, which is that of a member which lacks entries (`Database::reinstall`).
 //!
 //! The node's votes and log stay, so it cannot vote twice in a term and has all entries that it has acknowledged. The
 //! snapshot contains committed entries only, as every member's state does.

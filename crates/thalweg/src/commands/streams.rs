@@ -61,7 +61,7 @@ pub enum StreamAction {
     Drop(Named),
 }
 
-/// A stream.
+/// Arguments of actions on an existing stream.
 #[derive(Args, Debug)]
 pub struct Named {
     /// Name of the stream
@@ -70,7 +70,8 @@ pub struct Named {
     pub place: TargetArgs,
 }
 
-/// A stream with settings. A new stream has no limit and keeps everything, unless settings say otherwise.
+/// Arguments of actions that set options of a stream. A new stream has no limit and keeps everything, unless settings
+/// say otherwise.
 #[derive(Args, Debug)]
 pub struct Configured {
     /// Name of the stream

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// Function that is called with each event of a cluster; `Break` ends the watch.
 type VisitEvents<'v> = &'v mut dyn FnMut(&Map<String, Value>) -> Step;
 
-/// First event of a watch.
+/// Event of the cluster at which a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventsFrom {
     /// The watch begins with the next event.

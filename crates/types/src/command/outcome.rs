@@ -150,7 +150,7 @@ pub enum Outcome {
     TooMany {
         /// Name of the items whose number is limited.
         what: &'static str,
-        /// Maximum number of these items.
+        /// Maximum number of items of this kind.
         limit: usize,
     },
     /// The command would take more steps than one command may take. It changed nothing.

@@ -111,7 +111,7 @@ kinds! {
     Ping = 24,
     /// Reply to `Ping`.
     Pong = 25,
-    /// Question of a follower up to which entry it must have applied the log before it may read.
+    /// Question of a follower: up to which entry it must have applied the log before a read.
     ReadBarrier = 26,
     /// Reply to `ReadBarrier`.
     Barrier = 27,
@@ -186,7 +186,7 @@ structure! {
 }
 
 structure! {
-    /// A vote.
+    /// Vote of a node in the Raft group.
     PeerVote as "vote" {
         /// Term of the vote.
         term: Term,
@@ -202,7 +202,7 @@ choices! {
     EntryKind as "entry kind" {
         /// First entry of a leader's term, without contents.
         Blank = 0 "blank",
-        /// Commands.
+        /// Commands of clients.
         Commands = 1 "commands",
         /// Membership, as in `docs/formats/membership.md`.
         Membership = 2 "membership",
@@ -362,7 +362,7 @@ structure! {
 }
 
 structure! {
-    /// Question of a follower for its gathered reads.
+    /// Question of a follower: up to which entry it must have applied the log before the reads that wait there.
     ReadBarrier as "read barrier" {
         /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,
@@ -476,7 +476,7 @@ choices! {
         Remove = 2 "remove",
         /// Removes a node, whether or not the others are a majority of the voters that answer.
         ForceRemove = 3 "force remove",
-        /// Hands the leadership to the node, or to the one that lacks least if the node is 0.
+        /// Hands the leadership to the node, or to the voter that lacks the fewest entries if the node is 0.
         Transfer = 4 "transfer",
         /// Adds the node as a learner, which the leader does not make a voter by itself.
         JoinAsLearner = 5 "join as learner",
@@ -508,7 +508,7 @@ structure! {
 }
 
 structure! {
-    /// Question about a node that the others show to people.
+    /// Requests the description of the receiving node, which the sender shows to users.
     Describe as "describe" {}
 }
 

@@ -98,7 +98,7 @@ choices! {
     Protection as "protection" {
         /// Plain TCP, between nodes on one machine.
         Plain = 0 "plain",
-        /// A TLS session, which begins behind the hello.
+        /// A TLS session, which begins after the hello.
         Tls = 1 "tls",
     }
 }
@@ -128,8 +128,8 @@ structure! {
         address: &'a str,
         /// Version of the dialling node's software, for people.
         software: &'a str,
-        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The other node takes the trouble of a TLS session
-        /// only behind a seal that is right. A recorded hello has one, too, so the proofs follow.
+        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The other node begins a TLS session only after
+        /// a hello with a valid seal. A recorded hello has a valid seal too, so both nodes prove the secret afterwards.
         seal: Nonce,
     }
 }

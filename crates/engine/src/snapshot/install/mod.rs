@@ -126,7 +126,7 @@ impl std::fmt::Debug for Phase {
     }
 }
 
-/// A state that only has to be switched to.
+/// A complete state on disk, to which the database only has to switch.
 struct Prepared {
     machine: Machine,
     info: SnapshotInfo,

@@ -20,7 +20,7 @@ use thalweg_types::Lsn;
 use super::InstallError;
 use crate::state_dir::StateDir;
 
-/// Place for one install of a database.
+/// Permission to run an install: a database has at most one install at a time.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// LSN of the first record that an install may have appended; [`NONE`] without an install.
@@ -53,7 +53,8 @@ impl Slot {
         segment.next > Lsn(self.from.load(Ordering::Acquire))
     }
 
-    /// Takes the place. `end` returns the end of the log: an install appends its records there or later.
+    /// Claims the slot for an install. `end` returns the end of the log; the install appends its records there or
+    /// later.
     pub(super) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<Hold, InstallError> {
         let mut state = self.lock();
         if let Some(reason) = &state.failed {

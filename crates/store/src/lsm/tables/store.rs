@@ -59,7 +59,7 @@ const CRATE_CACHE_BYTES: u64 = 1 << 20;
 /// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller tables,
 /// a merge of deletes with the data below them needs less room at a time.
 const SLICES_PER_TABLE: u64 = 16;
-/// Minimum size in bytes of these tables.
+/// Minimum size in bytes of a table that a merge writes while space is returned to a full disk.
 const MIN_SLICE_BYTES: u64 = 1 << 20;
 /// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;

@@ -37,7 +37,8 @@ const DISK_TIME: Duration = Duration::from_secs(1);
 
 /// Writes of each client below which a run goes on after its time: percentiles of fewer writes say nothing.
 const LEAST_WRITES: u64 = 10;
-/// Longest duration of a run, in times of that which is wanted. A disk that pauses for seconds makes the profile void.
+/// Longest duration of a run, as a multiple of the requested duration. A disk that pauses for seconds makes the profile
+/// void.
 const LONGEST: u32 = 10;
 
 /// Phases of a run.

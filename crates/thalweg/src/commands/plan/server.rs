@@ -23,7 +23,7 @@ const START: Duration = Duration::from_secs(60);
 /// Time of a tick in `/proc/PID/stat`: the kernel shows hundredths of a second, whatever its own clock is.
 const TICK_SECONDS: f64 = 0.01;
 
-/// A running server.
+/// A server process that the measurement has started, with its directory.
 pub(super) struct Server {
     child: Child,
     directory: PathBuf,

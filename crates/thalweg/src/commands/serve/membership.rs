@@ -46,7 +46,7 @@ impl Part {
     }
 }
 
-/// Part of a node in a cluster.
+/// Data with which a node takes part in a cluster: its identity and its credentials.
 #[derive(Debug)]
 pub struct MemberPart {
     /// Way in which the directory becomes, or is, a member.

@@ -17,9 +17,9 @@ use rustix::{
 
 use super::screen::{Line, fitted};
 
-/// Alternate screen, no cursor, no wrapping of long lines.
+/// Escape sequences that switch to the alternate screen, hide the cursor, and turn off the wrapping of long lines.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-/// The inverse, in the opposite order.
+/// Escape sequences that undo [`ENTER`], in the opposite order.
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Size of a terminal that does not tell its own.
 const USUAL_SIZE: (usize, usize) = (80, 24);
@@ -30,7 +30,7 @@ static RESTORE: Mutex<Option<Restore>> = Mutex::new(None);
 /// Mode of the terminal before; `None` if the input is no terminal.
 struct Restore(Option<Termios>);
 
-/// The terminal. Dropping it restores the former state.
+/// The terminal in the mode that `top` needs. Dropping it restores the former mode.
 #[derive(Debug)]
 pub struct Terminal {
     reads_keys: bool,
@@ -133,7 +133,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Restores the terminal, if it is not yet.
+/// Restores the terminal. Does nothing if it is restored already.
 fn restore() {
     if let Some(Restore(former)) = RESTORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
         // A terminal that has gone away needs nothing.

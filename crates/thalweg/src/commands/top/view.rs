@@ -21,7 +21,7 @@ pub struct Reading {
     pub members: Option<Vec<Value>>,
 }
 
-/// View of a node.
+/// Figures of a node that `top` shows, computed from its last two readings.
 #[derive(Clone, Debug, Serialize)]
 pub struct View {
     pub node: NodeFigures,
@@ -37,7 +37,7 @@ pub struct View {
     pub cluster: Option<Cluster>,
 }
 
-/// The node itself.
+/// Identity, health and connections of the node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeFigures {
     pub id: String,
@@ -73,7 +73,7 @@ pub struct Latency {
     pub p999_seconds: Option<f64>,
 }
 
-/// A queue or a bound.
+/// Fill level of a queue or of another bounded resource.
 #[derive(Clone, Debug, Serialize)]
 pub struct Queue {
     pub name: String,
@@ -84,7 +84,7 @@ pub struct Queue {
     pub unit: &'static str,
 }
 
-/// Log and state.
+/// Figures of the node's log and state.
 #[derive(Clone, Debug, Serialize)]
 pub struct Storage {
     pub disk_free_bytes: Option<f64>,
@@ -101,7 +101,7 @@ pub struct Storage {
     pub scrub_damages: Option<f64>,
 }
 
-/// A consumer group.
+/// Figures of a consumer group.
 #[derive(Clone, Debug, Serialize)]
 pub struct Group {
     pub stream: String,
@@ -130,7 +130,7 @@ pub struct Subscribers {
     pub queued_bytes: Option<f64>,
 }
 
-/// A cache.
+/// Figures of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cache {
     pub cache: String,
@@ -154,7 +154,7 @@ pub struct Cluster {
     pub members: Vec<Member>,
 }
 
-/// A member of the cluster.
+/// Figures of a member of the cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct Member {
     pub name: String,

@@ -135,7 +135,8 @@ fn power_loss_at_every_operation_of_an_install() {
     (0..=total).for_each(|after| crash_at(&states, BackendKind::Memory, after, total));
 }
 
-/// The log has entries after the snapshot, before the bytes of the install: the state claims less than it points to.
+/// The log has entries after the snapshot that precede the bytes of the install. The new state contains rows that point
+/// beyond its applied position.
 #[test]
 fn power_loss_at_every_operation_of_an_install_behind_later_entries() {
     let node = Node::new(BackendKind::Memory);
@@ -181,7 +182,8 @@ fn power_loss_at_every_operation_of_an_install_with_redb() {
     (0..=total + 5).for_each(|after| crash_at(&states, BackendKind::Redb, after, total));
 }
 
-/// Steps between which the files of a real directory are copied, as a kill of the process leaves them.
+/// Copies the files of a real directory after each step, as a kill of the process would leave them, and opens each
+/// copy.
 #[test]
 fn a_kill_between_any_two_steps_leaves_the_former_state_or_the_new_one() {
     let states = States::new();

@@ -223,7 +223,7 @@ fn all_chunks_are_taken_from_the_bytes_of_a_snapshot() {
     assert!(matches!(install.finish(), Err(InstallError::Incomplete { next: 0 })));
 }
 
-/// Consensus relies on a snapshot once it is prepared, so what is left must not need room.
+/// Consensus relies on a snapshot once it is prepared, so the remaining steps must not need disk space.
 #[test]
 fn a_prepared_install_needs_no_room_and_an_abandoned_one_leaves_nothing() {
     let node = Node::new(BackendKind::Memory);

@@ -11,7 +11,7 @@ use thalweg_types::{Offset, command::CommitBuilder, record::RecordBatch};
 use super::support::{Node, built, chunks, install};
 use crate::{ReadError, ScanRange};
 
-/// Writes the same number to each key, and appends it to the stream. Long values, which stay in the log.
+/// Writes the same number to each key, and appends it to the stream. Some values are so long that they stay in the log.
 fn step(node: &Node, number: u64) {
     let db = node.db();
     let keyspace = db.keyspace("k").unwrap();

@@ -126,7 +126,7 @@ pub(super) fn furnish(db: &Database) {
     stream.producer("p").unwrap().append(&batch(&[b"once"])).unwrap();
 }
 
-/// Writes more: changes what is there, and adds some.
+/// Changes existing keys and adds new keys and records.
 pub(super) fn go_on(db: &Database, number: u8) {
     let keyspace = db.keyspace("k").unwrap();
     keyspace.put(b"long", &long(number)).unwrap();
