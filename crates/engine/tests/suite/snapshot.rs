@@ -18,7 +18,7 @@ use thalweg_engine::{
     types::{Action, Classified, Clock, Lsn},
 };
 
-use crate::common::{Model, batch, check, clock, simulated, small};
+use crate::common::{Model, batch, check, clock, seed, simulated, small};
 
 fn options(compression: Compression, since: Option<Lsn>) -> SnapshotOptions {
     SnapshotOptions { since, compression, chunk_bytes: 300, ..SnapshotOptions::default() }

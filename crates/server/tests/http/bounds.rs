@@ -253,6 +253,8 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     const LARGE: usize = 8 << 20;
     let mut config = config();
     config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+    // The clients that do not read stay connected for the whole test, on a busy machine too.
+    config.write_timeout = Span(Duration::from_secs(300));
     let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
     let dir = tempfile::tempdir().unwrap();
     let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;

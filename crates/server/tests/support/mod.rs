@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// Longest time of any step of a test.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Node {
     pub address: SocketAddr,

@@ -174,8 +174,8 @@ fn legend(lines: &[Line]) -> (String, f64) {
     (svg, height)
 }
 
-fn draw_line(svg: &mut String, number: usize, name: &str, points: &[(f64, f64)], (across, up): (&Span, &Span)) {
-    let colours = colours(name, number);
+fn draw_line(svg: &mut String, line: usize, name: &str, points: &[(f64, f64)], (across, up): (&Span, &Span)) {
+    let colours = colours(name, line);
     let mut path = String::new();
     let mut is_drawing = false;
     for (x, y) in points {
