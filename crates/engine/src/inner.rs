@@ -14,6 +14,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_replica::{Committed, ProposeError};
+use thalweg_snapshot::{Counters, Pins};
 use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
     BlobRef, Durability, KeyspaceId, Revision,
@@ -30,7 +31,7 @@ use crate::{
     open::Opened,
     options::Options,
     scrub::Scrub,
-    snapshot::{Counters, Pins, install::Slot},
+    snapshot::install::Slot,
 };
 
 /// Data of an open database that all its handles share.

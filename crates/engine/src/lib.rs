@@ -54,7 +54,6 @@ mod options;
 pub mod plant;
 #[cfg(not(feature = "plant"))]
 mod plant;
-mod priority;
 mod producer;
 mod redis;
 mod redis_streams;

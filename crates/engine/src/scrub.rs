@@ -17,10 +17,9 @@ use std::{
     time::Duration,
 };
 
+use thalweg_disk::Priority;
 use thalweg_log::{Log, ReadError};
 use thalweg_store::{Backend, BackendHealth};
-
-use crate::priority::Priority;
 
 /// Longest time after an open at which the first round begins. Without it, a node that is restarted often would never
 /// finish a round.

@@ -22,6 +22,7 @@ use std::{
     thread,
 };
 
+use thalweg_disk::Priority;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{
@@ -41,7 +42,6 @@ use crate::{
     error::{ReadError, WriteError, refusal},
     inner::Inner,
     open::Mode,
-    priority::Priority,
 };
 
 /// Error returned when a digest cannot be computed.

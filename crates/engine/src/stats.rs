@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 
 use thalweg_log::LogStats;
+use thalweg_snapshot::SnapshotStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Database, inner::Inner, maintenance::Maintenance, scrub::ScrubStats, snapshot::SnapshotStats};
+use crate::{database::Database, inner::Inner, maintenance::Maintenance, scrub::ScrubStats};
 
 /// Statistics of a database. Counters start at 0 when the database is opened.
 #[derive(Clone, Debug, Default)]

@@ -20,9 +20,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_snapshot::{PartKind, SnapshotInfo, SnapshotReadError};
 use thalweg_types::{Lsn, SpaceTime};
 
-use super::{PartKind, RestoreError, SnapshotInfo, SnapshotReadError, chunk};
+use super::RestoreError;
 
 /// Function that opens the bytes of a backup's snapshot for reading. A restore calls it at least twice.
 type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
@@ -75,7 +76,7 @@ impl Part {
 
     /// Reads the description of the part's snapshot from its first chunk.
     pub fn info(&self) -> Result<SnapshotInfo, SnapshotReadError> {
-        Ok(chunk::begin(&mut chunk::ChunkReader::new(self.open()?))?.info)
+        thalweg_snapshot::info(self.open()?)
     }
 
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read>> {
@@ -188,10 +189,11 @@ fn reached(covered: &SnapshotInfo, to: RestoreTo) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_snapshot::EntryId;
     use thalweg_store::Applied;
     use thalweg_types::NodeId;
 
-    use super::{super::EntryId, *};
+    use super::*;
 
     fn info(kind: PartKind, since: u64, lsn: u64) -> SnapshotInfo {
         let applied = Applied { lsn: Lsn(lsn), time: SpaceTime(lsn * 10), ..Applied::default() };

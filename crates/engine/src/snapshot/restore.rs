@@ -1,7 +1,7 @@
 //! Creating a data directory from a backup.
 //!
-//! Owns: [`restore`]. Does not own: the choice of the backup's snapshots (`plan`), the check of their contents (`read`),
-//! or the loading of rows (`loader`).
+//! Owns: [`restore`]. Does not own: the choice of the backup's snapshots (`plan`), the check of their contents, or the
+//! loading of rows (both `thalweg-snapshot`).
 //!
 //! ```text
 //! RESTORING    marker: the directory is unfinished and cannot be opened
@@ -25,6 +25,10 @@ use std::{
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
 use thalweg_replica::{Membership, Vote};
+use thalweg_snapshot::{
+    Contents, EntryId, EntryItem, EntryKind, Item, LEAST_MEMORY_BYTES, Loader, PartKind, SnapshotInfo, Totals,
+    VisitError,
+};
 use thalweg_state::{
     machine::{Entry, Machine, MachineOptions},
     membership::LogId,
@@ -36,13 +40,7 @@ use thalweg_types::{
     limits::MIN_INLINE_VALUE_BYTES,
 };
 
-use super::{
-    Part, PartKind, RestoreError, RestoreTo, SnapshotInfo, Totals,
-    format::{EntryItem, EntryKind, Item},
-    loader::{LEAST_MEMORY_BYTES, Loader},
-    plan,
-    read::{Contents, VisitError},
-};
+use super::{Part, RestoreError, RestoreTo, plan};
 use crate::{
     backends,
     identity::Identity,
@@ -201,7 +199,7 @@ fn fill(
     )?;
     let mut totals = Totals::default();
     let mut tell = |parts, totals| progress(RestoreProgress { parts, of: plan.len(), totals });
-    let mut loader = Loader::new(log.clone(), backend.clone(), info.applied.time, options);
+    let mut loader = Loader::new(log.clone(), backend.clone(), info.applied.time, options.memtable_bytes);
     visit(full, |items| {
         for item in items {
             loader.load(item)?;
@@ -301,7 +299,7 @@ impl Replay<'_> {
         let applied = self.machine.applied();
         let here = (applied.term, applied.index, applied.time);
         let before = (info.before.term, info.before.index, info.before.time);
-        if info.since == self.lsn && info.before != super::EntryId::default() && before != here {
+        if info.since == self.lsn && info.before != EntryId::default() && before != here {
             let what = format!(
                 "it continues after entry {} (time {} µs), but the last restored entry is {} (time {} µs)",
                 before.1, before.2.0, here.1, here.2.0
@@ -370,7 +368,7 @@ impl Replay<'_> {
         let mut outcomes = Vec::new();
         for entry in entries {
             next_lsn = next_lsn.next();
-            let super::EntryId { term, index, time } = entry.id;
+            let EntryId { term, index, time } = entry.id;
             match entry.kind {
                 EntryKind::Commands => {
                     let entry = Entry { term, index, time, payload: entry.payload, at, next_lsn };

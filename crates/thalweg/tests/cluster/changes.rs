@@ -197,7 +197,7 @@ fn a_backup_of_a_cluster_becomes_a_new_cluster() {
 /// the state machine is raised by command, on all nodes at once, and never beyond what the nodes know.
 #[test]
 fn data_of_an_earlier_format_is_upgraded_in_place() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/golden/snapshot-full-v2.tws");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../snapshot/tests/golden/snapshot-full-v2.tws");
     let cluster = restored(&golden);
     let version = |number: usize| {
         let (_, body) = get(&cluster.url(number, "/v1/state/version"), &[]).expect("an answer");

@@ -8,6 +8,7 @@ mod redis;
 mod backup;
 mod client;
 mod coordination;
+mod crate_sizes;
 mod doctor;
 mod groups;
 mod guides;

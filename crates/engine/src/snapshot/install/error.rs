@@ -1,14 +1,12 @@
 //! Errors of installing a snapshot.
 
 use thalweg_log::{AppendError, ReadError};
+use thalweg_snapshot::{LoadError, SnapshotReadError};
 use thalweg_state::machine::MachineError;
 use thalweg_store::BackendError;
 use thalweg_types::{Index, classified};
 
-use crate::{
-    error::OpenError,
-    snapshot::{error::SnapshotReadError, loader::LoadError},
-};
+use crate::error::OpenError;
 
 /// Error returned when a snapshot cannot be installed. The database goes on with its former state.
 #[derive(Debug, thiserror::Error)]

@@ -37,6 +37,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_snapshot::{Contents, Item, Loader, PartKind, SnapshotInfo, Totals, VisitError, read_unchecked};
 use thalweg_state::{
     machine::{Machine, MachineOptions},
     membership::AppliedMembership,
@@ -48,11 +49,6 @@ use thalweg_types::{Index, NodeId};
 use self::{
     log_tail::{LogTail, Passed, catch_up},
     slot::Hold,
-};
-use super::{
-    PartKind, SnapshotInfo, Totals, chunk,
-    loader::Loader,
-    read::{Contents, VisitError},
 };
 use crate::{
     backends,
@@ -238,7 +234,7 @@ impl Install {
     ) -> Result<(), InstallError> {
         loop {
             let next = self.next_number();
-            let chunk = chunk::read_unchecked(&mut &mut *from);
+            let chunk = read_unchecked(&mut &mut *from);
             match chunk.map_err(|error| InstallError::Chunk { next, error: error.into() })? {
                 Some(chunk) => progress(&self.push(chunk)?),
                 None => return Ok(()),
@@ -270,7 +266,7 @@ impl Install {
             return Err(self.io("creating the new state", &std::io::ErrorKind::AlreadyExists.into()));
         }
         let time = open.machine.applied().time;
-        let loader = Loader::new(open.log.clone(), Arc::clone(&backend), time, &options);
+        let loader = Loader::new(open.log.clone(), Arc::clone(&backend), time, options.memtable_bytes);
         let loading = Loading { contents, membership, backend, loader };
         let progress = loading.progress();
         self.phase = Phase::Loading(Box::new(loading));
@@ -476,7 +472,7 @@ impl Loading {
     fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
         let next = self.contents.next_number();
         let loader = &mut self.loader;
-        let load = &mut |items: &[super::format::Item<'_>]| items.iter().try_for_each(|item| loader.load(item));
+        let load = &mut |items: &[Item<'_>]| items.iter().try_for_each(|item| loader.load(item));
         match self.contents.visit_next(Cursor::new(chunk), load) {
             Ok(()) => Ok(self.progress()),
             Err(VisitError::Visitor(error)) => Err(error.into()),

@@ -116,7 +116,7 @@ fn snapshots_that_do_not_fit_are_rejected() {
     let increment = node.db().snapshot(&increment).unwrap().next_chunk().unwrap().unwrap();
     let error = begin(other.db()).unwrap().push(increment).unwrap_err();
     assert!(matches!(error, InstallError::Unsuitable { .. }), "{error}");
-    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot-full-v2.tws");
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../snapshot/tests/golden/snapshot-full-v2.tws");
     let old = std::fs::read(old).unwrap();
     let first = 32 + u32::from_le_bytes(old[16..20].try_into().unwrap()) as usize;
     let error = begin(other.db()).unwrap().push(Bytes::copy_from_slice(&old[..first])).unwrap_err();

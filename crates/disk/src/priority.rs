@@ -1,4 +1,6 @@
-//! Priority of background threads, below the threads that callers wait for.
+//! Priority of background threads that read or write files, below the threads that callers wait for.
+//!
+//! Owns: the two system calls. Does not own: the threads.
 //!
 //! `nice` is not sufficient for a thread that never sleeps: such a thread gives way, but Linux first lets it run until
 //! the next tick. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread
@@ -11,7 +13,7 @@ const LOW_PRIORITY: i32 = 10;
 
 /// Priority of a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Priority {
+pub enum Priority {
     /// The thread gets only processor time that other threads leave, plus about a third of a percent.
     Idle,
     /// The thread gets a smaller share of the processor time than others, about a tenth.
@@ -20,7 +22,7 @@ pub(crate) enum Priority {
 
 impl Priority {
     /// Sets the priority of the calling thread. Without the permission for this the thread keeps its present priority.
-    pub(crate) fn take(self) {
+    pub fn take(self) {
         match self {
             Self::Idle => {
                 let parameters = libc::sched_param { sched_priority: 0 };

@@ -1,6 +1,6 @@
 //! Reading a snapshot, with a check of everything in it.
 //!
-//! Owns: [`Contents`], which visits the items of a snapshot in order, and two functions that inspect a snapshot
+//! Owns: [`Contents`], which visits the items of a snapshot in order, and three functions that inspect a snapshot
 //! without restoring it. The contents of a chunk are used only after the checksum of the whole chunk has been checked.
 //!
 //! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of a
@@ -18,10 +18,10 @@ use thalweg_types::{
     codec::{Malformed, Reader},
 };
 
-use super::{
-    PartKind, SnapshotInfo, SnapshotReadError, Totals,
+use crate::{
     chunk::{self, Chunk, ChunkReader},
-    format::{Begin, ChunkKind, Item},
+    error::SnapshotReadError,
+    format::{Begin, ChunkKind, Item, PartKind, SnapshotInfo, Totals},
 };
 
 /// Number of bytes of a chunk's contents that are in memory at a time, or one larger item.
@@ -30,7 +30,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 const WINDOW_ITEMS: usize = 10_000;
 
 /// Reader of the items (rows or log entries) in a snapshot.
-pub(crate) struct Contents<R> {
+pub struct Contents<R> {
     chunks: ChunkReader<R>,
     info: SnapshotInfo,
     membership: Option<AppliedMembership>,
@@ -39,8 +39,10 @@ pub(crate) struct Contents<R> {
 }
 
 /// Error while the items of a snapshot are visited: from the snapshot, or from the callback that gets the items.
-pub(crate) enum VisitError<E> {
+pub enum VisitError<E> {
+    /// The bytes are not a valid snapshot.
     Read(SnapshotReadError),
+    /// The callback has returned this error.
     Visitor(E),
 }
 
@@ -51,50 +53,53 @@ impl<E> From<SnapshotReadError> for VisitError<E> {
 }
 
 impl<R: Read> Contents<R> {
-    pub(crate) fn open(from: R) -> Result<Self, SnapshotReadError> {
+    /// Opens a snapshot, and reads its first chunk.
+    pub fn open(from: R) -> Result<Self, SnapshotReadError> {
         let mut chunks = ChunkReader::new(from);
         let Begin { info, membership } = chunk::begin(&mut chunks)?;
         Ok(Self { chunks, info, membership, totals: Totals::default(), order: Order::default() })
     }
 
     /// Opens a snapshot whose first chunk is all that `from` contains.
-    pub(crate) fn open_whole(from: R) -> Result<Self, SnapshotReadError> {
+    pub fn open_whole(from: R) -> Result<Self, SnapshotReadError> {
         let mut contents = Self::open(from)?;
         contents.chunks.check_nothing_follows()?;
         Ok(contents)
     }
 
     /// Description of the snapshot.
-    pub(crate) fn info(&self) -> &SnapshotInfo {
+    #[must_use]
+    pub fn info(&self) -> &SnapshotInfo {
         &self.info
     }
 
     /// Membership of the replication group as of the snapshot, if the snapshot contains it.
-    pub(crate) fn membership(&self) -> Option<&AppliedMembership> {
+    #[must_use]
+    pub fn membership(&self) -> Option<&AppliedMembership> {
         self.membership.as_ref()
     }
 
     /// Numbers of rows, entries and bytes visited so far.
-    pub(crate) fn totals(&self) -> Totals {
+    #[must_use]
+    pub fn totals(&self) -> Totals {
         self.totals
     }
 
     /// Number of the chunk that is read next.
-    pub(crate) fn next_number(&self) -> u64 {
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
         self.chunks.next_number()
     }
 
     /// True once the last chunk was read.
-    pub(crate) fn has_ended(&self) -> bool {
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.chunks.has_ended()
     }
 
     /// Calls `each` with the items of each chunk, about [`WINDOW_BYTES`] of them at a time, and checks at the end that no
     /// item is missing. Returns the snapshot's totals.
-    pub(crate) fn visit<E>(
-        &mut self,
-        each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
-    ) -> Result<Totals, VisitError<E>> {
+    pub fn visit<E>(&mut self, each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>) -> Result<Totals, VisitError<E>> {
         while let Some(chunk) = self.chunks.next()? {
             self.visit_read(chunk, each)?;
         }
@@ -103,7 +108,7 @@ impl<R: Read> Contents<R> {
 
     /// Reads the next chunk from other bytes, which must not contain more, and visits it as [`visit`](Self::visit) does.
     /// If the chunk is damaged or does not follow the previous one, the snapshot stays at that chunk.
-    pub(crate) fn visit_next<E>(
+    pub fn visit_next<E>(
         &mut self,
         from: R,
         each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
@@ -248,6 +253,11 @@ fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), Strin
         (Ok(Row::Local), _) => Err("it has a row that is valid only on one node".to_owned()),
         (Ok(_), _) => Err("a row carries bytes that it does not point to, or lacks bytes that it points to".to_owned()),
     }
+}
+
+/// Reads the description of a snapshot from its first chunk.
+pub fn info(from: impl Read) -> Result<SnapshotInfo, SnapshotReadError> {
+    Ok(chunk::begin(&mut ChunkReader::new(from))?.info)
 }
 
 /// Result of verifying a snapshot from its beginning to its end.

@@ -30,15 +30,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    SnapshotError,
+use thalweg_disk::Priority;
+
+use crate::{
     chunk::{Packed, Packer},
+    error::SnapshotError,
     format::{ChunkKind, Compression},
     gather::{Cursor, GatheredChunk, Gatherer, Source, stopped},
     pace::{MAX_REST, Pacer},
     stop::Stop,
 };
-use crate::priority::Priority;
 
 /// Maximum number of threads that compress; a machine gets one for every two processors. Each holds up to three
 /// chunks. With one thread for each processor, a snapshot on two processors was a third faster without writers and no
@@ -46,21 +47,21 @@ use crate::priority::Priority;
 const MAX_PACKERS: usize = 4;
 /// Longest time that a snapshot waits for a chunk from threads with idle priority. A chunk normally takes a few
 /// milliseconds, or some tens from a slow disk.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is shorter than the patience");
 
 /// Packed contents of a chunk without its header, and the snapshot's position after the chunk.
-pub(super) struct Ready {
-    pub(super) kind: ChunkKind,
-    pub(super) packed: Packed,
-    pub(super) after: Cursor,
+pub(crate) struct Ready {
+    pub(crate) kind: ChunkKind,
+    pub(crate) packed: Packed,
+    pub(crate) after: Cursor,
 }
 
 type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 
 /// Source of the chunks of a snapshot.
-pub(super) enum Pipeline {
+pub(crate) enum Pipeline {
     Threads(Threads),
     /// The caller's thread does the work when it requests a chunk.
     Here(Box<Gatherer>, Packer),
@@ -68,7 +69,7 @@ pub(super) enum Pipeline {
 
 /// The threads that gather and compress chunks. They end when this is dropped, at the end of the snapshot, or at an
 /// error.
-pub(super) struct Threads {
+pub(crate) struct Threads {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
     /// Index of the compressing thread whose chunk is next.
     turn: usize,
@@ -100,7 +101,7 @@ impl Drop for Threads {
 
 impl Pipeline {
     /// Creates a pipeline without threads.
-    pub(super) fn here(
+    pub(crate) fn here(
         source: &Source,
         from: &Cursor,
         chunk_bytes: usize,
@@ -110,7 +111,7 @@ impl Pipeline {
         Ok(Self::Here(Box::new(gatherer), Packer::new(compression)?))
     }
 
-    pub(super) fn start(
+    pub(crate) fn start(
         source: &Source,
         from: &Cursor,
         chunk_bytes: usize,
@@ -138,7 +139,7 @@ impl Pipeline {
     }
 
     /// Returns the next chunk of the snapshot; `None` if it is not ready within `patience`.
-    pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
+    pub(crate) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
         match self {
             Self::Threads(threads) => threads.next(patience),
             Self::Here(gatherer, packer) => {

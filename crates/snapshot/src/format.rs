@@ -259,7 +259,8 @@ impl Totals {
         self.row_bytes + self.carried_bytes + self.entry_bytes
     }
 
-    pub(crate) fn add(&mut self, item: &Item<'_>) {
+    /// Adds a row or an entry.
+    pub fn add(&mut self, item: &Item<'_>) {
         match item {
             Item::Row { key, value, bytes } => {
                 self.rows += 1;
@@ -340,7 +341,7 @@ impl ChunkHeader {
 
 /// Effect of a log entry on a restored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
+pub enum EntryKind {
     /// The entry contains commands, which the restore applies.
     Commands,
     /// The entry changes no data: it is a membership of a group that the restored node does not belong to, or a
@@ -350,18 +351,29 @@ pub(crate) enum EntryKind {
 
 /// A log entry in a chunk of an increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryItem<'a> {
-    pub(crate) kind: EntryKind,
-    pub(crate) lsn: Lsn,
-    pub(crate) id: EntryId,
-    pub(crate) payload: &'a [u8],
+pub struct EntryItem<'a> {
+    /// Effect of the entry on a restored state.
+    pub kind: EntryKind,
+    /// LSN of the entry in the log of the node that took the snapshot.
+    pub lsn: Lsn,
+    /// Term, index and time of the entry.
+    pub id: EntryId,
+    /// Commands of the entry; empty for a blank entry.
+    pub payload: &'a [u8],
 }
 
 /// One item in the contents of a chunk: a row or a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Item<'a> {
+pub enum Item<'a> {
     /// A row of the state, and the bytes in the log that the row points to, if it does.
-    Row { key: &'a [u8], value: &'a [u8], bytes: Option<&'a [u8]> },
+    Row {
+        /// Key of the row.
+        key: &'a [u8],
+        /// Value of the row. A pointer in it has no position.
+        value: &'a [u8],
+        /// Bytes that the row points to.
+        bytes: Option<&'a [u8]>,
+    },
     /// A log entry; only in increments (snapshots of the changes since an earlier one).
     Entry(EntryItem<'a>),
 }

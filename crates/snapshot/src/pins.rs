@@ -8,17 +8,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg_types::limits::MAX_OPEN_SNAPSHOTS;
 
-use super::SnapshotError;
+use crate::error::SnapshotError;
 
 /// Counter of a database's open snapshots.
 #[derive(Debug, Default)]
-pub(crate) struct Pins {
+pub struct Pins {
     open: Mutex<usize>,
 }
 
 /// Keeps all segments of the log from being freed until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Pins>);
+
+/// Permission to free segments of the log. No snapshot begins while it exists.
+#[derive(Debug)]
+pub struct MayFree<'a> {
+    _open: MutexGuard<'a, usize>,
+}
 
 impl Pins {
     /// Keeps all segments of the log from being freed. The caller takes its view of the state afterwards.
@@ -33,8 +39,10 @@ impl Pins {
 
     /// Returns a guard during which no snapshot can begin, so that segments may be freed; `None` if a snapshot is open
     /// and the disk is not full, so that they may not.
-    pub(crate) fn may_free(&self, is_disk_full: bool) -> Option<MutexGuard<'_, usize>> {
-        Some(self.lock()).filter(|open| **open == 0 || is_disk_full)
+    #[must_use]
+    pub fn may_free(&self, is_disk_full: bool) -> Option<MayFree<'_>> {
+        let open = self.lock();
+        (*open == 0 || is_disk_full).then_some(MayFree { _open: open })
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {

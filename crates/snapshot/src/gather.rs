@@ -15,15 +15,14 @@ use thalweg_state::{
     membership::AppliedMembership,
     portable::{self, Row},
 };
-use thalweg_store::View;
-use thalweg_types::{Lsn, SpaceId};
+use thalweg_store::{Applied, Backend, View};
+use thalweg_types::{Lsn, NodeId, SpaceId};
 
-use super::{
-    EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
-    format::{Begin, ChunkKind, EntryItem, EntryKind, Item},
+use crate::{
+    error::SnapshotError,
+    format::{Begin, ChunkKind, EntryId, EntryItem, EntryKind, Item, PartKind, SnapshotInfo, Totals},
     stop::Stop,
 };
-use crate::inner::Inner;
 
 /// Number of log records, before the start of an increment, that are searched for the last entry before this start.
 const LOOK_BACK: u64 = 64;
@@ -32,7 +31,7 @@ const SLACK_BYTES: usize = 64 * 1024;
 
 /// Position that a snapshot has reached in its source, and the totals up to this position.
 #[derive(Clone, Debug)]
-pub(super) enum Cursor {
+pub(crate) enum Cursor {
     Begin,
     /// The snapshot continues with the rows after this key; `None` for the first row.
     Rows(Option<Vec<u8>>, Totals),
@@ -43,7 +42,7 @@ pub(super) enum Cursor {
 }
 
 impl Cursor {
-    pub(super) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         match self {
             Self::Begin => Totals::default(),
             Self::Rows(_, totals) | Self::Entries(_, totals) | Self::End(totals) | Self::Done(totals) => *totals,
@@ -53,7 +52,7 @@ impl Cursor {
 
 /// Origin of a snapshot's contents: a view of the state, or the log.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(crate) enum Source {
     State {
         view: Arc<dyn View>,
         log: Log,
@@ -70,32 +69,38 @@ pub(super) enum Source {
 impl Source {
     /// Creates a source of the present state, with the description of its snapshot. From before this call until the
     /// source is no longer used, no log segment may be freed.
-    pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, Begin), SnapshotError> {
-        let view = inner.open.backend.view();
+    pub(crate) fn of_state(node: NodeId, log: &Log, backend: &dyn Backend) -> Result<(Self, Begin), SnapshotError> {
+        let view = backend.view();
         let info = SnapshotInfo {
             kind: PartKind::Full,
-            node: inner.open.report.node,
+            node,
             since: Lsn::ZERO,
             applied: view.applied(),
             before: EntryId::default(),
         };
         let membership = AppliedMembership::in_view(&*view)?;
-        Ok((Self::State { view, log: inner.open.log.clone() }, Begin { info, membership }))
+        Ok((Self::State { view, log: log.clone() }, Begin { info, membership }))
     }
 
-    pub(super) fn of_log(inner: &Arc<Inner>, since: Lsn) -> Result<(Self, Begin), SnapshotError> {
-        let applied = inner.open.machine.applied();
+    /// Creates a source of the changes since an LSN, up to the position `applied` of the state. The same holds for log
+    /// segments as for [`of_state`](Self::of_state).
+    pub(crate) fn of_log(
+        node: NodeId,
+        log: &Log,
+        applied: Applied,
+        since: Lsn,
+    ) -> Result<(Self, Begin), SnapshotError> {
         if since > applied.lsn {
             return Err(SnapshotError::PastEnd { since, applied: applied.lsn });
         }
-        let log = inner.open.log.clone();
+        let log = log.clone();
         let valid = Valid::of(&log, SpaceId::ZERO);
         let before = last_entry_before(&log, &valid, since)?;
-        let info = SnapshotInfo { kind: PartKind::Increment, node: inner.open.report.node, since, applied, before };
+        let info = SnapshotInfo { kind: PartKind::Increment, node, since, applied, before };
         Ok((Self::Log { log, valid, since, end: applied.lsn }, Begin { info, membership: None }))
     }
 
-    pub(super) fn first(&self) -> Cursor {
+    pub(crate) fn first(&self) -> Cursor {
         match self {
             Self::State { .. } => Cursor::Rows(None, Totals::default()),
             Self::Log { since, .. } => Cursor::Entries(*since, Totals::default()),
@@ -128,14 +133,14 @@ fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, Sn
 }
 
 /// Uncompressed contents of a chunk, and the snapshot's position after this chunk.
-pub(super) struct GatheredChunk {
-    pub(super) kind: ChunkKind,
-    pub(super) plain: Vec<u8>,
-    pub(super) after: Cursor,
+pub(crate) struct GatheredChunk {
+    pub(crate) kind: ChunkKind,
+    pub(crate) plain: Vec<u8>,
+    pub(crate) after: Cursor,
 }
 
 /// Reader of a snapshot's source that returns the contents of one chunk at a time.
-pub(super) struct Gatherer {
+pub(crate) struct Gatherer {
     source: Source,
     next: Cursor,
     records: Option<Records>,
@@ -145,7 +150,7 @@ pub(super) struct Gatherer {
 }
 
 impl Gatherer {
-    pub(super) fn new(
+    pub(crate) fn new(
         source: Source,
         next: Cursor,
         chunk_bytes: usize,
@@ -161,14 +166,14 @@ impl Gatherer {
     }
 
     /// Returns the log of the database, to which other threads write concurrently.
-    pub(super) fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         match &self.source {
             Source::State { log, .. } | Source::Log { log, .. } => log,
         }
     }
 
     /// Gathers the contents of the next chunk into the empty buffer `plain`; returns `None` if no chunk follows.
-    pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<GatheredChunk, SnapshotError>> {
+    pub(crate) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<GatheredChunk, SnapshotError>> {
         if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
             return None;
         }
@@ -287,6 +292,6 @@ fn entries(
 }
 
 /// Creates the error that is reported if a thread of the snapshot has ended without a result.
-pub(super) fn stopped() -> io::Error {
+pub(crate) fn stopped() -> io::Error {
     io::Error::other("a thread of the snapshot has stopped")
 }

@@ -27,10 +27,12 @@ pub struct SnapshotStats {
 
 /// Counters over all snapshots of a database.
 #[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<SnapshotStats>);
+pub struct Counters(Mutex<SnapshotStats>);
 
 impl Counters {
-    pub(crate) fn get(&self) -> SnapshotStats {
+    /// Returns the present counts.
+    #[must_use]
+    pub fn get(&self) -> SnapshotStats {
         *self.lock()
     }
 

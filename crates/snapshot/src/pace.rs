@@ -24,11 +24,11 @@ const ACTIVE: Duration = Duration::from_millis(100);
 const CREDIT: Duration = Duration::from_millis(100);
 /// Longest pause after a chunk. A snapshot never reads more slowly than one chunk in this time, even if its pace is
 /// slower.
-pub(super) const MAX_REST: Duration = Duration::from_millis(250);
+pub(crate) const MAX_REST: Duration = Duration::from_millis(250);
 
 /// Determines how long a snapshot pauses after each chunk. See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Pacer {
+pub(crate) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
     /// LSN of the log's end at the last call, and the time at which that end was first seen.
     end: Option<(Lsn, Instant)>,
@@ -37,13 +37,13 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) fn new(bytes_per_second: Option<NonZeroU64>, now: Instant) -> Self {
+    pub(crate) fn new(bytes_per_second: Option<NonZeroU64>, now: Instant) -> Self {
         Self { bytes_per_second, end: None, due: now }
     }
 
     /// Returns how long the snapshot must pause after a chunk of `bytes` bytes, given that the log now ends at the LSN
     /// `end`.
-    pub(super) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
+    pub(crate) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {
             Some((last, since)) if last == end => Some(since),

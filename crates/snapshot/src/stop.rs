@@ -12,26 +12,26 @@ use std::{
 
 /// A signal that is set once.
 #[derive(Debug, Default)]
-pub(super) struct Stop {
+pub(crate) struct Stop {
     is_set: AtomicBool,
     lock: Mutex<()>,
     was_set: Condvar,
 }
 
 impl Stop {
-    pub(super) fn set(&self) {
+    pub(crate) fn set(&self) {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_set.store(true, Ordering::Release);
         drop(lock);
         self.was_set.notify_all();
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Acquire)
     }
 
     /// Rests for a time, or until the signal is set. Returns true if it is set.
-    pub(super) fn rest(&self, time: Duration) -> bool {
+    pub(crate) fn rest(&self, time: Duration) -> bool {
         if !time.is_zero() {
             let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             drop(self.was_set.wait_timeout_while(lock, time, |()| !self.is_set()));

@@ -14,7 +14,7 @@ use zstd::{
     zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective},
 };
 
-use super::{
+use crate::{
     error::SnapshotReadError,
     format::{
         BEGIN_BYTES, Begin, ChunkHeader, ChunkKind, Compression, END_BYTES, HEADER_BYTES, MAGIC, MAX_BEGIN_BYTES,
@@ -121,7 +121,7 @@ impl Link {
 
 /// Reads the bytes of the next chunk without checking them; `None` at the end of the bytes. A chunk whose header claims too
 /// many bytes is cut after its header, so that a check of it fails.
-pub(crate) fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
+pub fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
     let mut chunk = Vec::new();
     if from.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut chunk)? == 0 {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Loading the rows of a full snapshot into an empty state, and the bytes that rows point to into a log.
 //!
-//! Owns: [`Loader`], which restores and installs share. Does not own: the check of the snapshot's contents (`read`), or
-//! the rows that belong to the new node.
+//! Owns: [`Loader`], which restores and installs of the engine share. Does not own: the check of the snapshot's contents
+//! (`read`), or the rows that belong to the new node.
 //!
 //! Memory: one batch of rows, besides the memtables of the backend. Invariant: the state claims no position before
 //! [`Loader::finish`], so a state that was loaded half-way is recognised.
@@ -16,19 +16,20 @@ use thalweg_state::{
 use thalweg_store::{Applied, Backend, BackendError, WriteBatch};
 use thalweg_types::{Durability, Index, LogPosition, SpaceId, SpaceTime, Term, command::Move};
 
-use super::format::Item;
-use crate::options::Options;
+use crate::format::Item;
 
 /// Maximum number of rows that are written to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
 /// Size of memtables and cache that suffices for loading a snapshot of any length.
-pub(super) const LEAST_MEMORY_BYTES: u64 = 4 << 20;
+pub const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 
 /// Error while rows are loaded.
 #[derive(Debug)]
-pub(super) enum LoadError {
+pub enum LoadError {
+    /// The state could not be written.
     State(MachineError),
+    /// The log could not be written.
     Log(AppendError),
 }
 
@@ -51,7 +52,7 @@ impl From<AppendError> for LoadError {
 }
 
 /// Loader of a full snapshot.
-pub(super) struct Loader {
+pub struct Loader {
     log: Log,
     backend: Arc<dyn Backend>,
     /// Space time of the records with the bytes of rows.
@@ -67,14 +68,18 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    pub(super) fn new(log: Log, backend: Arc<dyn Backend>, time: SpaceTime, options: &Options) -> Self {
+    /// Creates a loader into an empty backend, whose memtables have `memtable_bytes` bytes. Records in the log get the
+    /// time `time`.
+    #[must_use]
+    pub fn new(log: Log, backend: Arc<dyn Backend>, time: SpaceTime, memtable_bytes: usize) -> Self {
         let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
-        let is_short = options.memtable_bytes as u64 <= LEAST_MEMORY_BYTES;
+        let is_short = memtable_bytes as u64 <= LEAST_MEMORY_BYTES;
         let flush_bytes = if is_short { BATCH_BYTES / 4 } else { 2 * BATCH_BYTES };
         Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new(), flush_bytes }
     }
 
-    pub(super) fn load(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+    /// Loads a row, and appends the bytes that it points to to the log. Does nothing with a log entry.
+    pub fn load(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
         let Item::Row { key, value, bytes } = *item else { return Ok(()) };
         match (portable::sort(key, value)?, bytes) {
             (Row::Pointing(pointing), Some(bytes)) => {
@@ -123,7 +128,7 @@ impl Loader {
     }
 
     /// Applies the last rows, with the counts of live bytes and the rows that `add` adds, at the position `applied`.
-    pub(super) fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
+    pub fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
         self.placed.write(&mut self.batch);
         add(&mut self.batch);
         self.backend.apply(&self.batch, applied)?;

@@ -1,0 +1,149 @@
+//! Errors of taking and of reading snapshots.
+
+use std::io;
+
+use thalweg_state::machine::MachineError;
+use thalweg_store::BackendError;
+use thalweg_types::{Action, Classified, Lsn};
+
+/// Error returned when a snapshot cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The log no longer reaches back to the LSN at which the requested increment begins.
+    #[error("the log no longer has all records since LSN {since} (it begins at {oldest}): take a full snapshot")]
+    Compacted {
+        /// LSN at which the requested increment begins.
+        since: Lsn,
+        /// Oldest LSN that the log still has.
+        oldest: Lsn,
+    },
+    /// The requested increment would begin after the last entry that this node has applied.
+    #[error(
+        "LSN {since} is past the last LSN that this node has applied ({applied}): the backup is from another node, or \
+        the log was repaired; take a full snapshot"
+    )]
+    PastEnd {
+        /// LSN at which the requested increment begins.
+        since: Lsn,
+        /// LSN up to which this node has applied the log.
+        applied: Lsn,
+    },
+    /// The maximum number of snapshots is in progress.
+    #[error("{open} snapshots are already being taken: try again later")]
+    TooMany {
+        /// Number of snapshots in progress.
+        open: usize,
+    },
+    /// The disk ran full, and log segments that the snapshot needed were freed.
+    #[error(
+        "the disk is full, and log that the snapshot needed was freed for new writes: make room, then take the snapshot again"
+    )]
+    Expired,
+    /// The snapshot cannot be rewound to the requested chunk.
+    #[error(
+        "the snapshot can't continue at chunk {chunk}: it is at chunk {next} and can be rewound to {oldest}; take \
+        a new snapshot"
+    )]
+    ChunkGone {
+        /// Number of the requested chunk.
+        chunk: u64,
+        /// Number of the oldest chunk to which the snapshot can be rewound.
+        oldest: u64,
+        /// Number of the chunk that the snapshot returns next.
+        next: u64,
+    },
+    /// The state could not be read.
+    #[error(transparent)]
+    State(#[from] MachineError),
+    /// The log could not be read or synced.
+    #[error("the log could not be read: {0}")]
+    Log(String),
+    /// A chunk could not be built or written.
+    #[error("the snapshot could not be written: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<BackendError> for SnapshotError {
+    fn from(error: BackendError) -> Self {
+        Self::State(error.into())
+    }
+}
+
+impl Classified for SnapshotError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Compacted { .. } => "compacted",
+            Self::PastEnd { .. } => "past_end",
+            Self::TooMany { .. } => "too_many_snapshots",
+            Self::Expired => "snapshot_expired",
+            Self::ChunkGone { .. } => "chunk_gone",
+            Self::State(error) => error.code(),
+            Self::Log(_) => "log_unreadable",
+            Self::Io(_) => "io",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Compacted { .. } | Self::PastEnd { .. } | Self::ChunkGone { .. } => Action::Fix,
+            Self::TooMany { .. } | Self::Expired => Action::Retry,
+            Self::State(_) | Self::Log(_) | Self::Io(_) => Action::Stop,
+        }
+    }
+}
+
+/// Error returned when bytes are not a valid snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotReadError {
+    /// The bytes of the snapshot could not be read.
+    #[error("it could not be read: {0}")]
+    Io(#[from] io::Error),
+    /// The bytes are not a snapshot.
+    #[error("it is not a snapshot")]
+    NotASnapshot,
+    /// The snapshot has another format version.
+    #[error("it has format {found}, and this version reads {supported}")]
+    Version {
+        /// Format version of the snapshot.
+        found: u8,
+        /// Format version that this program reads.
+        supported: u8,
+    },
+    /// The bytes end before the snapshot does.
+    #[error("it is truncated after {chunks} whole chunks ({bytes} bytes)")]
+    Truncated {
+        /// Number of chunks that are complete.
+        chunks: u64,
+        /// Bytes of the chunks that are complete.
+        bytes: u64,
+    },
+    /// The bytes of the snapshot are damaged.
+    #[error("it is damaged in chunk {chunk}, at byte {at}: {what}")]
+    Corrupt {
+        /// Number of the chunk that is damaged.
+        chunk: u64,
+        /// Offset in bytes at which the damaged chunk begins.
+        at: u64,
+        /// Description of the damage.
+        what: String,
+    },
+}
+
+impl Classified for SnapshotReadError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Io(_) => "io",
+            Self::NotASnapshot => "not_a_snapshot",
+            Self::Version { .. } => "snapshot_version",
+            Self::Truncated { .. } => "snapshot_truncated",
+            Self::Corrupt { .. } => "snapshot_corrupt",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::NotASnapshot => Action::Fix,
+            _ => Action::Stop,
+        }
+    }
+}

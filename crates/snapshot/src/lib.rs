@@ -1,0 +1,48 @@
+//! Snapshots: all of a state, or all changes since an LSN, as bytes from which a new directory can be created.
+//!
+//! Owns: the bytes of a snapshot (`format`, `chunk`; see `docs/formats/snapshot.md`); taking one from a log and a state
+//! ([`Origin`]); reading and checking one ([`verify`], [`survey`], [`Contents`]); loading the rows of one into an empty
+//! state ([`Loader`]); and files that hold one ([`SnapshotFile`]). Does not own: data directories, and the opening,
+//! restoring and switching of states, which the engine does; directories of backups; sockets.
+//!
+//! ```text
+//! full       begin | rows of one view, in order, with the bytes that they point at ... | end
+//! increment  begin | entries of the log from an LSN on, in order ...                   | end
+//! ```
+//! Invariants:
+//! - A full snapshot is of one view, and therefore of one moment between two entries.
+//! - Everything in a snapshot was on disk before its first chunk was returned, so a power loss cannot take data from the
+//!   node that a backup of it has.
+//! - A snapshot contains nothing that is specific to the node (positions of bytes, votes, the history of the log).
+//! - While a snapshot is open no segment of the log is freed, unless the disk is full ([`Pins`]).
+//! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked, and no contents of a few
+//!   stored bytes fill the reader's memory (`chunk`, `read`).
+//!
+//! There is deliberately no asynchronous interface. Each chunk is a megabyte that is read from disk and compressed,
+//! and beginning a snapshot waits for an fsync, so a future would only move blocking work to a blocking thread. A
+//! [`Snapshot`] may move between threads. In an async runtime, begin the snapshot and request its chunks on threads
+//! for blocking work (`spawn_blocking`), as the server does.
+
+mod chunk;
+mod error;
+mod file;
+mod format;
+mod gather;
+mod loader;
+mod pace;
+mod pins;
+mod pipeline;
+mod read;
+mod stats;
+mod stop;
+mod taking;
+
+pub use chunk::read_unchecked;
+pub use error::{SnapshotError, SnapshotReadError};
+pub use file::SnapshotFile;
+pub use format::{Compression, EntryId, EntryItem, EntryKind, Item, PartKind, SnapshotInfo, Totals};
+pub use loader::{LEAST_MEMORY_BYTES, LoadError, Loader};
+pub use pins::{MayFree, Pins};
+pub use read::{Contents, PartialSnapshot, Verified, VisitError, info, survey, verify};
+pub use stats::{Counters, SnapshotStats};
+pub use taking::{Origin, Snapshot, SnapshotOptions};
