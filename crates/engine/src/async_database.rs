@@ -148,25 +148,17 @@ impl AsyncDatabase {
     }
 
     /// Returns the stream with this name, and creates it with `config` if it is missing. The flag is true if this call
-    /// created the stream.
+    /// created the stream. An existing stream keeps its configuration. The log orders the answer, so it is never that of a
+    /// member which has fallen behind.
     pub fn create_stream(
         &self,
         name: &str,
         config: &StreamConfig,
     ) -> impl Future<Output = Result<(Stream, bool), WriteError>> + Send + use<> {
         let db = self.db.clone();
-        let created = match db.find_stream(name) {
-            Some(found) => Ok((found, false)),
-            None => Err(self.propose(db.durability().max(Durability::Os), Purpose::Data, |out| {
-                encode_create_stream(out, name, config)
-            })),
-        };
-        async move {
-            match created {
-                Ok(found) => Ok(found),
-                Err(proposed) => db.created_stream(proposed?.await?),
-            }
-        }
+        let level = db.durability().max(Durability::Os);
+        let proposed = self.propose(level, Purpose::Data, |out| encode_create_stream(out, name, config));
+        async move { db.created_stream(proposed?.await?) }
     }
 
     /// Replaces a stream's configuration.

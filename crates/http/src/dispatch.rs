@@ -503,7 +503,7 @@ pub(crate) enum Consistency {
     /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has read
     /// the body.
     Body,
-    /// The operation needs nothing: it creates what it names, or concerns this node or the cluster itself.
+    /// The operation needs nothing beforehand: it creates what it names, or concerns this node or the cluster itself.
     Local,
 }
 

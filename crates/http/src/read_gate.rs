@@ -5,8 +5,8 @@
 //! (`dispatch`).
 //!
 //! A node that leads may have been replaced without knowing it. It finds out when it proposes a command, so a write needs no
-//! barrier. But an answer that it gives without a command needs one: a read, also if the read is a transaction, and the
-//! answer that a name does not exist ([`look_up`]).
+//! barrier. But an answer that it gives without a command needs one: a read, also if the read is a transaction, the answer
+//! that a name does not exist ([`look_up`]), and the answer that an object to create exists ([`look_up_existing`]).
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
@@ -53,6 +53,20 @@ pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result
     drop(found);
     Box::pin(barrier(cluster, ReadLevel::Linearizable, call)).await?;
     find()
+}
+
+/// Finds an object that a request would create. If a member of a cluster has it, another leader may have deleted it or
+/// created it anew. So the member waits for a linearizable read and looks again, before the object is returned.
+pub(crate) async fn look_up_existing<T>(
+    app: &App,
+    call: &Call,
+    find: impl Fn() -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    let found = find();
+    let Some(cluster) = app.cluster.as_ref().filter(|_| found.is_some()) else { return Ok(found) };
+    drop(found);
+    Box::pin(barrier(cluster, ReadLevel::Linearizable, call)).await?;
+    Ok(find())
 }
 
 /// Waits until this node may look up the names of a command. Then the command goes to the leader.

@@ -264,7 +264,13 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.apply_to(StreamConfig::default())?;
-    let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
+    let (name, db) = (name(call, "")?, call.db_at_level(app)?);
+    // An existing stream is described without a command.
+    let existing = read_gate::look_up_existing(app, call, || app.db.blocking().find_stream(&name)).await?;
+    let (stream, created) = match existing {
+        Some(stream) => (stream, false),
+        None => db.create_stream(&name, &config).await?,
+    };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let info = stream.info()?;
     Ok(reply::json_of(status, &JsonStream::of(&info)))

@@ -150,6 +150,46 @@ async fn a_leader_that_does_not_find_a_name_looks_again_behind_a_barrier() {
     }
 }
 
+/// Another node may lead already, and have deleted the stream or created it anew.
+#[tokio::test]
+async fn a_stream_to_create_exists_only_behind_a_barrier() {
+    let member = Member::start().await;
+    let begun = member.cluster.begun();
+    member.node.put("/v1/streams/s", b"").await.is(201);
+    member.node.put("/v1/keyspaces/k", b"").await.is(201);
+    assert_eq!(member.cluster.begun(), begun, "the log orders what is created");
+    for leader in [1, 2] {
+        member.cluster.change(|report| report.leader = Some(NodeId(leader)));
+        member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+        member.node.put("/v1/streams/s", b"").await.refused(503, "no_leader", "retry");
+        // An existing keyspace is the outcome of a command, which a node that has been replaced cannot commit.
+        member.node.put("/v1/keyspaces/k", b"").await.is(200);
+        member.cluster.set(Barriers::Closed);
+        let short = [("thalweg-timeout", "0")];
+        member.node.call("PUT", "/v1/streams/s", &short, b"").await.refused(503, "read_timeout", "retry");
+        member.cluster.set(Barriers::Open);
+        let begun = member.cluster.begun();
+        member.node.put("/v1/streams/s", b"").await.is(200);
+        assert_eq!(member.cluster.begun(), begun + 1);
+    }
+}
+
+/// The stream is deleted, and the member learns of it with the barrier.
+#[tokio::test]
+async fn a_stream_that_was_deleted_before_the_barrier_is_created_anew() {
+    let member = Member::start().await;
+    let first = member.node.put("/v1/streams/s", b"").await.is(201).json();
+    member.cluster.set(Barriers::Closed);
+    let begun = member.cluster.begun();
+    let (again, ()) = tokio::join!(member.node.put("/v1/streams/s", b""), async {
+        member.cluster.until_begun(begun + 1).await;
+        member.node.call("DELETE", "/v1/streams/s", &[], b"").await.is(204);
+        member.cluster.set(Barriers::Open);
+    });
+    let second = again.is(201).json();
+    assert_ne!(second["id"], first["id"]);
+}
+
 #[tokio::test]
 async fn a_transaction_that_only_reads_is_a_read_on_the_leader_too() {
     let member = Member::start().await;
