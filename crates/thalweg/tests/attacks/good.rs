@@ -1,11 +1,12 @@
 //! The good client: 100 requests per second on schedule, over HTTP and RESP, with response times from the moment that a
-//! request was due.
+//! request was due. Beside it, a thread that only sleeps shows when the machine itself stood still.
 
 use std::{
     fmt,
     io::{Read, Write},
     net::TcpStream,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -13,6 +14,8 @@ use crate::{HANG, OWN, Server, connect, redis::encode};
 
 /// Time between two requests.
 const PACE: Duration = Duration::from_millis(10);
+/// Time for which the thread beside the good client sleeps at a time.
+const NAP: Duration = Duration::from_millis(1);
 
 /// Service that the good client got.
 pub(crate) struct Service {
@@ -23,14 +26,47 @@ pub(crate) struct Service {
     pub(crate) slowest: (String, Duration),
     /// Answers that a good client must not get, at most the first three.
     pub(crate) refused: Vec<String>,
+    /// All requests: when each was due, and its response time.
+    requests: Vec<(Instant, Duration)>,
+    /// Naps of the thread beside the good client: when each ended, and how late.
+    naps: Vec<(Instant, Duration)>,
+}
+
+impl Service {
+    /// Counts the requests with a response time above `limit`, and those of them during which the thread that only sleeps
+    /// was late for at least half of that time: then the machine stood still, or its processors were taken.
+    pub(crate) fn slower_than(&self, limit: Duration) -> (usize, usize) {
+        let slow: Vec<_> = self.requests.iter().filter(|(_, time)| *time > limit).collect();
+        let stood_still =
+            |(due, time): &&&(Instant, Duration)| 2 * late_within(&self.naps, *due, *due + *time) >= *time;
+        (slow.len(), slow.iter().filter(stood_still).count())
+    }
+
+    /// Lateness of the naps at a percentile.
+    fn late_at(&self, share: f64) -> Duration {
+        let mut late: Vec<Duration> = self.naps.iter().map(|(_, late)| *late).collect();
+        late.sort_unstable();
+        late.get((late.len().saturating_sub(1) as f64 * share) as usize).copied().unwrap_or_default()
+    }
+}
+
+/// Sum of the parts of late naps between two times.
+fn late_within(naps: &[(Instant, Duration)], from: Instant, to: Instant) -> Duration {
+    let part = |(ended, late): &(Instant, Duration)| {
+        let begun = ended.checked_sub(*late).unwrap_or(*ended);
+        to.min(*ended).saturating_duration_since(from.max(begun))
+    };
+    naps.iter().map(part).sum()
 }
 
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: Duration| time.as_secs_f64() * 1000.0;
-        let Self { p50, p99, max, slowest, refused } = self;
+        let Self { p50, p99, max, slowest, refused, .. } = self;
         write!(f, "p50 {:7.2} ms  p99 {:7.2} ms  max {:7.2} ms", millis(*p50), millis(*p99), millis(*max))?;
         write!(f, " (slowest: {}, {:.1} ms)", slowest.0, millis(slowest.1))?;
+        let (late_p99, late_max) = (self.late_at(0.99), self.late_at(1.0));
+        write!(f, "  a sleeping thread late by p99 {:.2} ms, max {:.1} ms", millis(late_p99), millis(late_max))?;
         if refused.is_empty() { Ok(()) } else { write!(f, "  REFUSED {refused:?}") }
     }
 }
@@ -47,18 +83,38 @@ pub(crate) fn prepare(server: &Server) {
 /// a connection of its own, so that a slow reply delays only requests of its kind.
 pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
     let begun = Instant::now();
-    let kinds: Vec<Kind> = std::thread::scope(|scope| {
+    let is_over = AtomicBool::new(false);
+    let (kinds, naps): (Vec<Kind>, _) = thread::scope(|scope| {
+        let sleeper = scope.spawn(|| sleep_beside(&is_over));
         let threads: Vec<_> = (0..KINDS.len() as u32)
             .map(|kind| scope.spawn(move || measure_kind(server, kind, (begun, duration), peak)))
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("the good client ends")).collect()
+        let kinds = threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>();
+        is_over.store(true, Ordering::Relaxed);
+        let kinds = kinds.into_iter().map(|kind| kind.expect("the good client ends")).collect();
+        (kinds, sleeper.join().expect("the sleeper ends"))
     });
-    let mut times: Vec<Duration> = kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect();
+    let requests: Vec<(Instant, Duration)> = kinds.iter().flat_map(|kind| kind.requests.iter().copied()).collect();
+    let mut times: Vec<Duration> = requests.iter().map(|(_, time)| *time).collect();
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
     let slowest = kinds.iter().map(|kind| kind.slowest.clone()).max_by_key(|slowest| slowest.1).unwrap_or_default();
-    Service { p50, p99, max, slowest, refused: kinds.into_iter().flat_map(|kind| kind.refused).take(3).collect() }
+    let refused = kinds.into_iter().flat_map(|kind| kind.refused).take(3).collect();
+    Service { p50, p99, max, slowest, refused, requests, naps }
+}
+
+/// Naps until `is_over`. Returns when each nap ended, and how late.
+fn sleep_beside(is_over: &AtomicBool) -> Vec<(Instant, Duration)> {
+    let mut naps = Vec::new();
+    let mut begun = Instant::now();
+    while !is_over.load(Ordering::Relaxed) {
+        thread::sleep(NAP);
+        let ended = Instant::now();
+        naps.push((ended, (ended - begun).saturating_sub(NAP)));
+        begun = ended;
+    }
+    naps
 }
 
 /// Kinds of requests, in turns.
@@ -67,7 +123,8 @@ const KINDS: [&str; 4] = ["PUT", "GET", "set", "get"];
 /// Service that requests of one kind got.
 #[derive(Default)]
 struct Kind {
-    times: Vec<Duration>,
+    /// When each request was due, and its response time.
+    requests: Vec<(Instant, Duration)>,
     slowest: (String, Duration),
     refused: Vec<String>,
 }
@@ -81,7 +138,7 @@ fn measure_kind(server: &Server, kind: u32, (begun, duration): (Instant, Duratio
             break;
         }
         if let Some(early) = due.checked_sub(begun.elapsed()) {
-            std::thread::sleep(early);
+            thread::sleep(early);
         }
         let sent = Instant::now();
         let answered = client.request(server, number);
@@ -93,7 +150,7 @@ fn measure_kind(server: &Server, kind: u32, (begun, duration): (Instant, Duratio
             client = Client::default();
             found.refused.push(format!("request {number}: {error}"));
         }
-        found.times.push(begun.elapsed().saturating_sub(due));
+        found.requests.push((begun + due, begun.elapsed().saturating_sub(due)));
         if number.is_multiple_of(12) {
             peak.fetch_max(server.memory(), Ordering::Relaxed);
         }
@@ -173,4 +230,25 @@ fn exchange(stream: &mut TcpStream, request: &[u8], is_whole: impl Fn(&[u8]) -> 
 fn expect(reply: &[u8], expected: &str) -> Result<(), String> {
     let text = String::from_utf8_lossy(reply);
     if text.starts_with(expected) { Ok(()) } else { Err(text.lines().next().unwrap_or_default().to_owned()) }
+}
+
+#[test]
+fn a_slow_request_is_the_machines_if_a_sleeping_thread_was_late_as_well() {
+    let begun = Instant::now();
+    let at = |millis| begun + Duration::from_millis(millis);
+    let millis = Duration::from_millis;
+    let service = Service {
+        p50: Duration::ZERO,
+        p99: Duration::ZERO,
+        max: Duration::ZERO,
+        slowest: Default::default(),
+        refused: Vec::new(),
+        requests: vec![(at(0), millis(1)), (at(100), millis(30)), (at(200), millis(30)), (at(300), millis(30))],
+        // Late from 105 to 125, from 220 to 240, and from 299 to 300.
+        naps: vec![(at(50), millis(0)), (at(125), millis(20)), (at(240), millis(20)), (at(300), millis(1))],
+    };
+    assert_eq!(service.slower_than(millis(5)), (3, 1));
+    assert_eq!(service.slower_than(millis(30)), (0, 0));
+    assert_eq!(late_within(&service.naps, at(200), at(230)), millis(10));
+    assert_eq!((service.late_at(1.0), service.late_at(0.0)), (millis(20), millis(0)));
 }
