@@ -13,13 +13,19 @@
 //! | entry discarded | `outcome_unknown`: another leader may still commit it |
 //! | nothing until the deadline, or stopped | `outcome_unknown` |
 //!
+//! A batch that was forwarded to a leader which another node has replaced is answered with `outcome_unknown` before its
+//! deadline, [`REPLACED_LEASES`] leases after this node knows the new leader. In this time the former leader usually learns
+//! from the new one what became of the entry, and says so. The batch is not forwarded to the new leader: its entry may be in
+//! the log of a node that the new leader is replaced by, and batches behind it may have overtaken it.
+//!
 //! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::{Either, pending, select};
 use openraft::{
-    async_runtime::AsyncRuntime,
+    async_runtime::{AsyncRuntime, WatchReceiver},
     errors::{ClientWriteError, ForwardToLeader},
     impls::ProgressResponder,
     raft::ClientWriteResult,
@@ -27,7 +33,7 @@ use openraft::{
 };
 use thalweg_log::Purpose;
 use thalweg_replica::{Batch, Leadership, NodeInfo, ProposeError};
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     applied::deadline,
@@ -36,6 +42,9 @@ use crate::{
 };
 
 type Decided<Rt> = OneshotReceiverOf<Types<Rt>, ClientWriteResult<Types<Rt>>>;
+
+/// Leases for which a former leader may still say what became of a forwarded batch, once this node knows the new leader.
+const REPLACED_LEASES: u32 = 2;
 
 /// Bytes of a proposal in flight, which are given back when it is dropped.
 struct InFlight<Rt: AsyncRuntime>(Consensus<Rt>, u64);
@@ -161,13 +170,21 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let in_flight = InFlight::new(self, batch.payload().len());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
         let within = self.0.member.time_left(&batch);
+        let (node, term) = (leader.0, self.0.member.leadership().term());
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
         // The entry can be applied here before the leader's answer arrives.
         let outcomes = self.0.applied.keep_outcomes();
         let consensus = self.clone();
         detach::<Rt>(async move {
             let _in_flight = in_flight;
-            match Types::<Rt>::timeout_at(gives_up, forwarded).await {
+            let answered = async {
+                let replaced = pin!(consensus.replaced_for_long(node, term));
+                match select(forwarded, replaced).await {
+                    Either::Left((answer, _)) => answer,
+                    Either::Right(((), _)) => Err(leader_replaced()),
+                }
+            };
+            match Types::<Rt>::timeout_at(gives_up, answered).await {
                 // Answering after the entry is applied also lets the proposer read its own write on this node.
                 Ok(Ok(index)) if consensus.0.applied.reached(index, gives_up).await => match outcomes.take(index) {
                     Some(Response { outcomes, steps }) => batch.complete(outcomes, Some(steps)),
@@ -178,6 +195,25 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 Err(_) => batch.fail(&out_of_time()),
             }
         });
+    }
+
+    /// Waits until this node has known for [`REPLACED_LEASES`] leases that another node than `leader` leads in a later term.
+    async fn replaced_for_long(&self, leader: NodeId, term: Term) {
+        let mut metrics = self.0.raft.server_metrics();
+        loop {
+            let is_replaced = {
+                let seen = metrics.borrow_watched();
+                let is_other = seen.current_leader.is_some_and(|now| now != leader.0);
+                is_other && Term(seen.vote.leader_id.term) > term
+            };
+            if is_replaced {
+                return Types::<Rt>::sleep(REPLACED_LEASES * self.0.options.lease()).await;
+            }
+            if metrics.changed().await.is_err() {
+                // Consensus has ended, and the deadline decides.
+                return pending().await;
+            }
+        }
     }
 
     fn refusal_of(&self, error: ClientWriteError<Types<Rt>>) -> ProposeError {
@@ -206,6 +242,11 @@ fn not_applied_in_time() -> ProposeError {
 /// Error of a forwarded command whose entry reached this node in a snapshot, or long before the leader's answer.
 fn outcomes_missing() -> ProposeError {
     let reason = "the command is committed, but this node did not see its result".to_owned();
+    ProposeError::OutcomeUnknown { reason }
+}
+
+fn leader_replaced() -> ProposeError {
+    let reason = "another node leads now, and the former leader did not say if the command is committed".to_owned();
     ProposeError::OutcomeUnknown { reason }
 }
 

@@ -59,6 +59,13 @@ impl Network {
         }
     }
 
+    /// Cuts the links from a node, so that it is called and cannot call.
+    pub fn silence(&self, node: u64) {
+        let mut inner = self.0.borrow_mut();
+        let others: Vec<u64> = inner.nodes.keys().copied().filter(|other| *other != node).collect();
+        inner.cuts.extend(others.into_iter().map(|other| (node, other)));
+    }
+
     pub fn heal(&self) {
         self.0.borrow_mut().cuts.clear();
     }

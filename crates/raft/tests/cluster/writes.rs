@@ -13,7 +13,7 @@ use thalweg_types::{
 
 use crate::{
     commands::{put, run},
-    node::{Cluster, Settings, options},
+    node::{Cluster, PATIENCE, Settings, options},
 };
 
 /// A value length that keeps the value in the log.
@@ -186,6 +186,32 @@ fn an_unknown_outcome_says_so_and_can_be_retried() {
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(error.code(), "outcome_unknown");
         assert_eq!(leader.get("k"), None);
+    });
+}
+
+/// The leader takes a command of a follower and hands it to nobody. Then another node leads, which cannot tell it.
+#[test]
+fn a_forwarded_write_is_answered_once_another_node_leads() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_secs(3600)).await;
+        let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+        cluster.network.silence(leader.id);
+        let end = leader.log.end();
+        let written = follower.propose(put("alone", b"v"));
+        let (written, ()) = join(tokio::time::timeout(PATIENCE, written), async {
+            cluster.wait("the entry", || (leader.log.end() > end).then_some(())).await;
+            cluster.network.isolate(leader.id);
+            cluster.leader_except(&[leader.id]).await;
+        })
+        .await;
+        let written = written.expect("the deadline is an hour away");
+        let Err(ProposeError::OutcomeUnknown { reason }) = written else { panic!("{written:?}") };
+        assert!(reason.contains("another node leads"), "{reason}");
+        cluster.write_except(&[leader.id], &put("together", b"v")).await;
+        cluster.network.heal();
+        let applied = cluster.leader_except(&[leader.id]).await.machine.applied().index;
+        cluster.wait_equal(applied).await;
+        assert_eq!(follower.get("alone"), None);
     });
 }
 
