@@ -8,9 +8,10 @@ use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult
 use thalweg_log::RecordKind;
 use thalweg_raft::{RaftEntry, RaftLogId, RaftVote};
 use thalweg_state::membership::LogId;
-use thalweg_types::{SpaceTime, codec::List};
+use thalweg_types::{NodeId, SpaceTime, codec::List};
 use thalweg_wire::peer::{
-    Append, AppendResult, Appended, AskPreVote, AskVote, EntryId, EntryKind, LogEntry, PeerVote, PreVoted, Voted,
+    Append, AppendResult, Appended, AskPreVote, AskVote, EntryId, EntryKind, Heartbeat, LogEntry, PeerVote, PreVoted,
+    Voted,
 };
 
 use crate::types::Types;
@@ -80,6 +81,27 @@ pub(crate) fn append<'a>(request: &AppendEntriesRequest<Types>, heard: u64, entr
         previous: request.prev_log_id.as_ref().map(entry_id),
         committed: request.leader_commit.as_ref().map(entry_id),
         entries: List::Items(entries),
+    }
+}
+
+/// Returns the heartbeat of node `here` that has the same meaning as an append request; `None` if the request has entries, or
+/// says anything else than that this node leads and that the receiver's last entry is committed.
+pub(crate) fn heartbeat(request: &AppendEntriesRequest<Types>, here: NodeId, heard: u64) -> Option<Heartbeat> {
+    let PeerVote { term, node, committed } = peer_vote(&request.vote);
+    let previous = request.prev_log_id.as_ref()?;
+    let is_idle = request.entries.is_empty() && request.leader_commit.as_ref() == Some(previous);
+    let EntryId { term: last_term, index: last_index } = entry_id(previous);
+    (is_idle && committed && node == here).then_some(Heartbeat { term, heard, last_term, last_index })
+}
+
+/// Returns the append request of a heartbeat from node `from`.
+pub(crate) fn heartbeat_request(heartbeat: &Heartbeat, from: NodeId) -> AppendEntriesRequest<Types> {
+    let last = raft_id(&EntryId { term: heartbeat.last_term, index: heartbeat.last_index });
+    AppendEntriesRequest {
+        vote: raft_vote(&PeerVote { term: heartbeat.term, node: from, committed: true }),
+        prev_log_id: Some(last),
+        leader_commit: Some(last),
+        entries: Vec::new(),
     }
 }
 

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use socket2::{SockRef, TcpKeepalive};
 use thalweg_types::codec::EncodeError;
 use thalweg_wire::peer::{
-    HEADER_BYTES, Header, MAX_BODY_BYTES, PeerFrame, PeerKind, compress, decompress, encode, encode_compressed,
+    HEADER_BYTES, Header, MAX_BODY_BYTES, MAX_SHORT_BYTES, PeerFrame, PeerKind, SHORT_FROM, compress, decompress,
+    encode, encode_compressed, shorten,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -34,6 +35,22 @@ const ELSEWHERE_BYTES: usize = 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Bytes of frames that are written with one call.
 const WRITE_BYTES: usize = 256 * 1024;
+
+/// Form of the heads of a connection's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heads {
+    /// Headers: in the handshake, on the channel for subjects, and on connections of earlier versions.
+    Long,
+    /// Short heads.
+    Short,
+}
+
+impl Heads {
+    /// Returns the form that two nodes use after the handshake, on all channels but that for subjects.
+    pub fn of(version: u16) -> Self {
+        if version >= SHORT_FROM { Self::Short } else { Self::Long }
+    }
+}
 
 /// A received frame.
 #[derive(Debug)]
@@ -60,6 +77,40 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
         read => stream.read_exact(&mut header[read..]).await?,
     };
     let header = Header::decode(&header, max_body).map_err(invalid)?;
+    read_body(stream, header, HEADER_BYTES, max_body).await.map(Some)
+}
+
+/// Reads one frame like [`read_frame`], with a head of the connection's form. A short head is read byte by byte, so `stream`
+/// has a buffer.
+pub(crate) async fn read_headed(
+    stream: &mut (impl AsyncRead + Unpin),
+    heads: Heads,
+    max_body: usize,
+) -> io::Result<Option<Frame>> {
+    if heads == Heads::Long {
+        return read_frame(stream, max_body).await;
+    }
+    let mut head = [0; MAX_SHORT_BYTES];
+    if stream.read(&mut head[..1]).await? == 0 {
+        return Ok(None);
+    }
+    let mut read = 1;
+    loop {
+        if let Some((header, size)) = Header::decode_short(&head[..read], max_body).map_err(invalid)? {
+            return read_body(stream, header, size, max_body).await.map(Some);
+        }
+        // A head that is as long as the longest one decodes or is malformed.
+        stream.read_exact(&mut head[read..=read]).await?;
+        read += 1;
+    }
+}
+
+async fn read_body(
+    stream: &mut (impl AsyncRead + Unpin),
+    header: Header,
+    head_bytes: usize,
+    max_body: usize,
+) -> io::Result<Frame> {
     let mut body = Vec::with_capacity(header.len.min(64 * 1024));
     let read = stream.take(header.len as u64).read_to_end(&mut body).await?;
     if read < header.len {
@@ -75,8 +126,8 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
             spawn_blocking(move || decompress(&body)).await.map_err(invalid)?.map_err(invalid)?
         };
     }
-    let wire_bytes = HEADER_BYTES + header.len;
-    Ok(Some(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into(), wire_bytes }))
+    let wire_bytes = head_bytes + header.len;
+    Ok(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into(), wire_bytes })
 }
 
 /// Writes one frame of a handshake.
@@ -118,9 +169,21 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
+/// One frame. `bytes` may have unused bytes in front, where the header was.
 struct Queued {
     bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    begin: usize,
+    room: OwnedSemaphorePermit,
+}
+
+impl Queued {
+    fn new(mut bytes: Vec<u8>, heads: Heads, room: OwnedSemaphorePermit) -> Self {
+        let begin = match heads {
+            Heads::Long => 0,
+            Heads::Short => shorten(&mut bytes),
+        };
+        Self { bytes, begin, room }
+    }
 }
 
 /// Sending half of a connection's queue of frames. Clones send to the same connection.
@@ -128,6 +191,7 @@ struct Queued {
 pub(crate) struct FrameSender {
     frames: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
+    heads: Heads,
 }
 
 /// Error returned by [`FrameSender::send`] once the connection has ended.
@@ -135,42 +199,44 @@ pub(crate) struct FrameSender {
 pub(crate) struct Ended;
 
 impl FrameSender {
-    /// Queues an encoded frame. Waits while the queue is full.
+    /// Queues one encoded frame with its header. Waits while the queue is full.
     pub async fn send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
         let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.map_err(|_| Ended)?;
-        self.frames.send(Queued { bytes, _room: room }).await.map_err(|_| Ended)
+        self.frames.send(Queued::new(bytes, self.heads, room)).await.map_err(|_| Ended)
     }
 }
 
 impl FrameSender {
-    /// Queues an encoded frame, unless the queue is full or the connection has ended.
+    /// Queues one encoded frame with its header, unless the queue is full or the connection has ended.
     pub fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
         let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
         let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| Ended)?;
-        self.frames.try_send(Queued { bytes, _room: room }).map_err(|_| Ended)
+        self.frames.try_send(Queued::new(bytes, self.heads, room)).map_err(|_| Ended)
     }
 }
 
-/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails. `counter`
-/// counts the written bytes.
+/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails. `heads` is
+/// the form of their heads, and `counter` counts the written bytes.
 pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
+    heads: Heads,
     counter: ChannelCounter,
 ) -> (FrameSender, impl Future<Output = io::Result<()>> + use<W>) {
     let (frames, mut queue) = mpsc::channel::<Queued>(MAX_QUEUED_FRAMES);
     let room = Arc::new(Semaphore::new(MAX_QUEUED_BYTES));
     let writing = async move {
         while let Some(first) = queue.recv().await {
-            let mut together = first.bytes;
-            let mut rooms = vec![first._room];
+            let Queued { bytes: mut together, begin, room } = first;
+            let mut rooms = vec![room];
             while together.len() < WRITE_BYTES
                 && let Ok(next) = queue.try_recv()
             {
-                together.extend_from_slice(&next.bytes);
-                rooms.push(next._room);
+                together.extend_from_slice(&next.bytes[next.begin..]);
+                rooms.push(next.room);
             }
-            stream.write_all(&together).await?;
+            let together = &together[begin..];
+            stream.write_all(together).await?;
             // A TLS session may keep encrypted bytes.
             stream.flush().await?;
             counter.sent(together.len());
@@ -178,7 +244,7 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
         }
         stream.shutdown().await
     };
-    (FrameSender { frames, room }, writing)
+    (FrameSender { frames, room, heads }, writing)
 }
 
 #[cfg(test)]
@@ -207,9 +273,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn short_heads_come_back_and_cut_frames_end_the_connection() {
+        let (mut client, server) = tokio::io::duplex(1024);
+        let (sender, writing) = frame_queue(server, Heads::Short, ChannelCounter::default());
+        for (number, id) in [(1, 7), (300, 0), (3, 1 << 40)] {
+            sender.send(encoded(&Ping { number, heard: 2 }, id).unwrap()).await.unwrap();
+        }
+        drop(sender);
+        writing.await.unwrap();
+        let mut bytes = Vec::new();
+        client.read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(bytes.len(), 3 * 16 + 3 + 2 + 8);
+        let mut stream = &bytes[..];
+        for (number, id, wire_bytes) in [(1, 7, 19), (300, 0, 18), (3, 1 << 40, 24)] {
+            let frame = read_headed(&mut stream, Heads::Short, 16).await.unwrap().unwrap();
+            assert_eq!((frame.kind, frame.id, frame.wire_bytes), (Some(PeerKind::Ping), id, wire_bytes));
+            assert_eq!(Ping::decode_body(&frame.body).unwrap().number, number);
+        }
+        assert!(read_headed(&mut stream, Heads::Short, 16).await.unwrap().is_none());
+        for cut in 1..19 {
+            let mut stream = &bytes[..cut];
+            assert!(read_headed(&mut stream, Heads::Short, 16).await.is_err(), "cut to {cut}");
+        }
+        let mut stream = &bytes[..];
+        assert!(read_headed(&mut stream, Heads::Short, 15).await.is_err(), "above the limit");
+        let mut stream = &[0xff; 64][..];
+        assert!(read_headed(&mut stream, Heads::Short, 15).await.is_err(), "garbage");
+    }
+
+    #[tokio::test]
     async fn a_queue_has_a_bound_and_frees_its_room_by_writing() {
         let (client, mut server) = tokio::io::duplex(1024);
-        let (sender, writing) = frame_queue(client, ChannelCounter::default());
+        let (sender, writing) = frame_queue(client, Heads::Long, ChannelCounter::default());
         sender.send(vec![1; MAX_QUEUED_BYTES]).await.unwrap();
         let blocked = tokio::time::timeout(std::time::Duration::from_millis(20), sender.send(vec![2; 1])).await;
         assert!(blocked.is_err(), "the queue is full");

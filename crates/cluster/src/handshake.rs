@@ -14,7 +14,7 @@ use thalweg_transport::PeerTls;
 use thalweg_types::{ClusterId, NodeId};
 use thalweg_wire::peer::{
     BeginTls, Challenge, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, MIN_VERSION, Nonce, PeerFrame, PeerKind,
-    Proof, Protection, Rejected, Role, VERSION, Welcome, encode,
+    Proof, Protection, Rejected, Role, Welcome, encode,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -46,6 +46,8 @@ pub struct Credentials {
     pub secret: Secret,
     /// TLS of the links; `None` for plain TCP.
     pub tls: Option<PeerTls>,
+    /// Highest version of the protocol that this node offers.
+    pub max_version: u16,
 }
 
 impl Credentials {
@@ -103,6 +105,14 @@ pub enum HandshakeError {
     },
 }
 
+/// Node at the other end of a dialled connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub node: NodeId,
+    /// Version of the protocol that both nodes use.
+    pub version: u16,
+}
+
 /// Peer of an accepted connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
@@ -136,7 +146,7 @@ fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, 
     let hello = Hello {
         magic: Hello::magic(),
         min_version: MIN_VERSION,
-        max_version: VERSION,
+        max_version: credentials.max_version,
         cluster_low: credentials.cluster.0 as u64,
         cluster_high: (credentials.cluster.0 >> 64) as u64,
         node: credentials.node,
@@ -154,14 +164,14 @@ fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, 
 }
 
 /// Performs the handshake of a connection that this node has dialled at `host`. `expected` is the node at that address;
-/// `None` if its id is not known yet. Returns the id of the node that answered, and the connection.
+/// `None` if its id is not known yet. Returns the node that answered, and the connection.
 pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
     channel: Channel,
     expected: Option<NodeId>,
     host: &str,
-) -> Result<(NodeId, Secured<S>), HandshakeError> {
+) -> Result<(Met, Secured<S>), HandshakeError> {
     timeout(HANDSHAKE_LIMIT, dial_unbounded(stream, credentials, channel, expected, host))
         .await
         .map_err(|_| HandshakeError::TooSlow)?
@@ -173,7 +183,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     channel: Channel,
     expected: Option<NodeId>,
     host: &str,
-) -> Result<(NodeId, Secured<S>), HandshakeError> {
+) -> Result<(Met, Secured<S>), HandshakeError> {
     let hello = sealed_hello(credentials, channel)?;
     stream.write_all(&hello).await?;
     stream.flush().await?;
@@ -193,7 +203,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         nonce: &challenge.nonce,
         binding: &stream.binding()?,
     };
-    if !(MIN_VERSION..=VERSION).contains(&challenge.version) {
+    if !(MIN_VERSION..=credentials.max_version).contains(&challenge.version) {
         return Err(malformed("the node speaks another version of the protocol"));
     }
     if !credentials.secret.verify(Role::Acceptor, proven, &challenge.proof) {
@@ -207,7 +217,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     write_frame(&mut stream, &Proof { proof: credentials.secret.prove(Role::Dialler, proven) }).await?;
     let frame = expect(&mut stream, PeerKind::Welcome).await?;
     Welcome::decode_body(&frame.body).map_err(|_| malformed("a malformed welcome"))?;
-    Ok((challenge.node, stream))
+    Ok((Met { node: challenge.node, version: challenge.version }, stream))
 }
 
 /// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
@@ -277,11 +287,11 @@ fn check_hello(
     credentials: &Credentials,
     admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
 ) -> Result<(u16, Names), HandshakeError> {
-    let Some(version) = hello.common_version() else {
-        let (min, max) = (hello.min_version, hello.max_version);
+    let Some(version) = hello.common_version(credentials.max_version) else {
+        let (own_max, min, max) = (credentials.max_version, hello.min_version, hello.max_version);
         return Err(refused(
             "version",
-            format!("this node speaks versions {MIN_VERSION} to {VERSION}, the other {min} to {max}"),
+            format!("this node speaks versions {MIN_VERSION} to {own_max}, the other {min} to {max}"),
         ));
     };
     if hello.cluster() != credentials.cluster.0 {
@@ -359,6 +369,8 @@ pub(crate) fn host_of(address: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_wire::peer::VERSION;
+
     use super::*;
 
     fn node(node: u64, cluster: u128, secret: u8) -> Credentials {
@@ -369,6 +381,7 @@ mod tests {
             address: format!("n{node}:1"),
             secret,
             tls: None,
+            max_version: VERSION,
         }
     }
 
@@ -376,11 +389,11 @@ mod tests {
         dialler: Credentials,
         acceptor: Credentials,
         admits: Result<(), Cow<'static, str>>,
-    ) -> (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>) {
+    ) -> (Result<Met, HandshakeError>, Result<Peer, HandshakeError>) {
         let (near, far) = tokio::io::duplex(4096);
         let expected = Some(acceptor.node);
         tokio::join!(
-            async move { dial(near, &dialler, Channel::Control, expected, "n2").await.map(|(node, _)| node) },
+            async move { dial(near, &dialler, Channel::Control, expected, "n2").await.map(|(met, _)| met) },
             async move { accept(far, &acceptor, |_| admits.map(|()| None)).await.map(|(peer, _)| peer) },
         )
     }
@@ -388,15 +401,24 @@ mod tests {
     #[tokio::test]
     async fn nodes_of_one_cluster_meet() {
         let (dialled, accepted) = meet(node(1, 9, 5), node(2, 9, 5), Ok(())).await;
-        assert_eq!(dialled.unwrap(), NodeId(2));
+        assert_eq!(dialled.unwrap(), Met { node: NodeId(2), version: VERSION });
         let (address, channel) = ("n1:1".to_owned(), Channel::Control);
         let peer = Peer { node: NodeId(1), address, channel, version: VERSION };
         assert_eq!(accepted.unwrap(), peer);
     }
 
     #[tokio::test]
+    async fn nodes_use_the_highest_version_that_both_offer() {
+        let old = Credentials { max_version: 2, ..node(1, 9, 5) };
+        for (one, other) in [(old.clone(), node(2, 9, 5)), (Credentials { max_version: 3, ..node(2, 9, 5) }, old)] {
+            let (dialled, accepted) = meet(one, other, Ok(())).await;
+            assert_eq!((dialled.unwrap().version, accepted.unwrap().version), (2, 2));
+        }
+    }
+
+    #[tokio::test]
     async fn strangers_are_told_why_they_are_rejected() {
-        let code = |dialled: Result<NodeId, HandshakeError>| match dialled {
+        let code = |dialled: Result<Met, HandshakeError>| match dialled {
             Err(HandshakeError::Rejected { code, .. }) => code,
             other => panic!("{other:?}"),
         };

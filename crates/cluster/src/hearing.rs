@@ -15,10 +15,26 @@ use thalweg_types::NodeId;
 
 use crate::detector::{Detector, DetectorOptions, NodeState, StateChange};
 
+/// Number of signs of life without a confirmation after which a node is pinged: the signs of two nodes are not sent at the
+/// same moments, and one may come late.
+const MAX_UNCONFIRMED: u32 = 3;
+
+/// Signs of life to one node that it has confirmed.
+#[derive(Debug, Default)]
+struct Confirmed {
+    /// Number of the last sign sent.
+    sent: u64,
+    /// Number of the last sign that the node has heard, at most `sent`.
+    heard: u64,
+    /// Number of signs sent since the node has confirmed one.
+    since: u32,
+}
+
 struct Inner {
     deaf_after: Duration,
     started: Instant,
     hearings: RefCell<BTreeMap<NodeId, Hearing>>,
+    confirmed: RefCell<BTreeMap<NodeId, Confirmed>>,
     detector: RefCell<Detector>,
 }
 
@@ -28,8 +44,9 @@ pub(crate) struct Ears(Rc<Inner>);
 
 impl Ears {
     pub fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
-        let (hearings, detector) = (RefCell::default(), RefCell::new(Detector::new(options)));
-        Self(Rc::new(Inner { deaf_after, started: Instant::now(), hearings, detector }))
+        let (hearings, confirmed) = (RefCell::default(), RefCell::default());
+        let detector = RefCell::new(Detector::new(options));
+        Self(Rc::new(Inner { deaf_after, started: Instant::now(), hearings, confirmed, detector }))
     }
 
     fn now(&self) -> Duration {
@@ -42,28 +59,43 @@ impl Ears {
         act(hearing, self.now())
     }
 
-    /// Returns the number of the next ping to a node, which is sent now.
+    /// Returns the number of the next sign of life to a node, which is sent now.
     pub fn ping(&self, node: NodeId) -> u64 {
-        self.with(node, |hearing, now| hearing.ping(now))
+        let number = self.with(node, |hearing, now| hearing.ping(now));
+        let mut confirmed = self.0.confirmed.borrow_mut();
+        let confirmed = confirmed.entry(node).or_default();
+        confirmed.sent = number;
+        confirmed.since = confirmed.since.saturating_add(1);
+        number
     }
 
-    /// Number of the last ping received from a node, which every frame to it carries.
+    /// Returns true if the signs of a node show that it hears this one.
+    pub fn is_confirmed(&self, node: NodeId) -> bool {
+        let confirmed = self.0.confirmed.borrow();
+        confirmed.get(&node).is_some_and(|confirmed| confirmed.heard > 0 && confirmed.since <= MAX_UNCONFIRMED)
+    }
+
+    /// Number of the last sign of life received from a node, which every sign and append to it carries.
     pub fn echo(&self, node: NodeId) -> u64 {
         self.with(node, |hearing, _| hearing.echo())
     }
 
-    /// Notes a ping from a node. Returns the change if the node was not alive.
+    /// Notes a sign of life from a node. Returns the change if the node was not alive.
     pub fn received(&self, node: NodeId, number: u64, heard: u64) -> Option<StateChange> {
-        self.with(node, |hearing, _| {
-            hearing.received(number);
-            hearing.heard(heard);
-        });
+        self.with(node, |hearing, _| hearing.received(number));
+        self.heard(node, heard);
         self.alive(node)
     }
 
-    /// Records the number of the last ping that a node has received, which each of its frames states.
+    /// Notes that a frame of a node states the last sign of life that it has heard.
     pub fn heard(&self, node: NodeId, heard: u64) {
         self.with(node, |hearing, _| hearing.heard(heard));
+        let mut confirmed = self.0.confirmed.borrow_mut();
+        let confirmed = confirmed.entry(node).or_default();
+        // A number above the last one is of an earlier run of this node.
+        if heard > confirmed.heard && heard <= confirmed.sent {
+            (confirmed.heard, confirmed.since) = (heard, 0);
+        }
     }
 
     /// Notes a sign of life. Returns the change if the node was not alive.
@@ -86,6 +118,7 @@ impl Ears {
     /// Sets the nodes that are watched.
     pub fn watch(&self, nodes: &[NodeId]) {
         self.0.hearings.borrow_mut().retain(|node, _| nodes.contains(node));
+        self.0.confirmed.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.detector.borrow_mut().watch(nodes.iter().copied(), self.now());
     }
 
@@ -98,5 +131,35 @@ impl Ears {
     pub fn state(&self, node: NodeId) -> Option<(NodeState, Duration)> {
         let detector = self.0.detector.borrow();
         Some((detector.state(node)?, detector.silent_for(node, self.now())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(2);
+
+    #[test]
+    fn signs_are_confirmed_by_the_signs_of_the_other_node() {
+        let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+        assert!(!ears.is_confirmed(NODE), "nothing was sent");
+        let first = ears.ping(NODE);
+        assert!(!ears.is_confirmed(NODE), "nothing was heard");
+        ears.heard(NODE, 1_000);
+        assert!(!ears.is_confirmed(NODE), "a number of an earlier run");
+        ears.received(NODE, 1, first);
+        let mut last = first;
+        for _ in 0..MAX_UNCONFIRMED {
+            assert!(ears.is_confirmed(NODE));
+            last = ears.ping(NODE);
+        }
+        assert!(ears.is_confirmed(NODE));
+        ears.ping(NODE);
+        assert!(!ears.is_confirmed(NODE), "too many signs without an answer");
+        ears.heard(NODE, first);
+        assert!(!ears.is_confirmed(NODE), "an old number says nothing new");
+        ears.heard(NODE, last);
+        assert!(ears.is_confirmed(NODE));
     }
 }

@@ -34,11 +34,13 @@ mod secret;
 mod secured;
 mod service;
 mod shared;
+mod signs;
 mod snapshots;
 mod subjects;
 mod tasks;
 #[cfg(test)]
 mod testing;
+mod told;
 mod types;
 
 pub use handshake::{Credentials, HandshakeError};

@@ -44,9 +44,10 @@ use tokio::{
 use crate::{
     about::AboutNode,
     carried::{Carried, ChannelCounter},
-    frames::{FrameSender, encoded_elsewhere, frame_queue, keep_alive, read_frame},
-    handshake::{Credentials, HandshakeError, dial, host_of},
+    frames::{FrameSender, Heads, encoded, encoded_elsewhere, frame_queue, keep_alive, read_headed},
+    handshake::{Credentials, HandshakeError, Met, dial, host_of},
     secured::Secured,
+    told::Told,
 };
 
 /// Id of a node that is known by its address only. No node has it.
@@ -176,6 +177,8 @@ async fn silence(traffic: &Traffic) {
 #[derive(Clone)]
 pub(crate) struct Connection {
     node: NodeId,
+    version: u16,
+    told: Rc<RefCell<Told>>,
     sender: FrameSender,
     waiting: Waiting,
     traffic: Rc<Traffic>,
@@ -184,10 +187,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn begin(node: NodeId, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
+    fn begin(Met { node, version }: Met, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
         let (reading, writing) = tokio::io::split(stream);
-        let counter = path.carried.of(channel);
-        let (sender, writer) = frame_queue(writing, counter.clone());
+        let (counter, heads) = (path.carried.of(channel), Heads::of(version));
+        let (sender, writer) = frame_queue(writing, heads, counter.clone());
         let (waiting, has_ended) = (Waiting::default(), Rc::new(Cell::new(false)));
         let (traffic, next_id) = (Rc::new(Traffic::default()), Rc::new(Cell::new(1)));
         let (answered, counted, ended, path) =
@@ -205,7 +208,7 @@ impl Connection {
             // Reading comes first: after a pause of this process, replies count before the time that has passed.
             let reason = tokio::select! {
                 biased;
-                read = read_replies(reading, &answered, &counted, &counter) => end(read),
+                read = read_replies(reading, heads, &answered, &counted, &counter) => end(read),
                 written = writer => end(written),
                 () = path.silent.notified() => "the node is silent".to_owned(),
                 () = silent => "the node is silent".to_owned(),
@@ -215,7 +218,7 @@ impl Connection {
             // The callers see that their replies will not come.
             answered.borrow_mut().clear();
         });
-        Self { node, sender, waiting, traffic, next_id, has_ended }
+        Self { node, version, told: Rc::default(), sender, waiting, traffic, next_id, has_ended }
     }
 
     /// Node at the other end.
@@ -223,8 +226,27 @@ impl Connection {
         self.node
     }
 
+    /// Version of the protocol that both nodes use.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Facts about this node that it has told the other one over this connection.
+    pub(crate) fn told(&self) -> &RefCell<Told> {
+        &self.told
+    }
+
     fn lost(&self, reason: &str) -> CallError {
         CallError::Lost { node: self.node, reason: reason.to_owned() }
+    }
+
+    /// Sends a frame that has no reply, unless the connection has ended or its queue is full.
+    pub(crate) fn post<'a, F: PeerFrame<'a>>(&self, frame: &F) -> Result<(), CallError> {
+        let unsent = |reason: &str| CallError::Unreachable { node: self.node, reason: reason.to_owned() };
+        if self.has_ended.get() {
+            return Err(unsent("the connection has ended"));
+        }
+        self.sender.try_send(encoded(frame, 0)?).map_err(|_| unsent("its queue is full"))
     }
 
     /// Sends a request. The returned receiver gets the reply, or an error when the connection ends.
@@ -325,12 +347,13 @@ impl<'a> ReadReply<'a, AboutNode> for AboutNode {
 
 async fn read_replies(
     reading: ReadHalf<Secured<TcpStream>>,
+    heads: Heads,
     waiting: &Waiting,
     traffic: &Traffic,
     counter: &ChannelCounter,
 ) -> std::io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
-    while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {
+    while let Some(frame) = read_headed(&mut reading, heads, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
         counter.received(frame.wire_bytes);
         // A caller that has given up has removed itself.
@@ -458,7 +481,7 @@ impl Link {
         let expected = (self.0.node != UNKNOWN).then_some(self.0.node);
         let dialled = dial(stream, &self.0.credentials, self.0.channel, expected, host_of(address)).await;
         match dialled {
-            Ok((node, stream)) => Ok(Connection::begin(node, self.0.channel, &self.0.path, stream)),
+            Ok((met, stream)) => Ok(Connection::begin(met, self.0.channel, &self.0.path, stream)),
             Err(error) => {
                 if !matches!(error, HandshakeError::Io(_)) {
                     tracing::warn!(node = %self.0.node, %address, %error, "cannot connect to a node of the cluster");

@@ -31,7 +31,7 @@ use tokio::{
 
 use crate::{
     carried::ChannelCounter,
-    frames::{Frame, frame_queue, keep_alive, read_frame},
+    frames::{Frame, Heads, frame_queue, keep_alive, read_headed},
     handshake::{Credentials, HandshakeError, Names, Peer, accept},
     secured::Secured,
 };
@@ -69,8 +69,8 @@ pub(crate) trait Service: 'static {
         ChannelCounter::default()
     }
 
-    /// Serves a request, and returns the encoded reply. Requests of one connection are begun in their order, and each is
-    /// polled once before the next is begun.
+    /// Serves a request, and returns the encoded reply; no bytes for a frame that has no reply. Requests of one connection are
+    /// begun in their order, and each is polled once before the next is begun.
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 
@@ -195,40 +195,35 @@ impl<S: Service> Shared<S> {
     async fn serve(&self, peer: &Peer, stream: Secured<TcpStream>) -> io::Result<()> {
         let (reading, writing) = tokio::io::split(stream);
         let mut reading = BufReader::with_capacity(READ_BYTES, reading);
-        let counter = self.service.counter(peer);
-        let (replies, writer) = frame_queue(writing, counter.clone());
+        let (counter, heads) = (self.service.counter(peer), Heads::of(peer.version));
+        let (replies, writer) = frame_queue(writing, heads, counter.clone());
+        // The writer runs in this task, so the queue must not be waited for.
+        let answer = |reply: Vec<u8>| {
+            let is_queued = reply.is_empty() || replies.try_send(reply).is_ok();
+            if is_queued { Ok(()) } else { Err(io::Error::other("the node does not read its replies")) }
+        };
         let mut writer = std::pin::pin!(writer);
         let mut stop = self.stop.clone();
         let mut running = FuturesUnordered::new();
         let mut has_ended = false;
         // A frame that is read in part must not be dropped when another branch is ready, so the reading future is kept.
-        let mut next = Box::pin(read_next(&mut reading));
+        let mut next = Box::pin(read_next(&mut reading, heads));
         loop {
             tokio::select! {
                 biased;
                 written = &mut writer => return written,
-                Some(reply) = running.next(), if !running.is_empty() => {
-                    let reply: Vec<u8> = reply;
-                    // The writer runs in this task, so the queue must not be waited for.
-                    if replies.try_send(reply).is_err() {
-                        return Err(io::Error::other("the node does not read its replies"));
-                    }
-                }
+                Some(reply) = running.next(), if !running.is_empty() => answer(reply)?,
                 request = &mut next, if !has_ended && running.len() < MAX_REQUESTS => {
                     drop(next);
                     let request = request?;
-                    next = Box::pin(read_next(&mut reading));
+                    next = Box::pin(read_next(&mut reading, heads));
                     match request {
                         Some(request) => {
                             counter.received(request.wire_bytes);
                             let mut serving = Rc::clone(&self.service).serve(peer, request);
                             // Polled once here, so that requests reach consensus in their order.
                             match futures_util::poll!(&mut serving) {
-                                std::task::Poll::Ready(reply) => {
-                                    if replies.try_send(reply).is_err() {
-                                        return Err(io::Error::other("the node does not read its replies"));
-                                    }
-                                }
+                                std::task::Poll::Ready(reply) => answer(reply)?,
                                 std::task::Poll::Pending => running.push(serving),
                             }
                         }
@@ -244,8 +239,8 @@ impl<S: Service> Shared<S> {
     }
 }
 
-async fn read_next(reading: &mut BufReader<ReadHalf<Secured<TcpStream>>>) -> io::Result<Option<Frame>> {
-    read_frame(reading, MAX_BODY_BYTES).await
+async fn read_next(reading: &mut BufReader<ReadHalf<Secured<TcpStream>>>, heads: Heads) -> io::Result<Option<Frame>> {
+    read_headed(reading, heads, MAX_BODY_BYTES).await
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use thalweg_raft::{LogReader, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle,
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId, SpaceTime};
 use thalweg_wire::peer::{
-    Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SnapshotBegun, SnapshotChunk,
+    Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SHORT_FROM, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
 };
 use tokio::{
@@ -42,7 +42,7 @@ use tokio::{
 
 use crate::{
     carried::{Carried, ChannelCounter, LinkCounters},
-    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, peer_vote, raft_vote, vote_response},
+    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::Ears,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
@@ -202,6 +202,11 @@ async fn send_append(
     heard: u64,
     network: &Network,
 ) -> Result<(Range, PendingReply), CallError> {
+    let here = network.0.credentials.node;
+    let idle = heartbeat(request, here, heard).filter(|_| connection.version() >= SHORT_FROM);
+    if let Some(heartbeat) = idle {
+        return Ok((Range::of(request), connection.send(&heartbeat).await?));
+    }
     let lost = |reason: String| CallError::Lost { node: connection.node(), reason };
     let first_time = if request.prev_log_id.is_none() { network.first_time() } else { SpaceTime::default() };
     let parts = Parts::of(&request.entries, first_time).map_err(|error| lost(error.to_string()))?;

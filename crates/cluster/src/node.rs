@@ -40,6 +40,7 @@ use crate::{
     peers::Peers,
     service::Requests,
     shared::{Call, Shared},
+    signs::Signs,
     subjects::Mesh,
     tasks::Tasks,
     types::Rt,
@@ -141,6 +142,7 @@ impl Node {
             address: advertise,
             secret: options.secret.clone(),
             tls: options.tls.clone(),
+            max_version: options.max_version,
         };
         let mesh = Mesh::new(credentials.clone(), stopping.clone());
         let shared = Arc::new(Shared {
@@ -284,22 +286,26 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         serves: NodeAddresses::default(),
     };
     let data = Data(db.clone());
+    let peers = Peers::default();
+    let signs =
+        Signs { consensus: consensus.clone(), ears: ears.clone(), events: events.clone(), peers: peers.clone() };
     let requests = Requests::new(
         consensus.clone(),
         (network.clone(), ears.clone(), events.clone(), shared.mesh.clone()),
+        signs.clone(),
         snapshots,
         data.clone(),
         about,
     );
     let requests = Rc::new(requests);
     tokio::task::spawn_local(listener::serve(listener, credentials, Rc::clone(&requests), stop.clone()));
-    let peers = Peers::default();
     let tasks = Rc::new(Tasks {
         consensus: consensus.clone(),
         network,
         ears,
         events,
         peers,
+        signs,
         data,
         db,
         requests,

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use thalweg_raft::ConsensusOptions;
 use thalweg_serving::cluster::{Since, Triggers};
 use thalweg_transport::PeerTls;
+use thalweg_wire::peer::VERSION;
 
 use crate::{detector::DetectorOptions, secret::Secret};
 
@@ -37,6 +38,9 @@ pub struct NodeOptions {
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
+    /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
+    /// have different versions.
+    pub max_version: u16,
 }
 
 impl NodeOptions {
@@ -45,6 +49,9 @@ impl NodeOptions {
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: Since(30_000) };
     /// Default time between two comparisons of running hashes.
     pub const DEFAULT_COMPARE_EVERY: Duration = Duration::from_secs(10);
+
+    /// Highest version of the protocol between nodes.
+    pub const NEWEST_VERSION: u16 = VERSION;
 
     /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. The times of
     /// elections and of the failure detection keep their ratio to the heartbeat.
@@ -86,6 +93,7 @@ impl NodeOptions {
             detector: DetectorOptions::DEFAULTS,
             triggers: Self::DEFAULT_TRIGGERS,
             compare_every: Self::DEFAULT_COMPARE_EVERY,
+            max_version: Self::NEWEST_VERSION,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Knowledge about the other nodes that comes with their replies.
+//! Knowledge about the other nodes that comes with their signs of life and their replies.
 
 use std::{
     cell::RefCell,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Index, NodeId, SpaceTime};
 
 use crate::about::AboutNode;
 
@@ -15,11 +15,17 @@ use crate::about::AboutNode;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
-    /// Index of the node's last entry and of its last applied entry, from its last reply to a ping.
+    /// Number of the node's present description, which changes with it; `None` if the node does not tell it.
+    pub about_told: Option<u32>,
+    /// Number of the description in `about`.
+    pub about_known: Option<u32>,
+    /// Last index of its log and last applied index, as the node has last stated them.
     pub last: Option<(Index, Index)>,
     /// True if the node's disk is too full for new data.
     pub lacks_room: bool,
-    /// Milliseconds by which the node's wall clock was ahead of this node's when its last reply to a ping arrived.
+    /// Its wall clock, and the time at which the node has stated it.
+    pub wall: Option<(SpaceTime, Instant)>,
+    /// Milliseconds by which its wall clock was ahead of this node's when the node stated it.
     pub clock_ahead_millis: Option<i64>,
     /// Time at which the node last had all entries.
     pub up_to_date: Option<Instant>,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, ChangeError, Consensus, MemberFacts, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
+    BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
 };
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
@@ -27,9 +27,9 @@ use thalweg_types::{
 };
 use thalweg_wire::peer::{
     Append, AskDigest, AskMarks, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, Describe,
-    Description, Digest, EndSnapshot, EntryId, Failed, HashMark, Manage, ManageKind, Managed, Marks, PeerFrame,
-    PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Transfer,
-    Transferred,
+    Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark, Heartbeat, Manage, ManageKind, Managed, Marks,
+    PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk,
+    SnapshotInstalled, Transfer, Transferred,
 };
 use tokio::net::TcpStream;
 
@@ -37,7 +37,8 @@ use crate::{
     about::AboutNode,
     carried::ChannelCounter,
     convert::{
-        append_request, appended, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote, vote_request, voted,
+        append_request, appended, heartbeat_request, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote,
+        vote_request, voted,
     },
     data::Data,
     events::Events,
@@ -48,6 +49,7 @@ use crate::{
     listener::Service,
     network::Network,
     secured::Secured,
+    signs::Signs,
     subjects::Mesh,
     types::Rt,
 };
@@ -155,6 +157,7 @@ pub(crate) struct Requests {
     pub ears: Ears,
     pub events: Events,
     pub mesh: Mesh,
+    pub signs: Signs,
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
@@ -171,28 +174,45 @@ impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
         (network, ears, events, mesh): (Network, Ears, Events, Mesh),
+        signs: Signs,
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
         data: Data,
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), RefCell::default());
-        Self { consensus, network, ears, events, mesh, snapshots, data, about, receiving }
+        Self { consensus, network, ears, events, mesh, signs, snapshots, data, about, receiving }
+    }
+
+    /// Notes what an append of a node says. Returns an error if the append must be ignored.
+    fn hear_leader(&self, from: NodeId, heard: u64) -> Result<(), Refusal> {
+        self.ears.heard(from, heard);
+        if !self.ears.is_deaf(from) {
+            return Ok(());
+        }
+        self.consensus.ignored_deaf(from);
+        Err(Refusal::new(Action::Retry, "deaf_leader", "this node ignores a leader that does not hear it"))
     }
 
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = Append::decode_body(&body)?;
-            self.ears.heard(from, frame.heard);
-            if self.ears.is_deaf(from) {
-                self.consensus.ignored_deaf(from);
-                let text = "this node ignores a leader that does not hear it";
-                return Err(Refusal::new(Action::Retry, "deaf_leader", text));
-            }
+            self.hear_leader(from, frame.heard)?;
             let request = append_request(&frame, &body);
             let request = request.map_err(|error| Refusal::new(Action::Fix, "malformed_frame", error))?;
             if let Some(first) = frame.entries.get(0).filter(|first| first.id.index == Index::ZERO) {
                 self.consensus.set_first_time(first.time);
             }
+            let response = self.consensus.append_entries(request).await.map_err(raft_failed)?;
+            Ok(appended(&response))
+        };
+        reply(id, result.await)
+    }
+
+    async fn heartbeat(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        let result = async {
+            let frame = Heartbeat::decode_body(&body)?;
+            self.hear_leader(from, frame.heard)?;
+            let request = heartbeat_request(&frame, from);
             let response = self.consensus.append_entries(request).await.map_err(raft_failed)?;
             Ok(appended(&response))
         };
@@ -227,17 +247,19 @@ impl Requests {
     }
 
     fn ping(&self, from: NodeId, id: u64, body: &Bytes) -> Vec<u8> {
-        let result = Ping::decode_body(body).map_err(Refusal::from).map(|Ping { number, heard }| {
-            if let Some(change) = self.ears.received(from, number, heard) {
-                self.events.changed(change);
-            }
-            let last = self.consensus.reader().last().map_or(Index::ZERO, |last| last.index);
-            let applied = self.consensus.applied().unwrap_or(Index::ZERO);
-            let MemberFacts { lacks_room, wall } = self.consensus.own_facts();
-            let free_bytes = if lacks_room { 0 } else { u64::MAX };
-            Pong { number, last, applied, free_bytes, wall }
-        });
-        reply(id, result)
+        let ping = Ping::decode_body(body).map_err(Refusal::from);
+        reply(id, ping.map(|ping| self.signs.pinged(from, &ping)))
+    }
+
+    /// Notes a sign of life that has no reply.
+    fn sign(&self, from: NodeId, kind: PeerKind, body: &Bytes) {
+        let noted = match kind {
+            PeerKind::Facts => Facts::decode_body(body).map(|facts| self.signs.told(from, &facts)),
+            _ => Sign::decode_body(body).map(|sign| self.signs.signed(from, &sign)),
+        };
+        if let Err(error) = noted {
+            tracing::debug!(%from, %error, "a sign of life is malformed");
+        }
     }
 
     async fn read_barrier(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
@@ -459,6 +481,11 @@ impl Service for Requests {
             Some(PeerKind::AskPreVote) => boxed(self.ask_pre_vote(id, body)),
             Some(PeerKind::Transfer) => boxed(self.transfer(id, body)),
             Some(PeerKind::Ping) => boxed(ready(self.ping(from, id, &body))),
+            Some(kind @ (PeerKind::Sign | PeerKind::Facts)) => {
+                self.sign(from, kind, &body);
+                boxed(ready(Vec::new()))
+            }
+            Some(PeerKind::Heartbeat) => boxed(self.heartbeat(from, id, body)),
             Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
             Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),

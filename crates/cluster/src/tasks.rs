@@ -1,7 +1,8 @@
 //! Work that a node does in the background beside consensus.
 //!
-//! Owns: pings, the knowledge about other nodes, promotion of learners, joining and founding, events about members, the
-//! floor of the log that followers need, and the comparison of states. Does not own: the decisions of consensus.
+//! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding, events about
+//! members, the floor of the log that followers need, and the comparison of states. Does not own: the decisions of consensus,
+//! and the forms of signs of life (`signs`).
 //!
 //! All tasks end with the runtime of the consensus thread.
 
@@ -13,11 +14,11 @@ use std::{
 };
 
 use thalweg_engine::Database;
-use thalweg_raft::{ChangeError, Consensus, MemberFacts};
+use thalweg_raft::{ChangeError, Consensus};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, Role};
-use thalweg_types::{ClusterId, Index, NodeId, SpaceTime};
-use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind, Ping, Pong};
+use thalweg_types::{ClusterId, Index, NodeId};
+use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
 
 use crate::{
@@ -26,19 +27,21 @@ use crate::{
     events::Events,
     forwarder::manage,
     hearing::Ears,
-    link::{Link, MarkList, Owned, UNKNOWN},
+    link::{Link, MarkList, UNKNOWN},
     network::Network,
     options::NodeOptions,
     peers::Peers,
     report::compose,
     service::Requests,
     shared::Shared,
+    signs::{Signs, number_of},
+    told::OwnFacts,
     types::Rt,
 };
 
 /// Time between two refreshes of the report and checks of the members.
 const LOOK: Duration = Duration::from_millis(100);
-/// Interval at which this node asks another node for its description.
+/// Minimum time between two descriptions of another node.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
@@ -56,12 +59,6 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Returns by how many milliseconds one clock is ahead of another.
-fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
-    let millis = |ahead: u64| i64::try_from(ahead / 1000).unwrap_or(i64::MAX);
-    if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
-}
-
 /// Parts that the background tasks and the calls work with.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
@@ -69,6 +66,7 @@ pub(crate) struct Tasks {
     pub ears: Ears,
     pub events: Events,
     pub peers: Peers,
+    pub signs: Signs,
     pub data: Data,
     pub db: Database,
     pub requests: Rc<Requests>,
@@ -83,7 +81,7 @@ impl Tasks {
     /// Starts all tasks.
     pub fn spawn(this: &Rc<Self>) {
         spawn_local(Rc::clone(this).look());
-        spawn_local(Rc::clone(this).ping_all());
+        spawn_local(Rc::clone(this).sign_to_all());
         spawn_local(Rc::clone(this).take_part());
         spawn_local(Rc::clone(this).promote_learners());
         if !this.options.compare_every.is_zero() {
@@ -204,16 +202,18 @@ impl Tasks {
         self.ears.state(node).is_some_and(|(state, _)| state != crate::detector::NodeState::Down)
     }
 
-    /// Pings every other member in each interval.
-    async fn ping_all(self: Rc<Self>) {
+    /// Sends a sign of life to every other member in each interval, and asks those for their description that may have a new
+    /// one.
+    async fn sign_to_all(self: Rc<Self>) {
         let mut described: BTreeMap<NodeId, Instant> = BTreeMap::new();
+        let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);
         loop {
-            let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);
+            let own = self.signs.own_facts(number_of(&self.requests.about.borrow()));
             for (node, info) in self.others() {
                 let link = self.network.peer(node, &info.address).control;
-                spawn_local(Rc::clone(&self).ping(node, link.clone()));
-                let is_due = described.get(&node).is_none_or(|at| at.elapsed() >= DESCRIBE_EVERY.max(4 * interval));
-                if is_due && self.is_heard(node) {
+                spawn_local(Rc::clone(&self).sign(node, link.clone(), own));
+                let since = described.get(&node).map_or(Duration::MAX, Instant::elapsed);
+                if self.needs_description(node, since, interval) && self.is_heard(node) {
                     described.insert(node, Instant::now());
                     spawn_local(Rc::clone(&self).describe(node, link));
                 }
@@ -222,27 +222,25 @@ impl Tasks {
         }
     }
 
-    async fn ping(self: Rc<Self>, node: NodeId, link: Link) {
-        let ping = Ping { number: self.ears.ping(node), heard: self.ears.echo(node) };
-        let deadline = tokio::time::Instant::now() + self.options.detector.suspect_after;
-        let pong: Result<Pong, _> = link.call::<_, Owned, _>(&ping, deadline).await;
-        let Ok(Pong { number: _, last, applied, free_bytes, wall }) = pong else { return };
-        if let Some(change) = self.ears.alive(node) {
-            self.events.changed(change);
-        }
-        let lacks_room = free_bytes == 0;
-        self.peers.update(node, |facts| {
-            facts.last = Some((last, applied));
-            facts.lacks_room = lacks_room;
-            facts.clock_ahead_millis = Some(ahead_millis(wall, self.consensus.member().clock().wall()));
-        });
-        self.consensus.report(node, MemberFacts { lacks_room, wall });
+    async fn sign(self: Rc<Self>, node: NodeId, link: Link, own: OwnFacts) {
+        self.signs.send(node, &link, own, self.options.detector.suspect_after).await;
+    }
+
+    /// Returns true if a node has a new description, or does not tell when it has one. `since` is the time since it was asked
+    /// the last time.
+    fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
+        self.peers.update(node, |facts| match facts.about_told {
+            Some(told) => facts.about_known != Some(told) && since >= DESCRIBE_EVERY,
+            None => since >= DESCRIBE_EVERY.max(4 * interval),
+        })
     }
 
     async fn describe(self: Rc<Self>, node: NodeId, link: Link) {
         let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+        // The description can change while it is on its way; then it is asked for again.
+        let told = self.peers.update(node, |facts| facts.about_told);
         if let Ok(about) = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await {
-            self.peers.update(node, |facts| facts.about = about);
+            self.peers.update(node, |facts| (facts.about, facts.about_known) = (about, told));
         }
     }
 
@@ -350,23 +348,32 @@ impl Tasks {
     }
 
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving.
+    /// stops serving. A node whose last hash was equal is not asked again until this node has a new one.
     async fn compare_states(self: Rc<Self>) {
+        let mut equal_at: BTreeMap<NodeId, Index> = BTreeMap::new();
         loop {
             sleep(self.options.compare_every).await;
             if self.db.stopped_serving().is_some() {
                 return;
             }
             let own: BTreeMap<Index, u64> = self.data.marks().collect();
+            let Some((&newest, &newest_hash)) = own.last_key_value() else { continue };
             let others = self.others();
             let members = others.len() + 1;
+            equal_at.retain(|node, _| others.contains_key(node));
             let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
             for (node, info) in others {
+                if equal_at.get(&node) == Some(&newest) {
+                    continue;
+                }
                 let link = self.network.peer(node, &info.address).control;
                 let deadline = tokio::time::Instant::now() + ASK_LIMIT;
                 let Ok(marks) = link.call::<_, MarkList, Vec<(Index, u64)>>(&AskMarks {}, deadline).await else {
                     continue;
                 };
+                if marks.contains(&(newest, newest_hash)) {
+                    equal_at.insert(node, newest);
+                }
                 for (index, hash) in marks {
                     if own.get(&index).is_some_and(|own| *own != hash) {
                         *differing.entry(index).or_default() += 1;

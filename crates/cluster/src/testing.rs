@@ -4,7 +4,7 @@ use std::{borrow::Cow, cell::RefCell, net::SocketAddr, rc::Rc};
 
 use futures_util::future::LocalBoxFuture;
 use thalweg_types::{ClusterId, NodeId};
-use thalweg_wire::peer::{Channel, PeerKind, Ping, Pong};
+use thalweg_wire::peer::{Channel, PeerKind, Ping, Pong, VERSION};
 use tokio::{net::TcpListener, sync::watch, task::spawn_local};
 
 use crate::{
@@ -20,7 +20,8 @@ pub(crate) const SERVER: NodeId = NodeId(2);
 
 pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
     let (cluster, address) = (ClusterId(9), format!("n{node}:1"));
-    Rc::new(Credentials { cluster, node, address, secret: Secret::new(&[secret; 32]), tls: None })
+    let secret = Secret::new(&[secret; 32]);
+    Rc::new(Credentials { cluster, node, address, secret, tls: None, max_version: VERSION })
 }
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;

@@ -202,16 +202,6 @@ pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
-/// Creates the reason that ends a push because its node no longer follows the leader under which the push began.
-#[must_use]
-pub(crate) fn moved() -> Failure {
-    Failure::new(
-        "moved",
-        Action::Retry,
-        "the leadership has moved to another node: push again, there or here; the records that you hold stay yours",
-    )
-}
-
 /// Creates the reason that ends a subscription which has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {

@@ -1,20 +1,15 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
-//! Owns: a push of the engine, and releasing its deliveries when the subscription ends. Does not own: credit and
-//! limits (`subscription`), and the bytes of a delivery (`deliveries`).
-//!
-//! On a member of a cluster, a push ends with `moved` when another node has become the leader, or when a delivery could
-//! not be committed for want of a leader. The receiver then requests a new push, and acks the records that it holds,
-//! which stay assigned to it until their deadline. The same applies if the receiver leaves because of the new leader,
-//! or because the node stops. If the records were returned to the group, they would be delivered again while the
-//! receiver still works on them.
+//! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return of
+//! its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
-use std::{future::pending, time::Duration};
-
-use thalweg_engine::{self as engine, GroupError, WriteError};
-use thalweg_serving::{app::App, cluster::LeaderWatch, limits::NATIVE_PAGE_BYTES};
+use thalweg_engine as engine;
+use thalweg_serving::{
+    app::App,
+    limits::NATIVE_PAGE_BYTES,
+    pushing::{PushEnd, ReturnRecords, ServedPush},
+};
 use thalweg_wire::{Kind, Release};
-use tokio::{sync::watch, time::timeout};
 
 use super::{
     deliveries::{DeliveryFrame, delivery_limits},
@@ -22,63 +17,20 @@ use super::{
     step::{StepLimits, StepResult, WhenEmpty},
 };
 
-/// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
-const LAST_DELIVERY: Duration = Duration::from_secs(1);
-
 /// A push: a subscription that delivers records to a member of a consumer group.
 #[derive(Debug)]
-pub(crate) struct PushSource {
-    push: engine::Push,
-    release: Release,
-    /// Watch on the leader and on the stop of the node; `None` on a node alone.
-    member: Option<MemberWatch>,
-}
-
-/// Watch on what makes receivers of a member of a cluster continue elsewhere.
-#[derive(Debug)]
-struct MemberWatch {
-    leader: LeaderWatch,
-    /// True once a delivery could not be committed for want of a leader.
-    lost_leader: bool,
-    stopping: watch::Receiver<bool>,
-}
-
-impl MemberWatch {
-    fn of(app: &App) -> Option<Self> {
-        let leader = LeaderWatch::new(app.cluster.as_ref()?.handle.clone());
-        Some(Self { leader, lost_leader: false, stopping: app.stopping.clone() })
-    }
-
-    /// Returns true if the receiver continues on this or another node with the records that it holds.
-    fn continues(&mut self) -> bool {
-        self.lost_leader || *self.stopping.borrow() || self.leader.has_changed()
-    }
-}
-
-/// Returns true for errors of a delivery that a change of the leader causes.
-fn is_of_leader(error: &GroupError) -> bool {
-    matches!(
-        error,
-        GroupError::Write(WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
-    )
-}
-
-impl Drop for PushSource {
-    fn drop(&mut self) {
-        let continues = self.member.as_mut().is_some_and(MemberWatch::continues);
-        if self.release == Release::AtOnce && !continues {
-            // If the release can't be queued, the deliveries expire on their own deadline.
-            let _ = self.push.return_records("the subscription of the receiver ended");
-        }
-    }
-}
+pub(crate) struct PushSource(ServedPush);
 
 impl PushSource {
     /// Creates the subscription from a push that the engine has begun. With `release`, records that are unsettled at
     /// its end are returned to the group immediately, unless the receiver continues on another node.
     #[must_use]
     pub(crate) fn new(app: &App, push: engine::Push, release: Release) -> Self {
-        Self { push, release, member: MemberWatch::of(app) }
+        let returns = match release {
+            Release::AtOnce => ReturnRecords::AtEnd,
+            Release::AtDeadline => ReturnRecords::AtDeadline,
+        };
+        Self(ServedPush::new(app, push, returns))
     }
 
     /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of
@@ -90,36 +42,21 @@ impl PushSource {
         }
         let (most_bytes, most_records) = delivery_limits(wanted.max_frame_bytes);
         let (credit_records, credit_bytes) = wanted.credit;
-        self.push.limit_delivery(wanted.max_messages.min(credit_records).min(most_records.into()));
-        self.push.limit_delivery_bytes(credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
-        let moved = async {
-            match &mut self.member {
-                Some(member) => member.leader.change().await,
-                None => pending().await,
-            }
-        };
+        let max_records = wanted.max_messages.min(credit_records).min(most_records.into());
+        self.0.limit_delivery(max_records, credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
         let delivery = tokio::select! {
             biased;
             () = wanted.stop.notified() => return StepResult::Nothing,
-            delivery = self.push.next(tokio::time::sleep) => delivery,
-            () = moved => match timeout(LAST_DELIVERY, self.push.finish_delivery()).await {
-                Ok(Ok(None)) | Err(_) => return StepResult::Ended(failure::moved()),
-                Ok(last) => last,
-            },
+            delivery = self.0.next() => delivery,
         };
         match delivery {
-            Err(error) => match &mut self.member {
-                Some(member) if is_of_leader(&error) => {
-                    member.lost_leader = true;
-                    StepResult::Ended(failure::moved())
-                }
-                _ => StepResult::Ended(error.into()),
-            },
-            Ok(None) => StepResult::Ended(failure::stopping()),
-            Ok(Some(delivery)) => match DeliveryFrame::of(delivery) {
+            Ok(delivery) => match DeliveryFrame::of(delivery) {
                 Ok(delivered) => found(delivered, &wanted).await,
                 Err(failure) => StepResult::Ended(failure),
             },
+            Err(PushEnd::Moved) => StepResult::Ended(PushEnd::moved().into()),
+            Err(PushEnd::Stopping) => StepResult::Ended(failure::stopping()),
+            Err(PushEnd::Failed(error)) => StepResult::Ended(error.into()),
         }
     }
 }

@@ -42,6 +42,7 @@ use crate::{
     snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
     store::LogStore,
     sync_queue::{SyncDriver, SyncQueue},
+    target::Target,
     types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
@@ -82,6 +83,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub barriers: Barriers<Rt>,
     /// Bytes of proposals whose outcome is not known.
     pub in_flight_bytes: Cell<u64>,
+    /// Node to which batches go at present.
+    pub target: Cell<Target>,
     /// Instant at which all promises to leaders that this node may have made before its restart have expired. Until
     /// then it does not vote.
     pub trusts_itself_at: InstantOf<Types<Rt>>,
@@ -158,6 +161,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             bell,
             barriers: Barriers::default(),
             in_flight_bytes: Cell::new(0),
+            target: Cell::default(),
             trusts_itself_at: if may_vote { now } else { now + options.lease() },
             transferred: Cell::new(None),
             is_changing: Cell::new(false),

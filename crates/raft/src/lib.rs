@@ -43,6 +43,7 @@ mod store;
 mod sync_queue;
 mod sync_thread;
 mod tail;
+mod target;
 mod ticks;
 mod types;
 mod weighing;

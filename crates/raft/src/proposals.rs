@@ -16,18 +16,30 @@
 //! | forward to leader | nothing was written: the batch is forwarded, or `not_leader`, `no_leader` |
 //! | entry discarded | `outcome_unknown`: another leader may still commit it |
 //! | nothing until the deadline, or stopped | `outcome_unknown` |
+//! | nothing for [`LAST_ANSWER`] after another node has become the leader | `outcome_unknown` |
+//!
+//! A batch that was forwarded to a node which refuses it unwritten, because it does not lead, goes to the leader that this node
+//! or the other one knows by then, and so on up to [`MAX_FORWARDS`] times, unless later batches would overtake it (`target`).
 //!
 //! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
-use std::time::Duration;
+use std::{
+    future::{Future, pending},
+    pin::pin,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use openraft::{
     async_runtime::{AsyncRuntime, WatchReceiver},
     errors::{ClientWriteError, ForwardToLeader},
     impls::ProgressResponder,
     raft::ClientWriteResult,
-    type_config::{TypeConfigExt, alias::OneshotReceiverOf},
+    type_config::{
+        TypeConfigExt,
+        alias::{InstantOf, OneshotReceiverOf},
+    },
 };
 use thalweg_log::Purpose;
 use thalweg_replica::{Batch, Leadership, NodeInfo, ProposeError};
@@ -36,8 +48,15 @@ use thalweg_types::{Index, NodeId};
 use crate::{
     applied::deadline,
     consensus::Consensus,
+    target::Run,
     types::{Commands, Response, Types, detach},
 };
+
+/// Longest time for which a proposer waits for a leader that another node has replaced. The entry can be on a majority already;
+/// then the former leader learns from its successor that it is committed.
+const LAST_ANSWER: Duration = Duration::from_millis(500);
+/// Maximum number of nodes to which a batch is forwarded, one after the other.
+const MAX_FORWARDS: u32 = 3;
 
 type Decided<Rt> = OneshotReceiverOf<Types<Rt>, ClientWriteResult<Types<Rt>>>;
 
@@ -99,15 +118,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             return Err(member.leadership().refusal());
         }
         let mut decided = self.write(payload).await?;
-        match Types::<Rt>::timeout_at(gives_up, &mut decided).await {
+        match self.answer_of(member.node(), gives_up, &mut decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
                 Ok(Index(written.log_id.index))
             }
             Ok(Err(_)) => Err(self.propose_stopped()),
-            Err(_) => {
+            Err(unknown) => {
                 detach::<Rt>(await_decision(decided, in_flight));
-                Err(out_of_time())
+                Err(unknown)
             }
         }
     }
@@ -118,9 +137,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let mut metrics = self.0.raft.data_metrics();
         while self.0.member.leads() && metrics.borrow_watched().last_quorum_acked.is_none() {
             // The leadership can end without a change of these metrics.
-            match Types::<Rt>::timeout(self.0.options.heartbeat, metrics.changed()).await {
-                Ok(Err(_)) => return,
-                Ok(Ok(())) | Err(_) => {}
+            if let Ok(Err(_)) = Types::<Rt>::timeout(self.0.options.heartbeat, metrics.changed()).await {
+                return;
             }
         }
     }
@@ -131,10 +149,23 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     async fn submit(&self, leadership: Leadership, batch: Batch) {
         match leadership {
-            Leadership::Leader { .. } => self.propose(batch).await,
-            Leadership::Follower { leader: Some(leader), .. } => self.forward(leader, batch),
+            Leadership::Leader { .. } => {
+                self.new_run(self.0.member.node());
+                self.propose(batch).await;
+            }
+            Leadership::Follower { leader: Some(leader), .. } => {
+                let run = self.new_run(leader.0);
+                self.forward(leader, batch, (run, 1));
+            }
             Leadership::Follower { leader: None, .. } => batch.fail(&ProposeError::NoLeader),
         }
+    }
+
+    /// Notes a new batch for a node, and returns its run.
+    fn new_run(&self, node: NodeId) -> Run {
+        let (run, target) = self.0.target.get().send(node);
+        self.0.target.set(target);
+        run
     }
 
     /// Hands an entry to openraft, in the order of the calls.
@@ -159,47 +190,123 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Answers a batch once openraft has decided, or at its deadline.
     async fn answer(self, batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>) {
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
-        match Types::<Rt>::timeout_at(gives_up, &mut decided).await {
+        match self.answer_of(self.0.member.node(), gives_up, &mut decided).await {
             Ok(Ok(Ok(written))) => {
                 let Response { outcomes, steps } = written.data;
                 batch.complete(outcomes, Some(steps));
             }
             Ok(Ok(Err(error))) => match (leader_of(&error), &self.0.forwarder) {
-                (Some(leader), Some(_)) if leader.0 != self.0.member.node() => self.forward(leader, batch),
+                (Some(leader), Some(_)) if leader.0 != self.0.member.node() => {
+                    let run = self.new_run(leader.0);
+                    self.forward(leader, batch, (run, 1));
+                }
                 _ => batch.fail(&self.refusal_of(error)),
             },
             Ok(Err(_)) => batch.fail(&self.propose_stopped()),
-            Err(_) => {
-                batch.fail(&out_of_time());
+            Err(unknown) => {
+                batch.fail(&unknown);
                 await_decision(decided, in_flight).await;
             }
         }
     }
 
-    /// Passes a batch to the leader, if this node can.
-    fn forward(&self, leader: (NodeId, NodeInfo), batch: Batch) {
+    /// Waits for the answer of a leader until `gives_up`, and only for a short time once another node leads.
+    async fn answer_of<T>(
+        &self,
+        leader: NodeId,
+        gives_up: InstantOf<Types<Rt>>,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, ProposeError> {
+        let (mut answer, replaced) = (pin!(answer), pin!(self.replaced(leader)));
+        let first = Types::<Rt>::timeout_at(gives_up, select(answer.as_mut(), replaced)).await;
+        let first = first.map(|first| match first {
+            Either::Left((answer, _)) => Some(answer),
+            Either::Right(_) => None,
+        });
+        match first {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => {
+                let until = gives_up.min(deadline::<Rt>(LAST_ANSWER));
+                Types::<Rt>::timeout_at(until, answer).await.map_err(|_| leader_replaced())
+            }
+            Err(_) => Err(out_of_time()),
+        }
+    }
+
+    /// Waits until this node learns that another node than `leader` has become the leader.
+    async fn replaced(&self, leader: NodeId) {
+        let mut metrics = self.0.raft.server_metrics();
+        let begun_in = metrics.borrow_watched().vote.leader_id.term;
+        loop {
+            let is_replaced = {
+                let seen = metrics.borrow_watched();
+                let is_other = seen.current_leader.is_some_and(|now| now != leader.0);
+                is_other && seen.vote.leader_id.term > begun_in
+            };
+            if is_replaced {
+                return;
+            }
+            if metrics.changed().await.is_err() {
+                // Consensus has ended, and the answer or the deadline ends the wait.
+                pending::<()>().await;
+            }
+        }
+    }
+
+    /// Passes a batch on that node `tried` has refused unwritten, if another leader is known and no later batch would overtake
+    /// it. `forwards` is the number of nodes that the batch was forwarded to.
+    async fn submit_again(&self, tried: NodeId, batch: Batch, (run, forwards): (Run, u32), refusal: &ProposeError) {
+        let named = match refusal {
+            ProposeError::NotLeader { leader } => leader.clone(),
+            ProposeError::NoLeader => None,
+            _ => return batch.fail(refusal),
+        };
+        let here = self.0.member.node();
+        let known = match self.0.member.leadership() {
+            Leadership::Leader { .. } => Some((here, NodeInfo::default())),
+            Leadership::Follower { leader, .. } => leader.filter(|(node, _)| *node != tried),
+        };
+        let named = named.filter(|(node, _)| *node != here).map(|(node, address)| (node, NodeInfo::at(address)));
+        let next = known.or(named).filter(|(node, _)| *node != tried && forwards < MAX_FORWARDS);
+        let sent = next.and_then(|next| Some((self.0.target.get().send_again(run, next.0)?, next)));
+        let Some(((run, target), next)) = sent else { return batch.fail(refusal) };
+        self.0.target.set(target);
+        if next.0 == here {
+            self.propose(batch).await;
+        } else {
+            self.forward(next, batch, (run, forwards + 1));
+        }
+    }
+
+    /// Passes a batch of a run to the leader, if this node can. `forwards` counts the nodes to which the batch is forwarded, with
+    /// this one.
+    fn forward(&self, leader: (NodeId, NodeInfo), batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });
         };
         let in_flight = InFlight::new(self, batch.payload().len());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
         let within = self.0.member.time_left(&batch);
+        let tried = leader.0;
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
         // The entry can be applied here before the leader's answer arrives.
         let outcomes = self.0.applied.keep_outcomes();
         let consensus = self.clone();
         detach::<Rt>(async move {
-            let _in_flight = in_flight;
-            match Types::<Rt>::timeout_at(gives_up, forwarded).await {
+            match consensus.answer_of(tried, gives_up, forwarded).await {
                 // Answering after the entry is applied also lets the proposer read its own write on this node.
                 Ok(Ok(index)) if consensus.0.applied.reached(index, gives_up).await => match outcomes.take(index) {
                     Some(Response { outcomes, steps }) => batch.complete(outcomes, Some(steps)),
                     None => batch.fail(&outcomes_missing()),
                 },
                 Ok(Ok(_)) => batch.fail(&not_applied_in_time()),
-                Ok(Err(error)) => batch.fail(&error),
-                Err(_) => batch.fail(&out_of_time()),
+                Ok(Err(refusal)) => {
+                    drop(outcomes);
+                    consensus.submit_again(tried, batch, (run, forwards), &refusal).await;
+                }
+                Err(unknown) => batch.fail(&unknown),
             }
+            drop(in_flight);
         });
     }
 
@@ -234,6 +341,11 @@ fn outcomes_missing() -> ProposeError {
 
 fn out_of_time() -> ProposeError {
     ProposeError::OutcomeUnknown { reason: "no majority had the command in time".to_owned() }
+}
+
+fn leader_replaced() -> ProposeError {
+    let reason = "another node has become the leader before a majority had the command".to_owned();
+    ProposeError::OutcomeUnknown { reason }
 }
 
 /// Returns the leader that an error names, if the proposal was not written.

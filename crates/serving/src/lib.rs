@@ -4,7 +4,7 @@
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`readers`],
 //! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
-//! [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
+//! [`pushing`], pushes of consumer groups; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
@@ -25,6 +25,7 @@ pub mod held_log;
 pub mod limits;
 pub mod metrics;
 pub mod pace;
+pub mod pushing;
 pub mod readers;
 pub mod served_socket;
 pub mod sole_client;

@@ -5,6 +5,8 @@ use std::{
     cell::Cell,
 };
 
+use thalweg_wire::peer::VERSION;
+
 use super::*;
 
 /// Bound that `docs/formats/peer.md` states.
@@ -73,6 +75,7 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
         address,
         secret: secret.clone(),
         tls: tls.clone(),
+        max_version: VERSION,
     };
     let own = node(2, 9, &secret, "n2:1".to_owned());
     let hello = |credentials: &Credentials| sealed_hello(credentials, Channel::Control).unwrap();
@@ -158,6 +161,7 @@ fn mutated_handshakes_are_rejected_within_the_bound() {
         address: format!("n{node}:1"),
         secret: secret.clone(),
         tls,
+        max_version: VERSION,
     };
     let tls = Some(PeerTls::without_authority().unwrap());
     let (mut mutated, mut whole) = (0, 0);

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, time::SystemTime};
 
 use tempfile::TempDir;
 use thalweg_transport::{Authority, CertificateFiles, Existing, PeerTlsError, PeerTlsFiles, Validity};
+use thalweg_wire::peer::VERSION;
 use tokio::io::{AsyncReadExt, DuplexStream, copy_bidirectional, duplex};
 
 use super::*;
@@ -46,7 +47,14 @@ impl Certificates {
 /// Credentials of a node of cluster 9, whose host has the name `n` and its number.
 fn node(node: u64, secret: u8, tls: Option<PeerTls>) -> Credentials {
     let secret = Secret::new(&[secret; 32]);
-    Credentials { cluster: ClusterId(9), node: NodeId(node), address: format!("n{node}:1"), secret, tls }
+    Credentials {
+        cluster: ClusterId(9),
+        node: NodeId(node),
+        address: format!("n{node}:1"),
+        secret,
+        tls,
+        max_version: VERSION,
+    }
 }
 
 fn without_authority() -> Option<PeerTls> {
@@ -64,7 +72,7 @@ async fn meet_over(
 ) -> Met {
     // Each side drops its connection when it has ended, as over a socket.
     tokio::join!(
-        async { dial(near, dialler, Channel::Control, Some(NodeId(2)), "n2").await.map(|(node, _)| node) },
+        async { dial(near, dialler, Channel::Control, Some(NodeId(2)), "n2").await.map(|(met, _)| met.node) },
         async { accept(far, acceptor, |_| Ok(names)).await.map(|(peer, _)| peer) },
     )
 }

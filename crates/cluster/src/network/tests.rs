@@ -71,6 +71,32 @@ fn heartbeats_travel_beside_entries() {
     });
 }
 
+#[test]
+fn a_heartbeat_of_an_idle_leader_is_short_and_others_are_appends() {
+    run(async {
+        let server = Server::start(|_, request| {
+            let reply = Appended { result: AppendResult::Success, last: None, vote: None };
+            ready(encoded(&reply, request.id).unwrap()).boxed_local()
+        })
+        .await;
+        let mut network = network(&server);
+        network.links.control.connection(Instant::now() + CHUNK_LIMIT).await.unwrap();
+        let idle = AppendEntriesRequest { leader_commit: Some(id(4)), ..request(5, None) };
+        let behind = AppendEntriesRequest { leader_commit: Some(id(3)), ..request(5, None) };
+        assert_eq!(results(&mut network, vec![idle.clone()]).await, [Some(4)]);
+        assert_eq!(results(&mut network, vec![behind]).await, [Some(4)]);
+        let kinds: Vec<_> = server.service.seen.borrow().iter().map(|(_, kind)| *kind).collect();
+        assert_eq!(kinds, [PeerKind::Heartbeat, PeerKind::Append]);
+        assert_eq!(heartbeat(&idle, NodeId(2), 7), None, "the vote of another node");
+        let sent = heartbeat(&idle, NodeId(1), 7).unwrap();
+        let back = crate::convert::heartbeat_request(&sent, NodeId(1));
+        assert_eq!(
+            (back.vote, back.prev_log_id, back.leader_commit),
+            (idle.vote, idle.prev_log_id, idle.leader_commit)
+        );
+    });
+}
+
 /// A follower that replies to no append before `open` is true, then to the last one first.
 async fn withholding(open: watch::Receiver<bool>) -> Server {
     let number = Rc::new(Cell::new(0_u32));

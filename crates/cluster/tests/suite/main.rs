@@ -3,4 +3,5 @@
 mod cluster;
 mod nodes;
 mod rooms;
+mod signs;
 mod subjects;

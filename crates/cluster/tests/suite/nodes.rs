@@ -34,7 +34,7 @@ fn put_through(keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Ack {
 }
 
 /// Writes until a write is acknowledged, as a client does that repeats a write which may happen twice.
-fn put_again(cluster: &TestCluster, at: usize, key: &[u8], value: &[u8]) {
+pub fn put_again(cluster: &TestCluster, at: usize, key: &[u8], value: &[u8]) {
     let deadline = soon();
     loop {
         let put = cluster.nodes[at].db.keyspace("k").map_err(|error| error.to_string());

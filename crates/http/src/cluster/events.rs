@@ -2,13 +2,14 @@
 //!
 //! As server-sent events, each event has its sequence number as `id`, so a client that reconnects with `Last-Event-ID`
 //! gets the events that it missed, as far as the node keeps them. As NDJSON, each event is a line. A client that missed
-//! events is told their number with `gap`. The numbers are those of one node since its start; a client that connects to
-//! another node gets that node's events.
+//! events is told their number with `gap`. The numbers are those of one run of one node. A reply begins with its position,
+//! which names the run; a client that states both gets the events after it. If the node that answers does not know the
+//! position, because it is another one or has restarted, the reply says so and begins with all events that the node keeps.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use thalweg_serving::{
     app::App,
     cluster::{ClusterEvent, ClusterHandle, Event, Missed},
@@ -29,7 +30,9 @@ use crate::{
 /// Handles `GET /v1/cluster/events`: streams the events of the cluster.
 #[utoipa::path(
     get, path = "/v1/cluster/events", params(EventsQuery, LastEvent),
-    responses((status = 200, description = "One event each. `gap` is a number of events that are not kept any more.",
+    responses((status = 200,
+            description = "First the position (`after`, `run`; `unknown` if the node does not know the one in the request), \
+                           then one event each. `gap` is a number of events that are not kept any more.",
             content((String = EVENTS), (EventShown = NDJSON))))
 )]
 pub(crate) fn events(app: &Arc<App>, call: &Call) -> Answer {
@@ -37,10 +40,13 @@ pub(crate) fn events(app: &Arc<App>, call: &Call) -> Answer {
     let query = EventsQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "events")?;
     let after = resumed(call, "a sequence number")?.map(|next| next - 1);
-    let after = after.or(query.after).unwrap_or_else(|| handle.events().last());
+    let events = handle.events();
+    let wanted = after.or(query.after).unwrap_or_else(|| events.last());
+    let is_unknown = !events.knows(query.run, wanted);
+    let after = if is_unknown { 0 } else { wanted };
     let follower = Follower::admit(app, call)?;
     let left = query.limit.unwrap_or(u64::MAX);
-    let following = EventStream { follower, handle: Arc::clone(handle), format, after, left };
+    let following = EventStream { follower, handle: Arc::clone(handle), format, after, is_unknown, left };
     Ok(format.reply(following.follower.bulk(), following, step))
 }
 
@@ -50,6 +56,8 @@ struct EventStream {
     format: Format,
     /// Sequence number of the last event that was sent.
     after: u64,
+    /// True if the node does not know the position that the client has asked for.
+    is_unknown: bool,
     /// Number of events that the reply may still have.
     left: u64,
 }
@@ -58,7 +66,7 @@ fn step(following: EventStream) -> Running<EventStream> {
     Box::pin(async move {
         let mut following = following;
         if following.follower.is_new() {
-            let greeting = following.keepalive();
+            let greeting = following.greeting();
             return Ok((vec![greeting], Some(following)));
         }
         loop {
@@ -113,10 +121,26 @@ impl EventStream {
         Some(out.into())
     }
 
+    /// Position in this node's events.
+    fn position(&self) -> Value {
+        json!({ "after": self.after, "run": self.handle.events().run() })
+    }
+
+    fn greeting(&self) -> Bytes {
+        let mut position = self.position();
+        if self.is_unknown {
+            position["unknown"] = json!(true);
+        }
+        match self.format {
+            Format::Events => format!("id: {}\nevent: position\ndata: {position}\n\n", self.after).into(),
+            Format::Lines => format!("{position}\n").into(),
+        }
+    }
+
     fn keepalive(&self) -> Bytes {
         match self.format {
             Format::Events => Bytes::from_static(b": following\n\n"),
-            Format::Lines => format!("{{\"after\":{}}}\n", self.after).into(),
+            Format::Lines => format!("{}\n", self.position()).into(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! returns it, with the attempt that settles it. As NDJSON, each record is a line. The receiver sends acks as separate
 //! requests, which restore its credit. During silence, comments or lines state what the push waits for. The push ends
 //! when the server stops or `limit` records were sent. If an error ends the push, a last event or line states the
-//! reason.
+//! reason; on a member of a cluster it is `moved` after the leadership has moved.
 //!
 //! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
 //! immediately, which suits a receiver that settles only while it is connected.
@@ -15,8 +15,12 @@
 use std::{io, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
-use thalweg_engine::{Credit, Delivery, Push, PushRequest, PushWaits, ReadError};
-use thalweg_serving::{app::App, limits::PUSH_PAGE_BYTES};
+use thalweg_engine::{Credit, Delivery, PushRequest, PushWaits, ReadError};
+use thalweg_serving::{
+    app::App,
+    limits::PUSH_PAGE_BYTES,
+    pushing::{PushEnd, ReturnRecords, ServedPush},
+};
 use thalweg_types::command::groups::check_member;
 
 use super::{find_named, names};
@@ -36,7 +40,8 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/streams/{stream}/groups/{group}/push", params(GroupPath, PushQuery, Level),
     responses((status = 200,
-            description = "One Delivered per event or line, within the credit, as `Accept` requests.",
+            description = "One Delivered per event or line, within the credit, as `Accept` requests. The error `moved` \
+                           ends it when the leadership has moved: push again and keep the records that you hold.",
             content((String = EVENTS), (Delivered = NDJSON))))
 )]
 pub(crate) async fn push(app: &Arc<App>, call: &Call) -> Answer {
@@ -54,33 +59,18 @@ pub(crate) async fn push(app: &Arc<App>, call: &Call) -> Answer {
     check_member(&request.member)?;
     request.credit.records = query.credit_records.unwrap_or(request.credit.records);
     request.credit.bytes = query.credit_bytes.unwrap_or(request.credit.bytes);
-    let pushing = PushStream {
-        follower,
-        push: app.db.push(&group, request, level)?,
-        format,
-        left: query.limit.unwrap_or(u64::MAX),
-        release: query.release,
-    };
+    let returns = if query.release { ReturnRecords::AtEnd } else { ReturnRecords::AtDeadline };
+    let push = ServedPush::new(app, app.db.push(&group, request, level)?, returns);
+    let pushing = PushStream { follower, push, format, left: query.limit.unwrap_or(u64::MAX) };
     Ok(format.reply(pushing.follower.bulk(), pushing, step))
 }
 
 struct PushStream {
     follower: Follower,
-    push: Push,
+    push: ServedPush,
     format: Format,
     /// Number of records that the push may still send before it reaches its `limit`.
     left: u64,
-    /// True if the server nacks the records that the member still holds when the connection ends.
-    release: bool,
-}
-
-impl Drop for PushStream {
-    fn drop(&mut self) {
-        if self.release {
-            // If the nack can't be queued, the records lapse at their deadlines.
-            let _ = self.push.return_records("the connection of its receiver ended");
-        }
-    }
 }
 
 fn step(pushing: PushStream) -> Running<PushStream> {
@@ -93,9 +83,9 @@ fn step(pushing: PushStream) -> Running<PushStream> {
         if pushing.follower.is_over() || pushing.left == 0 {
             return Ok((Vec::new(), None));
         }
-        pushing.push.limit_delivery(pushing.left);
-        match pushing.follower.wait(pushing.push.next(tokio::time::sleep)).await {
-            WakeReason::Ready(Ok(Some(delivery))) => {
+        pushing.push.limit_delivery(pushing.left, PUSH_PAGE_BYTES);
+        match pushing.follower.wait(pushing.push.next()).await {
+            WakeReason::Ready(Ok(delivery)) => {
                 let shown = pushing.show(&delivery).map_err(|error| io::Error::other(error.to_string()))?;
                 drop(delivery);
                 // If the server stops in the meantime, the ack deadline of the records passes.
@@ -104,8 +94,9 @@ fn step(pushing: PushStream) -> Running<PushStream> {
                     None => Ok((Vec::new(), None)),
                 }
             }
-            WakeReason::Ready(Ok(None)) | WakeReason::Stopping => Ok((Vec::new(), None)),
-            WakeReason::Ready(Err(error)) => Ok((vec![pushing.format.error(&error.into())], None)),
+            WakeReason::Ready(Err(PushEnd::Stopping)) | WakeReason::Stopping => Ok((Vec::new(), None)),
+            WakeReason::Ready(Err(PushEnd::Moved)) => Ok((vec![pushing.format.error(&PushEnd::moved())], None)),
+            WakeReason::Ready(Err(PushEnd::Failed(error))) => Ok((vec![pushing.format.error(&error.into())], None)),
             WakeReason::Silence => {
                 let said = pushing.keepalive_line();
                 Ok((vec![said], Some(pushing)))

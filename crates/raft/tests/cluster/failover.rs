@@ -40,6 +40,51 @@ fn proposals_in_flight_end_typed_when_the_leader_is_isolated() {
 }
 
 #[test]
+fn a_forwarded_write_ends_soon_after_its_leader_was_replaced() {
+    run(async {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        let cluster = Cluster::impatient(3, DEADLINE).await;
+        let (old, follower) = (cluster.leader().await, cluster.follower().await);
+        // The leader gets the command, and nobody gets its entry. Then the others lose it.
+        for other in cluster.nodes().iter().filter(|node| node.id != old.id) {
+            cluster.network.cut(old.id, other.id);
+        }
+        let forwarding = follower.clone();
+        let forwarded = tokio::task::spawn_local(async move { forwarding.propose(put("k", b"v")).await });
+        cluster.wait("the command", || (old.consensus.status().in_flight_bytes > 0).then_some(())).await;
+        cluster.network.isolate(old.id);
+        cluster.leader_except(&[old.id]).await;
+        let begun = std::time::Instant::now();
+        let outcome = forwarded.await.unwrap();
+        assert!(matches!(outcome, Err(ProposeError::OutcomeUnknown { .. })), "{outcome:?}");
+        assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
+        // The former leader has nothing in flight, either.
+        cluster.network.heal();
+        cluster.write_except(&[old.id], &put("k", b"w")).await;
+        cluster.wait("nothing in flight", || (old.consensus.status().in_flight_bytes == 0).then_some(())).await;
+        assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn a_write_that_its_former_leader_refuses_goes_to_the_next_one() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let (old, follower) = (cluster.leader().await, cluster.follower().await);
+        let next = cluster.nodes().into_iter().find(|node| ![old.id, follower.id].contains(&node.id)).unwrap();
+        // The follower does not learn that the leadership moves.
+        cluster.network.cut(next.id, follower.id);
+        old.consensus.transfer(Some(thalweg_types::NodeId(next.id))).await.unwrap();
+        let forwarding = follower.clone();
+        let forwarded = tokio::task::spawn_local(async move { forwarding.propose(put("k", b"v")).await });
+        cluster.wait("the write on the next leader", || next.get("k")).await;
+        cluster.network.heal();
+        let written = forwarded.await.unwrap().unwrap();
+        assert!(matches!(written.outcome, Some(Outcome::Committed { .. })), "{written:?}");
+    });
+}
+
+#[test]
 fn the_cluster_goes_on_after_each_leader_is_lost() {
     run(async {
         let cluster = Cluster::founded(3).await;

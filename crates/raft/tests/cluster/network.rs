@@ -59,6 +59,11 @@ impl Network {
         }
     }
 
+    /// Cuts the link on which one node calls another, which also carries the answers.
+    pub fn cut(&self, from: u64, to: u64) {
+        self.0.borrow_mut().cuts.insert((from, to));
+    }
+
     pub fn heal(&self) {
         self.0.borrow_mut().cuts.clear();
     }

@@ -341,7 +341,9 @@ async fn events_are_streamed_and_resumed() {
     let mut client = member.node.connect().await;
     client.send("GET", "/v1/cluster/events", &[], b"").await;
     client.head().await.is(200);
-    assert_eq!(event(&mut client).await, ": following\n\n");
+    let run = member.cluster.run();
+    let position = event(&mut client).await;
+    assert_eq!(position, format!("id: 0\nevent: position\ndata: {{\"after\":0,\"run\":{run}}}\n\n"));
     member.post("promote", &json!({ "node": "n3" })).await.is(200);
     let promoted = event(&mut client).await;
     holds(&promoted, "id: 1\nevent: promoted\n");
@@ -353,6 +355,16 @@ async fn events_are_streamed_and_resumed() {
     assert_eq!((resumed[1]["sequence"].as_u64(), resumed[1]["term"].as_u64()), (Some(2), Some(6)), "{resumed:?}");
     let all = member.node.call("GET", "/v1/cluster/events?after=0&limit=2", &lines[..1], b"").await.is(200).lines();
     assert_eq!(all.len(), 3);
+    let path = format!("/v1/cluster/events?after=1&run={run}&limit=1");
+    let resumed = member.node.call("GET", &path, &lines[..1], b"").await.is(200).lines();
+    assert_eq!((&resumed[0], &resumed[1]["sequence"]), (&json!({ "after": 1, "run": run }), &json!(2)));
+    // Positions of another run, and ones that this run has not reached.
+    for path in [format!("after=1&run={}", run ^ 1), "after=7".to_owned()] {
+        let path = format!("/v1/cluster/events?{path}&limit=2");
+        let all = member.node.call("GET", &path, &lines[..1], b"").await.is(200).lines();
+        assert_eq!(all[0], json!({ "after": 0, "run": run, "unknown": true }));
+        assert_eq!((all.len(), &all[1]["sequence"]), (3, &json!(1)));
+    }
     for sequence in 3..2000 {
         member.cluster.push(sequence, Event::Suspect(NodeId(2)));
     }

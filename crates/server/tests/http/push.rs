@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use thalweg_server::{Config, config::Span};
+use thalweg_server::{Config, cluster::Event, config::Span};
+use thalweg_types::{NodeId, Term};
 
 use crate::support::{
     Client, Node,
+    cluster::FakeCluster,
     jobs::{GROUP, append, fetch, offsets},
 };
 
@@ -175,5 +177,39 @@ async fn events_carry_what_settles_them() {
     assert!(data["deadline_micros"].as_u64().unwrap() > data["time_micros"].as_u64().unwrap());
     assert_eq!(ack(&node, data["attempt"].as_u64().unwrap(), json!([])).await["settled"], json!(1));
     assert_eq!(node.get(GROUP).await.is(200).json()["members"][0]["name"], json!("sse"));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
+    let (cluster, handle, _) = FakeCluster::new();
+    let node = Node::in_cluster(handle, quick).await;
+    node.put_json(GROUP, &json!({})).await.is(201);
+    append(&node, 2).await;
+    let query = "member=m&credit_records=1&release=true";
+    let mut push = Lines::open(&node, query).await;
+    let first = push.record().await;
+    // The same leader in a later term, and a time without a leader, end nothing.
+    let leads = |leader: Option<u64>| Event::Leader { leader: leader.map(NodeId), term: Term(6) };
+    cluster.push(1, leads(None));
+    cluster.push(1, leads(Some(1)));
+    push.waits_for("credit").await;
+    cluster.change(|report| (report.leader, report.term) = (Some(NodeId(2)), Term(6)));
+    cluster.push(1, leads(Some(2)));
+    let mut last = Value::Null;
+    while let Some(line) = push.next().await {
+        last = line;
+    }
+    assert_eq!((&last["error"]["code"], &last["error"]["retry"]), (&json!("moved"), &json!("retry")), "{last}");
+    // The member pushes again under the new leader. Its record is not delivered again, and its ack counts.
+    let mut push = Lines::open(&node, query).await;
+    let second = push.record().await;
+    assert_eq!((first.0, second.0), (0, 1));
+    for (offset, attempt) in [first, second] {
+        assert_eq!(ack(&node, attempt, json!([[offset, offset]])).await["settled"], json!(1));
+    }
+    let info = node.get(GROUP).await.is(200).json();
+    assert_eq!((&info["redelivered"], &info["acked"]), (&json!(0), &json!(2)), "{info}");
+    drop(push);
     node.stop().await;
 }

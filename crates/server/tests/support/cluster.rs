@@ -108,6 +108,11 @@ impl FakeCluster {
         self.events.push(unix_micros, event);
     }
 
+    /// Number of the run to which the events belong.
+    pub fn run(&self) -> u64 {
+        self.events.run()
+    }
+
     /// Broker of the server.
     pub fn broker(&self) -> &Broker {
         self.broker.get().expect("the server has passed it on")

@@ -2,10 +2,11 @@
 //!
 //! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection.
 //! Invariants: sequence numbers rise by one. An event is never changed. A follower that falls behind by more than the
-//! queue holds learns how many events it missed.
+//! queue holds learns how many events it missed. Sequence numbers belong to one run of one node, which has a random number.
 
 use std::{
     collections::VecDeque,
+    hash::{BuildHasher, Hasher, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,6 +15,8 @@ use tokio::sync::watch;
 
 /// Number of events that are kept for followers that connect again.
 const MAX_EVENTS: usize = 1024;
+/// Largest number of a run: JSON readers that use floating point keep such numbers exactly.
+const MAX_RUN: u64 = (1 << 53) - 1;
 
 /// A change in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,13 +108,15 @@ struct Kept {
 /// The log of the cluster's events on this node.
 #[derive(Debug)]
 pub struct EventLog {
+    run: u64,
     kept: Mutex<Kept>,
     last: watch::Sender<u64>,
 }
 
 impl Default for EventLog {
     fn default() -> Self {
-        Self { kept: Mutex::default(), last: watch::Sender::new(0) }
+        let run = RandomState::new().build_hasher().finish() & MAX_RUN;
+        Self { run, kept: Mutex::default(), last: watch::Sender::new(0) }
     }
 }
 
@@ -129,6 +134,19 @@ impl EventLog {
             sequence
         };
         self.last.send_replace(sequence);
+    }
+
+    /// Number of this run of the node, below 2^53.
+    #[must_use]
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Returns true if this log has, or had, an event with this sequence number, or if the number is 0. A follower that does
+    /// not state the number of the run may have the number of an event of another log.
+    #[must_use]
+    pub fn knows(&self, run: Option<u64>, sequence: u64) -> bool {
+        run.is_none_or(|run| run == self.run) && sequence <= self.last()
     }
 
     /// Returns the sequence number of the last event; 0 if there was none.
@@ -177,5 +195,15 @@ mod tests {
         let last = log.last();
         assert_eq!(log.after(last), (Missed(0), Vec::new()));
         assert_eq!(log.after(last + 7), (Missed(0), Vec::new()), "of a node that has restarted since");
+    }
+
+    #[test]
+    fn positions_of_another_run_are_not_known() {
+        let (log, other) = (EventLog::default(), EventLog::default());
+        [&log, &other].into_iter().for_each(|log| log.push(1, Event::Joined(NodeId(1))));
+        assert_ne!(log.run(), other.run());
+        assert!(log.knows(Some(log.run()), 1) && log.knows(None, 1) && log.knows(None, 0));
+        assert!(!log.knows(Some(other.run()), 1) && !log.knows(Some(other.run()), 0));
+        assert!(!log.knows(Some(log.run()), 2) && !log.knows(None, 2));
     }
 }

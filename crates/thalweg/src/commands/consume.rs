@@ -185,7 +185,8 @@ impl Member<'_> {
         Ok(failed)
     }
 
-    /// Prints the records that the server pushes, and continues after restarts of the server.
+    /// Prints the records that the server pushes. Continues after restarts of the server, and after its cluster has elected
+    /// another leader.
     fn take_pushed(&self) -> Result<(), Failure> {
         let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
         while left > 0 {
@@ -283,9 +284,13 @@ impl Member<'_> {
         Ok(failed)
     }
 
+    /// Acks or nacks records. With `--follow` and `--push`, tries again while the server is not available, for example while a
+    /// cluster elects a leader: the records stay with this member until their deadline, also on another node.
     fn settle(&self, call: GroupCall, body: &Value) -> Result<(), Failure> {
-        let settled = match self.call(call, body) {
-            Err(failure) if failure.exit == Exit::Unavailable && self.args.follow => {
+        let goes_on = self.args.follow || self.args.push;
+        let patience = if goes_on { PATIENCE.min(self.deadline) } else { Duration::ZERO };
+        let settled = match retry::while_unavailable(patience, || self.call(call, body)) {
+            Err(failure) if failure.exit == Exit::Unavailable && goes_on => {
                 render::note("the server is not reachable; records without an ack are delivered again");
                 return Ok(());
             }

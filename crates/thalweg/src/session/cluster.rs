@@ -9,7 +9,7 @@ use super::{
     events::{Endless, Part},
     http::{Http, RequestBuilder, Step},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, render::note};
 
 /// Function that is called with each event of a cluster; `Break` ends the watch.
 type VisitEvents<'v> = &'v mut dyn FnMut(&Map<String, Value>) -> Step;
@@ -21,6 +21,45 @@ pub enum EventsFrom {
     Now,
     /// The watch begins with all events that the node keeps.
     Kept,
+}
+
+/// Position in the events of a node, from which a watch continues on its next connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Position {
+    /// Sequence number of the last event seen; `None` before the first reply to a watch that begins with the next event.
+    after: Option<u64>,
+    /// Number of the node's run to which the sequence number belongs, if the node states it.
+    run: Option<u64>,
+}
+
+impl Position {
+    fn path(self) -> String {
+        let parameter = |name: &str, value: Option<u64>| value.map(|value| format!("{name}={value}"));
+        let query: Vec<_> =
+            [parameter("after", self.after), parameter("run", self.run)].into_iter().flatten().collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("/v1/cluster/events{mark}{}", query.join("&"))
+    }
+
+    /// Takes a part of a reply, and passes an event of the cluster to `visit`.
+    fn take(&mut self, part: Part, visit: VisitEvents<'_>) -> Step {
+        let Part::Event(event) = part else {
+            // Nodes of earlier versions do not state their position.
+            self.after.get_or_insert(0);
+            return Ok(ControlFlow::Continue(()));
+        };
+        let number = |name: &str| event.object.get(name).and_then(Value::as_u64);
+        if event.name == "position" {
+            if event.object.get("unknown") == Some(&Value::Bool(true)) {
+                note("the node that answers has restarted, or is another one: all events that it keeps follow");
+            }
+            *self = Self { after: number("after").or(self.after), run: number("run") };
+            return Ok(ControlFlow::Continue(()));
+        }
+        let flow = visit(&event.object)?;
+        self.after = number("sequence").or(self.after);
+        Ok(flow)
+    }
 }
 
 /// Time by which the command waits longer for a reply than the server waits for the cluster.
@@ -53,21 +92,23 @@ impl Session {
         if reply.body.is_empty() { Ok(Value::Null) } else { self.http.parse(&reply.body) }
     }
 
-    /// Passes the events of the cluster to `visit` as they happen. Continues after a restart of the server.
+    /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues with the event after the
+    /// last one, or, if the node that answers does not know it, with all events that the node keeps.
     pub fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
-        // The numbers of events begin again when a server restarts, so a later connection takes all that it keeps.
-        let was_there = Cell::new(from == EventsFrom::Kept);
+        let after = (from == EventsFrom::Kept).then_some(0);
+        let position = Cell::new(Position { after, run: None });
         let endless = Endless {
-            path: &|| format!("/v1/cluster/events{}", if was_there.get() { "?after=0" } else { "" }),
-            next: &|| "retrying".to_owned(),
+            path: &|| position.get().path(),
+            next: &|| {
+                position.get().after.map_or("retrying".to_owned(), |after| format!("retrying after event {after}"))
+            },
             resumes: true,
         };
-        endless.follow(&self.http, &mut |part| match part {
-            Part::Opened => {
-                was_there.set(true);
-                Ok(ControlFlow::Continue(()))
-            }
-            Part::Event(event) => visit(&event.object),
+        endless.follow(&self.http, &mut |part| {
+            let mut next = position.get();
+            let flow = next.take(part, visit);
+            position.set(next);
+            flow
         })
     }
 
@@ -76,5 +117,53 @@ impl Session {
         let http = Http::server(address, timeout)?;
         let status = http.json(RequestBuilder::get("/v1/status"))?;
         Ok((status, http.json(RequestBuilder::get("/v1/cluster/status"))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::events::{Event, Events};
+
+    /// Takes the parts of one connection. Returns the events that were shown.
+    fn take(position: &mut Position, reply: &str) -> Vec<u64> {
+        let http = Http::server("http://127.0.0.1:1", Duration::from_secs(1)).unwrap();
+        let mut shown = Vec::new();
+        let mut visit = |part| {
+            position.take(part, &mut |event| {
+                shown.extend(event.get("sequence").and_then(Value::as_u64));
+                Ok(ControlFlow::Continue(()))
+            })
+        };
+        assert!(visit(Part::Opened).unwrap().is_continue());
+        let endless = Endless { path: &String::new, next: &String::new, resumes: true };
+        assert!(endless.visit(Events::new(reply.as_bytes()), &http, &mut visit).unwrap().is_continue());
+        shown
+    }
+
+    #[test]
+    fn a_watch_continues_after_the_last_event_that_it_has_shown() {
+        let mut position = Position::default();
+        assert_eq!(position.path(), "/v1/cluster/events");
+        let event = |sequence: u64| format!("id: {sequence}\nevent: alive\ndata: {{\"sequence\":{sequence}}}\n\n");
+        let begin = "id: 7\nevent: position\ndata: {\"after\":7,\"run\":3}\n\n";
+        assert_eq!(take(&mut position, begin), [0_u64; 0]);
+        assert_eq!(position.path(), "/v1/cluster/events?after=7&run=3", "nothing happened before the loss");
+        assert_eq!(take(&mut position, &format!("{begin}{}{}", event(8), event(9))), [8, 9]);
+        assert_eq!(position.path(), "/v1/cluster/events?after=9&run=3");
+        // The node has restarted: its numbers begin again.
+        let unknown = "event: position\ndata: {\"after\":0,\"run\":4,\"unknown\":true}\n\n";
+        assert_eq!(take(&mut position, &format!("{unknown}{}", event(1))), [1]);
+        assert_eq!(position.path(), "/v1/cluster/events?after=1&run=4");
+    }
+
+    #[test]
+    fn a_node_that_does_not_state_its_position_is_asked_for_all_events_after_the_last_one() {
+        let mut position = Position::default();
+        assert_eq!(take(&mut position, ": following\n\n"), [0_u64; 0]);
+        assert_eq!(position.path(), "/v1/cluster/events?after=0");
+        let gap = Event { id: None, name: "gap".to_owned(), object: serde_json::from_str("{\"gap\":5}").unwrap() };
+        position.take(Part::Event(gap), &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
+        assert_eq!(position.after, Some(0));
     }
 }

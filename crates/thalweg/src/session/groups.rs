@@ -36,7 +36,8 @@ pub struct PushRequest<'a> {
     pub limit: Option<u64>,
 }
 
-/// Function that gets the received records, each as JSON of the HTTP API. `Break` ends the push.
+/// Function that gets the received records, each as JSON of the HTTP API; no records for a sign of life. `Break` ends the
+/// push.
 type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
 
 impl Session {
@@ -85,11 +86,11 @@ impl Session {
         }
         let mut records = Vec::new();
         self.http.lines(RequestBuilder::get(path).header("accept", "application/x-ndjson"), |object, is_last| {
-            // Other lines are keepalives.
+            // Other lines are signs of life.
             if object.contains_key("offset") {
                 records.push(object);
             }
-            if records.is_empty() || !is_last {
+            if !records.is_empty() && !is_last {
                 return Ok(std::ops::ControlFlow::Continue(()));
             }
             visit(std::mem::take(&mut records))

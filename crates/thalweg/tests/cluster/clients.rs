@@ -1,6 +1,12 @@
 //! Clients of a cluster: they find and follow the leader, continue after a failover, and name their requests in the logs.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use thalweg_client::{
     Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions,
@@ -13,7 +19,11 @@ use thalweg_client::{
 };
 use tokio::runtime::Runtime;
 
-use crate::{Cluster, PATIENCE, agent, node::free_address, until};
+use crate::{
+    Cluster, PATIENCE, agent,
+    node::{command, free_address},
+    until,
+};
 
 /// Number of writes of each kind. The leader is killed after a third of them.
 const WRITES: u64 = 60;
@@ -210,6 +220,71 @@ fn the_leader_logs_the_names_of_forwarded_requests() {
     let ids: BTreeSet<_> = ids.map(|id| id.trim_matches('"').to_owned()).collect();
     let both = ids.iter().any(|id| forwarded.iter().any(|line| line.contains(&format!("request_id=\"{id}\""))));
     assert!(both, "{ids:?} in {forwarded:#?}");
+}
+
+/// Records that `thalweg consume --push` has printed. The command is killed when this value is dropped.
+struct Consumer {
+    child: Child,
+    printed: Arc<Mutex<Vec<String>>>,
+}
+
+impl Consumer {
+    fn start(servers: &str) -> Self {
+        let mut consume = command();
+        consume.args(["consume", "jobs", "--group", "workers", "--create", "--push", "--payload-only"]);
+        let mut child =
+            consume.env("THALWEG_SERVER", servers).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let printed = Arc::<Mutex<Vec<String>>>::default();
+        let list = Arc::clone(&printed);
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| list.lock().unwrap().push(line));
+        });
+        Self { child, printed }
+    }
+
+    fn until(&self, count: usize) -> Vec<String> {
+        until(&format!("{count} records"), || self.printed.lock().unwrap().len() >= count);
+        self.printed.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_consumer_of_the_command_line_continues_when_the_leadership_moves() {
+    let cluster = Cluster::start(3);
+    let urls: Vec<_> = (0..3).map(|number| cluster.node(number).url.clone()).collect();
+    let append = |payload: &str| {
+        until("the append is acknowledged", || {
+            cluster.node(0).cli(&["append", "jobs", payload, "--server", &urls.join(",")]).code == Some(0)
+        });
+    };
+    append("first");
+    let consumer = Consumer::start(&urls[cluster.leader()]);
+    consumer.until(1);
+    let mut expected = vec!["first".to_owned()];
+    for round in 0..2 {
+        let next = cluster.follower();
+        until("the leadership moves", || {
+            cluster.cli(next, &["transfer", &format!("n{next}")]).code == Some(0)
+                || cluster.status(next)["leads"] == true
+        });
+        let payload = format!("after move {round}");
+        append(&payload);
+        expected.push(payload);
+        assert_eq!(consumer.until(expected.len()), expected, "each record once");
+    }
+    let group = || cluster.node(0).cli(&["groups", "show", "jobs", "workers", "--json"]).ok();
+    let acked = || serde_json::from_str::<serde_json::Value>(&group()).is_ok_and(|group| group["acked"] == 3);
+    until("all are acked", acked);
+    let group: serde_json::Value = serde_json::from_str(&group()).unwrap();
+    assert_eq!((&group["redelivered"], &group["pending"]), (&0.into(), &0.into()), "{group}");
 }
 
 #[test]

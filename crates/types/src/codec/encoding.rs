@@ -7,6 +7,10 @@ use super::{
     list::List,
     reader::{Malformed, Reader},
 };
+use crate::{
+    clock::SpaceTime,
+    ids::{Index, Term},
+};
 
 /// A way to encode a value of type `T` in one field, where the field differs from the type's own encoding or has
 /// narrower limits.
@@ -90,6 +94,45 @@ conversion!(LimitOrNone: Option<Duration> as u64 {
     take |limit| Some((limit != u64::MAX).then(|| Duration::from_micros(limit)))
 });
 
+/// A number in as few bytes as it needs: 7 bits a byte, the lowest first, and the bit 0x80 in all bytes but the last.
+#[derive(Clone, Copy, Debug)]
+pub enum Varint {}
+
+/// Appends a number in the encoding [`Varint`], which takes 1 to 10 bytes.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+macro_rules! varint_of {
+    ($($ty:ty { $number:ident => $value:expr, $of:expr })*) => {$(
+        impl<'a> Encoding<'a, $ty> for Varint {
+            fn layout() -> String {
+                "varint".to_owned()
+            }
+
+            fn put($number: &$ty, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+                put_varint(out, $value);
+                Ok(())
+            }
+
+            fn take(reader: &mut Reader<'a>, _: &'static str) -> Result<$ty, Malformed> {
+                reader.varint("a number in as few bytes as it needs").map($of)
+            }
+        }
+    )*};
+}
+
+varint_of! {
+    u64 { number => *number, |number| number }
+    Index { index => index.0, Index }
+    Term { term => term.0, Term }
+    SpaceTime { time => time.0, SpaceTime }
+}
+
 /// A list of at most `MAX` items. Decoding rejects a longer list.
 #[derive(Clone, Copy, Debug)]
 pub enum AtMost<const MAX: usize> {}
@@ -110,5 +153,44 @@ impl<'a, T: Field<'a> + Clone, const MAX: usize> Encoding<'a, List<'a, T>> for A
         }
         reader.rewind(at);
         List::take(reader, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_as_few_bytes_as_they_need_and_come_back() {
+        let cases: [(u64, &[u8]); 8] = [
+            (0, &[0]),
+            (1, &[1]),
+            (0x7f, &[0x7f]),
+            (0x80, &[0x80, 1]),
+            (300, &[0xac, 2]),
+            (0x3fff, &[0xff, 0x7f]),
+            (0x4000, &[0x80, 0x80, 1]),
+            (u64::MAX, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
+        ];
+        for (value, bytes) in cases {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(out, bytes, "{value}");
+            let mut reader = Reader::at(bytes, 0);
+            assert_eq!((reader.varint("x"), reader.is_empty()), (Ok(value), true));
+            for cut in 0..bytes.len() {
+                assert!(Reader::at(&bytes[..cut], 0).varint("x").is_err(), "{value} cut to {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_with_bytes_that_they_do_not_need_and_above_64_bits_are_malformed() {
+        let above = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+        for bytes in [&[0x80, 0][..], &[0xff, 0x80, 0], &above, &[0x80; 11]] {
+            let mut reader = Reader::at(bytes, 0);
+            assert!(reader.varint("x").is_err(), "{bytes:x?}");
+            assert_eq!(reader.position(), 0);
+        }
     }
 }

@@ -17,12 +17,12 @@ mod layouts;
 mod list;
 mod reader;
 
-pub use encoding::{AtMost, Encoding, LimitOrNone, Micros};
+pub use encoding::{AtMost, Encoding, LimitOrNone, Micros, Varint, put_varint};
 pub(crate) use encoding::{conversion, conversions};
 pub use field::{EncodeError, Field, Level, RemainingBytes, ShortBytes, Structure};
 pub(crate) use field::{put_bytes, put_checked, put_u16, put_u32, u32_bytes};
 pub(crate) use layouts::by_hand;
 pub use list::List;
-pub use reader::{Malformed, Reader};
+pub use reader::{MAX_VARINT_BYTES, Malformed, Reader};
 
 pub use crate::{choices, structure, variants};

@@ -1,5 +1,8 @@
 //! The reader of encoded bytes, and the error for bytes that do not decode.
 
+/// Maximum number of bytes of a number that is encoded in as few bytes as it needs.
+pub const MAX_VARINT_BYTES: usize = 10;
+
 /// Error returned when bytes do not decode as the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed bytes at {at}: expected {expected}")]
@@ -101,6 +104,30 @@ impl<'a> Reader<'a> {
     pub fn u32(&mut self, expected: &'static str) -> Result<u32, Malformed> {
         let bytes = self.take(4, expected)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Reads a number of 1 to 10 bytes, as [`put_varint`](super::put_varint) encodes it. An encoding that is longer than the
+    /// number needs is malformed, so each number has one encoding. On error nothing is consumed.
+    pub fn varint(&mut self, expected: &'static str) -> Result<u64, Malformed> {
+        let malformed = Malformed { at: self.at, expected };
+        let mut value = 0_u64;
+        for (count, &byte) in self.bytes[self.at..].iter().enumerate().take(MAX_VARINT_BYTES) {
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for the highest bit only.
+            if count == MAX_VARINT_BYTES - 1 && byte > 1 {
+                return Err(malformed);
+            }
+            value |= bits << (7 * count);
+            if byte & 0x80 == 0 {
+                let is_longer_than_needed = byte == 0 && count > 0;
+                if is_longer_than_needed {
+                    return Err(malformed);
+                }
+                self.at += count + 1;
+                return Ok(value);
+            }
+        }
+        Err(malformed)
     }
 
     /// Reads a u64; `expected` names the field in errors.

@@ -4,11 +4,12 @@
 //! openraft's types (crate `cluster`).
 //!
 //! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
-//! request gets one reply: the kind after its own, or [`Failed`]. The frames of the channel for subjects get none.
+//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`]. A [`Sign`], [`Facts`],
+//! and the frames of the channel for subjects get none. Kinds are below 64, because a short head has 6 bits for them.
 
 use thalweg_types::{
     Action, Index, NodeId, SpaceTime, Term,
-    codec::{List, Malformed, RemainingBytes, ShortBytes, Structure, choices, structure},
+    codec::{List, Malformed, RemainingBytes, ShortBytes, Structure, Varint, choices, structure},
 };
 
 use super::{
@@ -151,6 +152,12 @@ kinds! {
     Interest<'a> = 46,
     /// Batch of messages to a subject; it gets no reply.
     SubjectBatch<'a> = 48,
+    /// Sign of life without facts; it gets no reply.
+    Sign = 50,
+    /// Sign of life with facts; it gets no reply.
+    Facts = 52,
+    /// Heartbeat of a leader whose entries are all committed.
+    Heartbeat = 54,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -333,7 +340,22 @@ structure! {
 }
 
 structure! {
-    /// Sign of life, which every node sends to every other one.
+    /// Append without entries of a leader whose entries are all committed. The vote is the committed one of the sender in
+    /// `term`. Only for nodes of version 3 or later; the reply is [`Appended`].
+    Heartbeat as "heartbeat" {
+        /// Term in which the sender leads.
+        term: Term as Varint,
+        /// Number of the last sign of life of the receiver that the sender has received; see [`Ping`].
+        heard: u64 as Varint,
+        /// Term of the last entry that the receiver has, which is committed.
+        last_term: Term as Varint,
+        /// Index of that entry.
+        last_index: Index as Varint,
+    }
+}
+
+structure! {
+    /// Sign of life, which every node sends to every other one, and which is answered.
     ///
     /// `heard` shows the receiver whether the sender hears it. A node ignores appends from a leader that has not heard
     /// it for one lease: such a leader keeps its followers quiet and commits nothing.
@@ -358,6 +380,38 @@ structure! {
         free_bytes: u64,
         /// Wall clock of the node.
         wall: SpaceTime,
+    }
+}
+
+structure! {
+    /// Sign of life, to which [`Ping`] and its rules apply, but without a reply: the receiver's own signs show that it hears
+    /// the sender. The facts about the sender are those that it has last stated on this connection. Only for nodes of
+    /// version 3 or later.
+    Sign as "sign of life" {
+        /// Number of the sign among the pings, signs and facts that the sender has sent to the receiver, which rises by one.
+        number: u64 as Varint,
+        /// Number of the last one of the receiver that the sender has received; 0 for none.
+        heard: u64 as Varint,
+    }
+}
+
+structure! {
+    /// Sign of life with facts about the sender: the first one of a connection, and again when the facts have changed.
+    Facts as "facts" {
+        /// Number, as in [`Sign`].
+        number: u64 as Varint,
+        /// Number of the last sign heard, as in [`Sign`].
+        heard: u64 as Varint,
+        /// Index of the last entry in the sender's log.
+        last: Index as Varint,
+        /// Index of the last entry that the sender has applied.
+        applied: Index as Varint,
+        /// True if the sender's disk is too full for new data.
+        lacks_room: bool,
+        /// Wall clock of the sender. The receiver continues it until the next facts.
+        wall: SpaceTime as Varint,
+        /// Number that changes with the sender's [`Description`]: the receiver asks for it only after a change.
+        about: u32,
     }
 }
 

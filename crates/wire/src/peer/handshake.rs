@@ -25,13 +25,16 @@ use thalweg_types::{
 };
 
 /// Highest version of the protocol that this build speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Lowest version of the protocol that this build speaks.
 pub const MIN_VERSION: u16 = 1;
 
 /// Version from which a node knows the channel for subjects.
 pub const SUBJECTS_FROM: u16 = 2;
+
+/// Version from which frames have short heads, and a node knows signs of life, facts and heartbeats.
+pub const SHORT_FROM: u16 = 3;
 
 /// Magic number `TWPR`, which identifies the protocol between nodes.
 const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
@@ -147,10 +150,11 @@ impl Hello<'_> {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
     }
 
-    /// Returns the highest version that both nodes speak; `None` if there is none.
+    /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest one that this
+    /// node offers, at most [`VERSION`].
     #[must_use]
-    pub fn common_version(&self) -> Option<u16> {
-        let highest = self.max_version.min(VERSION);
+    pub fn common_version(&self, own_max: u16) -> Option<u16> {
+        let highest = self.max_version.min(own_max).min(VERSION);
         (highest >= self.min_version.max(MIN_VERSION)).then_some(highest)
     }
 }
@@ -254,10 +258,12 @@ mod tests {
                 software: "",
                 seal: Nonce([0; 32]),
             };
-            hello.common_version()
+            [VERSION, 2].map(|own_max| hello.common_version(own_max))
         };
-        assert_eq!([common(1, 1), common(1, 2), common(2, 9)], [Some(1), Some(2), Some(2)]);
-        assert_eq!([common(3, 9), common(0, 0), common(2, 1)], [None; 3]);
+        let found = [common(1, 1), common(1, 2), common(2, 9)];
+        assert_eq!(found, [[Some(1), Some(1)], [Some(2), Some(2)], [Some(3), Some(2)]]);
+        assert_eq!([common(4, 9), common(0, 0), common(2, 1)], [[None; 2]; 3]);
+        assert_eq!(common(3, 3), [Some(3), None]);
     }
 
     #[test]

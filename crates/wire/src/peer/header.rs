@@ -6,8 +6,16 @@
 //! ```
 //! All numbers are little-endian. `length` counts the bytes of the body as sent. Flag 1 means that the body is
 //! compressed: an LZ4 block after its uncompressed length (u32). The reserved bytes are 0.
+//!
+//! From version 3 on, a frame after the handshake has a short head in place of the header, because most frames between idle
+//! nodes have a body of a few bytes:
+//!
+//! ```text
+//! | kind, and bits | length | id, if bit 0x40 is set | body ...        u8, varint, varint
+//! ```
+//! Bit 0x80 means that the body is compressed. A node encodes each frame with a header, which [`shorten`] replaces in place.
 
-use thalweg_types::codec::{EncodeError, Field, Malformed, Structure};
+use thalweg_types::codec::{EncodeError, Field, MAX_VARINT_BYTES, Malformed, Reader, Structure, put_varint};
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
@@ -23,6 +31,17 @@ pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 pub const COMPRESS_FROM_BYTES: usize = 16 * 1024;
 
 const COMPRESSED: u8 = 1;
+
+/// Maximum size of a short head in bytes: the kind, a length below 2^28, and an id.
+pub const MAX_SHORT_BYTES: usize = 1 + 4 + MAX_VARINT_BYTES;
+
+/// Bit of a short head: the body is compressed.
+const SHORT_COMPRESSED: u8 = 0x80;
+/// Bit of a short head: the frame has an id.
+const SHORT_HAS_ID: u8 = 0x40;
+
+// A short head takes the place of a header.
+const _: () = assert!(MAX_SHORT_BYTES <= HEADER_BYTES && MAX_BODY_BYTES < 1 << 28);
 
 const _: () = assert!(HEADER_BYTES == 4 + 1 + 1 + 2 + 8);
 const _: () = assert!(MAX_BODY_BYTES <= u32::MAX as usize);
@@ -49,6 +68,9 @@ pub enum HeaderError {
     /// The body is not a valid compressed block.
     #[error("a compressed frame does not decompress")]
     Compression,
+    /// A number in a short head is malformed, or an id is 0.
+    #[error("a malformed number in the head of a frame")]
+    Number,
 }
 
 /// The header of a frame.
@@ -76,6 +98,45 @@ impl Header {
             return Err(HeaderError::TooLarge { got: len, max: max_body });
         }
         Ok(Self { len, kind, is_compressed: flags & COMPRESSED != 0, id: u64::from_le_bytes(id) })
+    }
+
+    /// Decodes a short head from the first bytes of a frame, and returns it with its size. Returns `None` if it needs more
+    /// bytes; it has at most [`MAX_SHORT_BYTES`].
+    pub fn decode_short(bytes: &[u8], max_body: usize) -> Result<Option<(Self, usize)>, HeaderError> {
+        let mut reader = Reader::at(bytes, 0);
+        let Ok(first) = reader.u8("a kind") else { return Ok(None) };
+        let mut number = || match reader.varint("a number") {
+            Ok(number) => Ok(Some(number)),
+            // A number that has not ended may go on in the bytes to come.
+            Err(_)
+                if bytes.len() < MAX_SHORT_BYTES && bytes[reader.position()..].iter().all(|byte| byte & 0x80 != 0) =>
+            {
+                Ok(None)
+            }
+            Err(_) => Err(HeaderError::Number),
+        };
+        let Some(len) = number()? else { return Ok(None) };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > max_body {
+            return Err(HeaderError::TooLarge { got: len, max: max_body });
+        }
+        let id = match first & SHORT_HAS_ID {
+            0 => Some(0),
+            _ => number()?.map(|id| if id == 0 { Err(HeaderError::Number) } else { Ok(id) }).transpose()?,
+        };
+        let Some(id) = id else { return Ok(None) };
+        let kind = first & !(SHORT_COMPRESSED | SHORT_HAS_ID);
+        let header = Self { len, kind, is_compressed: first & SHORT_COMPRESSED != 0, id };
+        Ok(Some((header, reader.position())))
+    }
+
+    fn put_short(&self, out: &mut Vec<u8>) {
+        let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        out.push(self.kind | bit(self.is_compressed, SHORT_COMPRESSED) | bit(self.id != 0, SHORT_HAS_ID));
+        put_varint(out, self.len as u64);
+        if self.id != 0 {
+            put_varint(out, self.id);
+        }
     }
 
     fn put(&self, out: &mut [u8]) {
@@ -147,6 +208,21 @@ pub fn compress(out: &mut Vec<u8>, begin: usize) {
     }
 }
 
+/// Replaces the header of an encoded frame by a short head. Returns the position at which the frame begins then.
+///
+/// # Panics
+/// `frame` is not one frame with a header and a kind below 64, as [`encode`] makes it.
+pub fn shorten(frame: &mut [u8]) -> usize {
+    let (header, body) = frame.split_first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
+    let decoded = Header::decode(header, MAX_BODY_BYTES).expect("the header was encoded here");
+    assert!(decoded.len == body.len() && decoded.kind < SHORT_HAS_ID, "one frame: {decoded:?}");
+    let mut head = Vec::with_capacity(MAX_SHORT_BYTES);
+    decoded.put_short(&mut head);
+    let begin = HEADER_BYTES - head.len();
+    header[begin..].copy_from_slice(&head);
+    begin
+}
+
 /// Decompresses the body of a frame. The announced length is checked before memory is taken.
 pub fn decompress(body: &[u8]) -> Result<Vec<u8>, HeaderError> {
     let Some((len, _)) = body.split_first_chunk::<4>() else { return Err(HeaderError::Compression) };
@@ -165,7 +241,12 @@ pub fn decompress(body: &[u8]) -> Result<Vec<u8>, HeaderError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::frames::Ping, *};
+    use thalweg_types::{Index, Term};
+
+    use super::{
+        super::frames::{Heartbeat, Ping, Sign},
+        *,
+    };
 
     #[test]
     fn headers_are_pinned_and_come_back() {
@@ -177,6 +258,53 @@ mod tests {
         let header = Header::decode(out[..HEADER_BYTES].try_into().unwrap(), 16).unwrap();
         assert_eq!(header, Header { len: 16, kind: 24, is_compressed: false, id: 0x0102 });
         assert_eq!(Ping::decode_body(&out[HEADER_BYTES..]).unwrap(), Ping { number: 5, heard: 3 });
+    }
+
+    /// Returns a frame with a short head.
+    fn short<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(frame, id, &mut out).unwrap();
+        let begin = shorten(&mut out);
+        out.split_off(begin)
+    }
+
+    #[test]
+    fn short_heads_are_pinned_and_come_back() {
+        assert_eq!(short(&Sign { number: 5, heard: 300 }, 0), [50, 3, 5, 0xac, 2]);
+        let heartbeat = Heartbeat { term: Term(2), heard: 1, last_term: Term(1), last_index: Index(200) };
+        let bytes = short(&heartbeat, 130);
+        assert_eq!(bytes, [0x40 | 54, 5, 0x82, 1, 2, 1, 1, 0xc8, 1]);
+        let expected = Header { len: 5, kind: 54, is_compressed: false, id: 130 };
+        for cut in 0..4 {
+            assert_eq!(Header::decode_short(&bytes[..cut], 99), Ok(None), "cut to {cut}");
+        }
+        assert_eq!(Header::decode_short(&bytes, 99), Ok(Some((expected, 4))));
+        assert_eq!(Heartbeat::decode_body(&bytes[4..]), Ok(heartbeat));
+        let mut long = vec![0; HEADER_BYTES + 0x1234];
+        Header { len: 0x1234, kind: 17, is_compressed: true, id: u64::MAX }.put(&mut long);
+        let begin = shorten(&mut long);
+        assert_eq!((begin, &long[begin..begin + 3]), (HEADER_BYTES - 13, &[0xd1, 0xb4, 0x24][..]));
+        let (header, size) = Header::decode_short(&long[begin..], MAX_BODY_BYTES).unwrap().unwrap();
+        assert_eq!((header.len, header.kind, header.is_compressed, header.id), (0x1234, 17, true, u64::MAX));
+        assert_eq!(size, 13);
+    }
+
+    #[test]
+    fn malformed_short_heads_are_rejected_and_never_need_more_than_their_bound() {
+        assert_eq!(Header::decode_short(&[50, 17], 16), Err(HeaderError::TooLarge { got: 17, max: 16 }));
+        for bytes in [&[50, 0x80, 0][..], &[0x40 | 50, 2, 0], &[0x40 | 50, 2, 0x80, 0], &[0xff; MAX_SHORT_BYTES]] {
+            assert_eq!(Header::decode_short(bytes, MAX_BODY_BYTES), Err(HeaderError::Number), "{bytes:x?}");
+        }
+        // All short inputs: an answer, or a wish for more bytes, without a panic.
+        for first in 0..=255_u8 {
+            for second in [0, 1, 0x7f, 0x80, 0xff] {
+                let bytes = [&[first][..], &[second; MAX_SHORT_BYTES - 1]].concat();
+                assert!(Header::decode_short(&bytes, MAX_BODY_BYTES) != Ok(None), "{bytes:x?}");
+                for cut in 0..bytes.len() {
+                    let _ = Header::decode_short(&bytes[..cut], MAX_BODY_BYTES);
+                }
+            }
+        }
     }
 
     #[test]

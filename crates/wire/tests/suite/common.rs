@@ -146,6 +146,14 @@ impl Grammar {
             "u16" => out.extend_from_slice(&(random.number() as u16).to_le_bytes()),
             "u32" => out.extend_from_slice(&(random.number() as u32).to_le_bytes()),
             "u64" | "i64" => out.extend_from_slice(&random.number().to_le_bytes()),
+            "varint" => {
+                let mut number = random.number() >> random.below(64);
+                while number >= 0x80 {
+                    out.push(number as u8 | 0x80);
+                    number >>= 7;
+                }
+                out.push(number as u8);
+            }
             "bool" => out.push(random.below(2) as u8),
             "text" => put_short(out, random.text().as_bytes()),
             "short" => put_short(out, &random.bytes()),

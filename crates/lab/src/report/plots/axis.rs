@@ -78,7 +78,7 @@ impl Span {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log | Scale::Percentile => (value / self.low).ln() / (self.high / self.low).ln(),
         };
-        share.is_finite().then(|| self.from + share * (self.to - self.from))
+        share.is_finite().then_some(self.from + share * (self.to - self.from))
     }
 
     /// Returns positions and labels of the values that get one.

@@ -1,0 +1,148 @@
+//! Signs of life to and from all other nodes, and the facts that travel with them.
+//!
+//! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own: the time
+//! of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are told again (`told`).
+//!
+//! Between nodes that know it, a sign has no reply: each node sees from the other's signs that it is heard. A node that is not
+//! heard any more sends pings instead. Their replies show that the connection is alive, and the link ends a connection on which
+//! they stay away.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash, Hasher},
+    time::{Duration, Instant},
+};
+
+use thalweg_raft::{Consensus, MemberFacts};
+use thalweg_types::{Index, NodeId, SpaceTime};
+use thalweg_wire::peer::{Facts, Ping, Pong, SHORT_FROM, Sign};
+
+use crate::{
+    about::AboutNode,
+    events::Events,
+    hearing::Ears,
+    link::{Connection, Link, Owned},
+    peers::Peers,
+    told::OwnFacts,
+    types::Rt,
+};
+
+/// Signs of life to and from all other nodes. A clone is the same.
+#[derive(Clone)]
+pub(crate) struct Signs {
+    pub consensus: Consensus<Rt>,
+    pub ears: Ears,
+    pub events: Events,
+    pub peers: Peers,
+}
+
+/// Returns by how many milliseconds one clock is ahead of another.
+fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
+    let millis = |ahead: u64| i64::try_from(ahead / 1000).unwrap_or(i64::MAX);
+    if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
+}
+
+/// Returns a number that changes with the description of a node. Nodes only compare it with an earlier one of the same node.
+pub(crate) fn number_of(about: &AboutNode) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    let AboutNode { name, zone, version, serves } = about;
+    (name, zone, version, &serves.http, &serves.native, &serves.resp).hash(&mut hasher);
+    hasher.finish() as u32
+}
+
+impl Signs {
+    /// Returns this node's facts. `about` is the number of its description.
+    pub fn own_facts(&self, about: u32) -> OwnFacts {
+        let MemberFacts { lacks_room, wall } = self.consensus.own_facts();
+        OwnFacts {
+            last: self.consensus.reader().last().map_or(Index::ZERO, |last| last.index),
+            applied: self.consensus.applied().unwrap_or(Index::ZERO),
+            lacks_room,
+            wall,
+            about,
+        }
+    }
+
+    /// Sends the next sign of life to a node. Waits at most `within` for a connection and for the reply of a ping.
+    pub async fn send(&self, node: NodeId, link: &Link, own: OwnFacts, within: Duration) {
+        // A sign that cannot be sent has a number, too: the node does not hear it.
+        let number = self.ears.ping(node);
+        let deadline = tokio::time::Instant::now() + within;
+        let Ok(connection) = link.connection(deadline).await else { return };
+        let heard = self.ears.echo(node);
+        if connection.version() < SHORT_FROM || !self.ears.is_confirmed(node) {
+            self.ping(node, &connection, Ping { number, heard }, deadline).await;
+            return;
+        }
+        let (mut told, now) = (connection.told().borrow_mut(), Instant::now());
+        if told.is_due(&own, now) {
+            let OwnFacts { last, applied, lacks_room, wall, about } = own;
+            if connection.post(&Facts { number, heard, last, applied, lacks_room, wall, about }).is_ok() {
+                told.told(own, now);
+            }
+        } else if connection.post(&Sign { number, heard }).is_ok() {
+            told.confirmed();
+        }
+    }
+
+    async fn ping(&self, node: NodeId, connection: &Connection, ping: Ping, deadline: tokio::time::Instant) {
+        let pong = async { connection.send(&ping).await?.wait::<Owned, Pong>(deadline).await };
+        let Ok(Ok(Pong { number: _, last, applied, free_bytes, wall })) = tokio::time::timeout_at(deadline, pong).await
+        else {
+            return;
+        };
+        if let Some(change) = self.ears.alive(node) {
+            self.events.changed(change);
+        }
+        if connection.version() < SHORT_FROM {
+            // Such a node does not say when its description changes.
+            self.peers.update(node, |facts| facts.about_told = None);
+        }
+        self.note(node, (last, applied), MemberFacts { lacks_room: free_bytes == 0, wall });
+    }
+
+    /// Notes a ping of a node, and returns the reply.
+    pub fn pinged(&self, from: NodeId, ping: &Ping) -> Pong {
+        self.received(from, ping.number, ping.heard);
+        let OwnFacts { last, applied, lacks_room, wall, about: _ } = self.own_facts(0);
+        Pong { number: ping.number, last, applied, free_bytes: if lacks_room { 0 } else { u64::MAX }, wall }
+    }
+
+    /// Notes a sign of life of a node, whose facts are unchanged.
+    pub fn signed(&self, from: NodeId, sign: &Sign) {
+        self.received(from, sign.number, sign.heard);
+        let known = self.peers.update(from, |facts| {
+            let (wall, at) = facts.wall?;
+            Some(MemberFacts { lacks_room: facts.lacks_room, wall: wall.plus(at.elapsed()) })
+        });
+        if let Some(known) = known {
+            self.consensus.report(from, known);
+        }
+    }
+
+    /// Notes a sign of life with facts.
+    pub fn told(&self, from: NodeId, facts: &Facts) {
+        self.received(from, facts.number, facts.heard);
+        let Facts { number: _, heard: _, last, applied, lacks_room, wall, about } = *facts;
+        self.peers.update(from, |facts| facts.about_told = Some(about));
+        self.note(from, (last, applied), MemberFacts { lacks_room, wall });
+    }
+
+    fn received(&self, from: NodeId, number: u64, heard: u64) {
+        if let Some(change) = self.ears.received(from, number, heard) {
+            self.events.changed(change);
+        }
+    }
+
+    fn note(&self, node: NodeId, last: (Index, Index), member: MemberFacts) {
+        let MemberFacts { lacks_room, wall } = member;
+        let own_wall = self.consensus.member().clock().wall();
+        self.peers.update(node, |facts| {
+            facts.last = Some(last);
+            facts.lacks_room = lacks_room;
+            facts.wall = Some((wall, Instant::now()));
+            facts.clock_ahead_millis = Some(ahead_millis(wall, own_wall));
+        });
+        self.consensus.report(node, member);
+    }
+}

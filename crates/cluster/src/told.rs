@@ -1,0 +1,106 @@
+//! Facts about this node that it has told another one over a connection.
+//!
+//! Owns: the rule when facts are told again. Does not own: the facts themselves, and the frames that carry them (`signs`).
+
+use std::time::{Duration, Instant};
+
+use thalweg_types::{Index, SpaceTime};
+
+/// Number of signs of life after which facts are told again, whether they have changed or not.
+const TELL_EVERY: u32 = 60;
+/// Difference between a wall clock and the time that has passed from which on the clock has been set.
+const CLOCK_SET: Duration = Duration::from_millis(100);
+
+/// Facts about this node that the others need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnFacts {
+    /// Last entry of the log.
+    pub last: Index,
+    /// Last applied entry.
+    pub applied: Index,
+    /// True if the disk is too full for data.
+    pub lacks_room: bool,
+    /// Wall clock.
+    pub wall: SpaceTime,
+    /// Number that changes with the description of the node.
+    pub about: u32,
+}
+
+/// Facts that the other node has.
+#[derive(Debug)]
+struct Sent {
+    facts: OwnFacts,
+    at: Instant,
+    /// Number of signs without facts since.
+    signs: u32,
+}
+
+/// Facts told over one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Option<Sent>);
+
+impl Told {
+    /// Returns true if the next sign of life must have these facts.
+    pub fn is_due(&self, facts: &OwnFacts, now: Instant) -> bool {
+        let Some(sent) = &self.0 else { return true };
+        let expected = sent.facts.wall.plus(now.saturating_duration_since(sent.at));
+        let clock_is_off = expected.0.abs_diff(facts.wall.0) >= CLOCK_SET.as_micros() as u64;
+        sent.signs >= TELL_EVERY || clock_is_off || OwnFacts { wall: sent.facts.wall, ..*facts } != sent.facts
+    }
+
+    /// Notes a sign of life with these facts.
+    pub fn told(&mut self, facts: OwnFacts, now: Instant) {
+        self.0 = Some(Sent { facts, at: now, signs: 0 });
+    }
+
+    /// Notes a sign of life without facts.
+    pub fn confirmed(&mut self) {
+        if let Some(sent) = &mut self.0 {
+            sent.signs += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: OwnFacts =
+        OwnFacts { last: Index(7), applied: Index(6), lacks_room: false, wall: SpaceTime(1_000_000_000), about: 5 };
+
+    #[test]
+    fn facts_are_told_first_after_changes_and_from_time_to_time() {
+        let (mut told, begun) = (Told::default(), Instant::now());
+        assert!(told.is_due(&FACTS, begun), "nothing is told yet");
+        told.told(FACTS, begun);
+        assert!(!told.is_due(&FACTS, begun));
+        let changed = [
+            OwnFacts { last: Index(8), ..FACTS },
+            OwnFacts { applied: Index(7), ..FACTS },
+            OwnFacts { lacks_room: true, ..FACTS },
+            OwnFacts { about: 6, ..FACTS },
+        ];
+        for facts in changed {
+            assert!(told.is_due(&facts, begun), "{facts:?}");
+        }
+        for _ in 0..TELL_EVERY {
+            assert!(!told.is_due(&FACTS, begun));
+            told.confirmed();
+        }
+        assert!(told.is_due(&FACTS, begun));
+        told.told(FACTS, begun);
+        assert!(!told.is_due(&FACTS, begun));
+    }
+
+    #[test]
+    fn a_wall_clock_that_goes_on_is_not_told_and_one_that_was_set_is() {
+        let (mut told, begun) = (Told::default(), Instant::now());
+        told.told(FACTS, begun);
+        let minute = Duration::from_secs(60);
+        let at = |ahead_millis: i64| {
+            let wall = FACTS.wall.plus(minute).0.saturating_add_signed(1000 * ahead_millis);
+            told.is_due(&OwnFacts { wall: SpaceTime(wall), ..FACTS }, begun + minute)
+        };
+        assert_eq!([-100, -99, 0, 99, 100].map(at), [true, false, false, false, true]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The node to which batches of commands go, and the order of batches that are sent again.
+//!
+//! A batch that its receiver has refused unwritten may go to another leader, but not behind later batches: a connection whose
+//! client does not wait for replies would see its commands executed in another order. So batches are sent again only as long as
+//! no new batch has gone to another node than they did.
+//!
+//! Owns: this rule. Does not own: the batches (`proposals`).
+
+use thalweg_types::NodeId;
+
+/// Batches that were sent to one node without a batch to another node in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Run(u64);
+
+/// The node to which batches go at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `None` before the first batch.
+    node: Option<NodeId>,
+    run: Run,
+    /// Run whose refused batches go to `node` now; `None` once a new batch has gone there.
+    again: Option<Run>,
+}
+
+impl Target {
+    /// Notes a new batch for a node. Returns its run, and the target from now on.
+    pub fn send(self, node: NodeId) -> (Run, Self) {
+        let continues = self.node == Some(node) && self.again.is_none();
+        let run = if continues { self.run } else { Run(self.run.0 + 1) };
+        (run, Self { node: Some(node), run, again: None })
+    }
+
+    /// Notes a refused batch of a run that goes to another node. Returns its new run, and the target from now on; `None` if the
+    /// batch must not be sent again.
+    pub fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
+        if self.run == refused {
+            let run = Run(self.run.0 + 1);
+            return Some((run, Self { node: Some(node), run, again: Some(refused) }));
+        }
+        (self.again == Some(refused) && self.node == Some(node)).then_some((self.run, self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const C: NodeId = NodeId(3);
+
+    #[test]
+    fn refused_batches_go_to_the_next_leader_in_their_order() {
+        let (first, target) = Target::default().send(A);
+        let (second, target) = target.send(A);
+        assert_eq!(first, second);
+        let (again, target) = target.send_again(first, B).expect("no batch has gone elsewhere");
+        assert_eq!(target.send_again(second, B), Some((again, target)));
+        assert_eq!(target.send_again(second, C), None, "the first one has gone to another node");
+        // The next leader refuses them, too.
+        assert!(target.send_again(again, C).is_some());
+    }
+
+    #[test]
+    fn a_batch_is_not_sent_behind_a_newer_one() {
+        let (refused, target) = Target::default().send(A);
+        let (_, moved) = target.send(B);
+        assert_eq!(moved.send_again(refused, B), None);
+        // Nor behind a new batch for the node to which batches of its run were sent again.
+        let (_, again) = target.send_again(refused, B).unwrap();
+        let (newer, target) = again.send(B);
+        assert_eq!(target.send_again(refused, B), None);
+        assert!(target.send_again(newer, C).is_some());
+    }
+}

@@ -1,0 +1,160 @@
+//! Pushes of consumer groups, as the protocols serve them on a node alone and on a member of a cluster.
+//!
+//! Owns: the end of a push when the leadership moves, and the return of its records when it ends. Does not own: the form of
+//! deliveries, and the credit of a connection.
+//!
+//! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a delivery
+//! could not be committed for want of a leader. The receiver then pushes again, and acks what it holds: its records stay with
+//! it until their deadline. So they do also when the receiver leaves because of the new leader, or because the node stops.
+//! Otherwise each of them would be delivered again while the receiver still works on it.
+
+use std::{future::pending, time::Duration};
+
+use http::StatusCode;
+use thalweg_engine::{Delivery, GroupError, Push, PushWaits, WriteError};
+use thalweg_types::Action;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use crate::{app::App, cluster::LeaderWatch, error::ApiError};
+
+/// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
+const LAST_DELIVERY: Duration = Duration::from_secs(1);
+
+/// Choice of when a group delivers the records again that a receiver holds unsettled at the end of its push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnRecords {
+    /// At once, unless the receiver continues on this or another member of the cluster.
+    AtEnd,
+    /// After their ack deadline.
+    AtDeadline,
+}
+
+/// Reason why a push has ended.
+#[derive(Debug)]
+pub enum PushEnd {
+    /// Another node leads. The receiver pushes again, and keeps the records that it holds.
+    Moved,
+    /// The node stops.
+    Stopping,
+    /// The group or its stream is gone, or a delivery failed.
+    Failed(GroupError),
+}
+
+impl PushEnd {
+    /// Returns the error that a receiver gets after the leadership has moved.
+    #[must_use]
+    pub fn moved() -> ApiError {
+        let message =
+            "the leadership has moved to another node: push again, there or here; the records that you hold stay yours";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "moved", Action::Retry, message)
+    }
+}
+
+/// A push to one receiver. Dropping it returns the receiver's records if they are to be returned at the end.
+#[derive(Debug)]
+pub struct ServedPush {
+    push: Push,
+    returns: ReturnRecords,
+    /// Watch on the leader and on the stop of the node; `None` on a node alone.
+    member: Option<MemberWatch>,
+}
+
+/// Watch on what makes receivers of a member of a cluster continue elsewhere.
+#[derive(Debug)]
+struct MemberWatch {
+    leader: LeaderWatch,
+    /// True once a delivery could not be committed for want of a leader.
+    lost_leader: bool,
+    /// Time until which the push waits for its last delivery; `None` until another node leads.
+    last_delivery_by: Option<Instant>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl MemberWatch {
+    fn of(app: &App) -> Option<Self> {
+        let leader = LeaderWatch::new(app.cluster.as_ref()?.handle.clone());
+        Some(Self { leader, lost_leader: false, last_delivery_by: None, stopping: app.stopping.clone() })
+    }
+
+    /// Returns true if the receiver continues on this or another node with the records that it holds.
+    fn continues(&mut self) -> bool {
+        self.lost_leader || *self.stopping.borrow() || self.leader.has_changed()
+    }
+
+    /// Waits until another node leads. Returns the time until which the push waits for its last delivery.
+    async fn move_away(&mut self) -> Instant {
+        self.leader.change().await;
+        *self.last_delivery_by.get_or_insert_with(|| Instant::now() + LAST_DELIVERY)
+    }
+}
+
+/// Returns true for errors of a delivery that a change of the leader causes.
+fn is_of_leader(error: &GroupError) -> bool {
+    matches!(
+        error,
+        GroupError::Write(WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
+    )
+}
+
+impl Drop for ServedPush {
+    fn drop(&mut self) {
+        let continues = self.member.as_mut().is_some_and(MemberWatch::continues);
+        if self.returns == ReturnRecords::AtEnd && !continues {
+            // If the return can't be queued, the records lapse at their own deadline.
+            let _ = self.push.return_records("the push to the receiver ended");
+        }
+    }
+}
+
+impl ServedPush {
+    /// Serves a push that the engine has begun.
+    #[must_use]
+    pub fn new(app: &App, push: Push, returns: ReturnRecords) -> Self {
+        Self { push, returns, member: MemberWatch::of(app) }
+    }
+
+    /// Limits the records and bytes of later deliveries, which still carry at least one record.
+    pub fn limit_delivery(&mut self, max_records: u64, max_bytes: u64) {
+        self.push.limit_delivery(max_records);
+        self.push.limit_delivery_bytes(max_bytes);
+    }
+
+    /// Returns the reason why the push waits; `None` if it need not wait.
+    pub fn waits(&mut self) -> Result<Option<PushWaits>, GroupError> {
+        self.push.waits()
+    }
+
+    /// Waits for the next delivery, or for the end of the push. Cancel safe.
+    pub async fn next(&mut self) -> Result<Delivery, PushEnd> {
+        let has_moved = self.member.as_mut().is_some_and(|member| member.leader.has_changed());
+        let moved = async {
+            match &mut self.member {
+                Some(member) => member.move_away().await,
+                None => pending().await,
+            }
+        };
+        let delivery = tokio::select! {
+            biased;
+            // A push that has moved begins no delivery; it only waits for the one that is being committed.
+            delivery = self.push.next(tokio::time::sleep), if !has_moved => delivery,
+            until = moved => match timeout_at(until, self.push.finish_delivery()).await {
+                Ok(Ok(None)) | Err(_) => return Err(PushEnd::Moved),
+                Ok(last) => last,
+            },
+        };
+        match delivery {
+            Ok(Some(delivery)) => Ok(delivery),
+            Ok(None) => Err(PushEnd::Stopping),
+            Err(error) => Err(match &mut self.member {
+                Some(member) if is_of_leader(&error) => {
+                    member.lost_leader = true;
+                    PushEnd::Moved
+                }
+                _ => PushEnd::Failed(error),
+            }),
+        }
+    }
+}
