@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(take(&mut position, ": following\n\n"), [0_u64; 0]);
         assert_eq!(position.path(), "/v1/cluster/events?after=0");
         let gap = Event { id: None, name: "gap".to_owned(), object: serde_json::from_str("{\"gap\":5}").unwrap() };
-        position.take(Part::Event(gap), &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
+        let _ = position.take(Part::Event(gap), &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
         assert_eq!(position.after, Some(0));
     }
 }
