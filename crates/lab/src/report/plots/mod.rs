@@ -1,6 +1,6 @@
 //! Plots of figures as SVG: lines over a parameter, and rows of bars or dots with their intervals.
 //!
-//! Owns: what a plot shows, and its marks. Axes are in [`axis`], colours and fonts in [`style`]. The SVG uses classes
+//! Owns: what a plot shows, and its marks. Axes are in `axis`, colours and fonts in [`style`]. The SVG uses classes
 //! instead of colours, so a page can show it in light and in dark; a file of its own carries the light colours with it
 //! ([`Plot::file`]).
 //!
