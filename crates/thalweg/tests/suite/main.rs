@@ -21,6 +21,7 @@ mod redis_clients;
 mod redis_limits;
 mod serve;
 mod shipped;
+mod space;
 mod terminal;
 mod tools;
 mod top;
