@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_report_without_payload_says_how_to_count_it() {
-        let uncounted = Report { payload: None, ..report(1 << 20, 0) };
+        let mut uncounted = report(1 << 20, 0);
+        uncounted.payload = None;
         assert!(summary(&uncounted).contains("--count"), "{}", summary(&uncounted));
         assert_eq!(uncounted.ratio(uncounted.bytes), None);
     }
